@@ -1,0 +1,109 @@
+"""What can go wrong, and under which name: the reason codes and the errors that carry them.
+
+Every error that a user can cause is a `PycError`. Its text reads
+``where: what was expected, what came``, then the remedy; its `code` is a row of the
+`ReasonCode` table, which docs/errors.md is generated from.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One row of the table: what a code means and what a user can do about it."""
+
+    meaning: str
+    remedy: str
+
+
+class ReasonCode(Enum):
+    """Stable names for refusals, fallbacks and errors. Codes are added, never renamed."""
+
+    BAD_ARGUMENT = Reason(
+        "a value given to the API or a command line is not acceptable",
+        "pass what the message says was expected",
+    )
+    ARGUMENT_COUNT = Reason(
+        "a program was called with the wrong number of arrays", "pass one array per input"
+    )
+    ARGUMENT_DTYPE = Reason(
+        "an array's element type differs from the program's input", "convert with `.astype`"
+    )
+    ARGUMENT_SHAPE = Reason(
+        "an array's rank or a dimension differs from the program's input",
+        "reshape the array, or compile with a dynamic dimension",
+    )
+    DIMENSION_MISMATCH = Reason(
+        "two dynamic dimensions that must agree do not", "pass arrays whose named dimensions agree"
+    )
+    INVALID_IR = Reason("a module does not parse or verify", "mend the line that the error names")
+    INVALID_PIPELINE = Reason(
+        "a pass pipeline names an unknown pass, option or anchor", "see `pyc-opt --list-passes`"
+    )
+    PASS_FAILED = Reason("a pass could not finish", "see the diagnostic; rerun its reproducer")
+    NATIVE_CRASH = Reason(
+        "native code ended the process", "report the reproducer that the message names"
+    )
+    UNSUPPORTED_OP = Reason(
+        "a model uses an operation that PyC does not know", "replace the operation, or file an issue"
+    )
+    UNSUPPORTED_ATTRIBUTE = Reason(
+        "a model uses a known operation in a form that PyC does not know",
+        "export the model with the form that the message names",
+    )
+    UNSUPPORTED_DTYPE = Reason(
+        "the target or the operation lacks an element type",
+        "cast the model to a type that the message names, or choose another target",
+    )
+    UNSUPPORTED_CLAUSE = Reason(
+        "a contract asks for a promise that PyC cannot make yet", "drop the clause"
+    )
+    UNKNOWN_TARGET = Reason("no such target", "choose one of those that the message lists")
+    TARGET_COMPILE_FAILED = Reason(
+        "IREE could not compile the module for the target", "see the diagnostic of the named op"
+    )
+    DEVICE_UNAVAILABLE = Reason(
+        "the device that a program needs is not on this machine", "run `pyc-doctor`"
+    )
+    BAD_ARTIFACT = Reason("a file is not a program that PyC can load", "compile it again")
+    BAD_MODEL = Reason("a model file is malformed", "export the model again")
+    RUNTIME_FAILED = Reason("the device refused or failed a call", "see the runtime's message")
+    UNTRACEABLE = Reason(
+        "a Python function does something that tracing cannot record",
+        "use array operations in place of Python control flow on values",
+    )
+    RECIPE_MISMATCH = Reason(
+        "a recipe names a choice that is not legal here",
+        "make the recipe again from a log of the same program",
+    )
+    INVALID_CHOICE = Reason(
+        "a policy answered with something that was not offered", "mend the policy"
+    )
+    MISSING_DEPENDENCY = Reason("an optional package is not installed", "install the named extra")
+
+    @property
+    def meaning(self) -> str:
+        """What the code says."""
+        return self.value.meaning
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do."""
+        return self.value.remedy
+
+
+class PycError(Exception):
+    """A fault of the input, with its reason code. `str()` is one readable line or paragraph."""
+
+    def __init__(self, code: ReasonCode, message: str) -> None:
+        super().__init__(f"{message} [{code.name}]")
+        self.code = code
+        self.message = message
+
+
+class VerificationError(PycError):
+    """An operation whose operands, parameters or result do not fit together."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ReasonCode.INVALID_IR, message)

@@ -1,0 +1,131 @@
+"""How an operation of the pyc dialect is defined: one class says all there is to say about it.
+
+An `OpDef` subclass gives the equation (its docstring), operands, parameters, the rule for the
+result type, a numpy reference, flop and byte counts and, for a composite op, its decomposition
+into primitive ones. Verifier, builder, shape inference, documentation and tests are all derived
+from these. Nothing here needs the MLIR bindings.
+
+    class Softmax(OpDef, name="softmax", operands="x"):
+        '''out = exp(x - max(x)) / sum(exp(x - max(x))) along `axis`.'''
+
+        axis: int = -1
+
+        @staticmethod
+        def infer(x, *, axis): ...
+        @staticmethod
+        def reference(x, *, axis): ...
+        @staticmethod
+        def decompose(b, x, *, axis): ...
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_type_hints
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.types import TensorType
+
+REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Param:
+    """A compile-time parameter: its Python type decides the MLIR attribute that carries it.
+
+    int -> i64, float -> f64, bool -> i1, str -> string, tuple[int, ...] -> array<i64>,
+    np.dtype -> type, np.ndarray -> elements.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """True when the parameter has no default."""
+        return self.default is REQUIRED
+
+
+class OpDef:
+    """Base class of all op definitions; subclasses are never instantiated."""
+
+    name: ClassVar[str]
+    operands: ClassVar[tuple[str, ...]]
+    optional: ClassVar[str | None]
+    params: ClassVar[tuple[Param, ...]]
+    family: ClassVar[str]
+
+    def __init_subclass__(
+        cls, *, name: str = "", operands: str = "", optional: str | None = None
+    ) -> None:
+        if not name:
+            return
+        cls.name = name
+        cls.operands = tuple(operands.split())
+        cls.optional = optional
+        cls.family = cls.__module__.rsplit(".", 1)[-1]
+        hints = get_type_hints(cls)
+        own = [n for n in hints if n not in OpDef.__annotations__]
+        cls.params = tuple(Param(n, hints[n], cls.__dict__.get(n, REQUIRED)) for n in own)
+        assert name not in OPS, f"pyc.{name} is defined twice"
+        OPS[name] = cls
+
+    # The rule for the result: (operand types..., **params) -> TensorType, or VerificationError.
+    infer: ClassVar[Callable[..., TensorType]]
+    # The oracle: (arrays..., **params) -> array.
+    reference: ClassVar[Callable[..., np.ndarray]]
+    # For composite ops: (builder, values..., **params) -> value; None for primitive ones.
+    decompose: ClassVar[Callable[..., Any] | None] = None
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Floating-point (or integer) operations of one execution. Static shapes only."""
+        return 0
+
+    @classmethod
+    def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Bytes read and written by one execution: each operand once, the result once."""
+        return sum(t.nbytes for t in inputs) + out.nbytes
+
+    @classmethod
+    def bind(cls, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete `params` with defaults. Raises VerificationError for missing or unknown ones."""
+        known = {p.name for p in cls.params}
+        unknown = sorted(set(params) - known)
+        if unknown:
+            raise VerificationError(
+                f"pyc.{cls.name}: expected parameters {sorted(known)}, got {unknown}"
+            )
+        missing = [p.name for p in cls.params if p.is_required and p.name not in params]
+        if missing:
+            raise VerificationError(f"pyc.{cls.name}: parameter `{missing[0]}` is missing")
+        return {p.name: params.get(p.name, p.default) for p in cls.params}
+
+    @classmethod
+    def check_arity(cls, count: int) -> None:
+        """Raise VerificationError when `count` operands cannot be right."""
+        least, most = len(cls.operands), len(cls.operands) + (cls.optional is not None)
+        if not least <= count <= most:
+            expected = str(least) if least == most else f"{least} or {most}"
+            raise VerificationError(f"pyc.{cls.name}: expected {expected} operands, got {count}")
+
+
+OPS: dict[str, type[OpDef]] = {}
+
+
+def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np.ndarray:
+    """Run the numpy reference of `op`; the result has exactly the inferred type's dtype.
+
+    Raises VerificationError when the arrays do not fit the op.
+    """
+    bound = op.bind(params)
+    op.check_arity(len(arrays))
+    types = [TensorType(a.shape, a.dtype) for a in arrays]
+    expected = op.infer(*types, **bound)
+    with np.errstate(all="ignore"):
+        out = np.asarray(op.reference(*arrays, **bound))
+    return out.astype(expected.dtype, copy=False).reshape(
+        [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
+    )

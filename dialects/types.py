@@ -1,0 +1,96 @@
+"""Tensor types as plain data: a shape whose entries may be unknown, and an element type.
+
+Shapes use None for a dynamic dimension. Element types are numpy dtypes (bf16 from `ml_dtypes`)
+and print under MLIR's names. Nothing here needs the MLIR bindings.
+"""
+
+import math
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+Shape = tuple[int | None, ...]
+
+DTYPES: dict[str, np.dtype] = {
+    "f64": np.dtype(np.float64),
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
+    "i1": np.dtype(np.bool_),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
+INTEGERS = frozenset(DTYPES[n] for n in ("i64", "i32", "i8"))
+BOOL = DTYPES["i1"]
+I64 = DTYPES["i64"]
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
+    return _NAMES.get(dtype, str(dtype))
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """True for f64, f32, f16 and bf16."""
+    return dtype in FLOATS
+
+
+def is_integer(dtype: np.dtype) -> bool:
+    """True for i64, i32 and i8 (not for i1)."""
+    return dtype in INTEGERS
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
+    return DTYPES["f32"] if dtype in (DTYPES["f16"], DTYPES["bf16"]) else dtype
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """``tensor<2x?xf32>`` as data: `shape` (None = dynamic) and `dtype`."""
+
+    shape: Shape
+    dtype: np.dtype
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """True when every dimension is known."""
+        return None not in self.shape
+
+    @property
+    def elements(self) -> int:
+        """Number of elements. Raises ValueError for a dynamic shape."""
+        if None in self.shape:
+            raise ValueError(f"{self}: the number of elements is not known")
+        return math.prod(d for d in self.shape if d is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes as IREE stores it (i1 takes a byte). Raises ValueError if dynamic."""
+        return self.elements * self.dtype.itemsize
+
+    def with_shape(self, shape: Shape) -> "TensorType":
+        """The same element type under another shape."""
+        return TensorType(tuple(shape), self.dtype)
+
+    def with_dtype(self, dtype: np.dtype) -> "TensorType":
+        """The same shape with another element type."""
+        return TensorType(self.shape, dtype)
+
+    def __str__(self) -> str:
+        dims = "".join("?x" if d is None else f"{d}x" for d in self.shape)
+        return f"tensor<{dims}{dtype_name(self.dtype)}>"
+
+
+def tensor(dtype: str, *shape: int | None) -> TensorType:
+    """`tensor("f32", None, 4)` is ``tensor<?x4xf32>``."""
+    return TensorType(shape, DTYPES[dtype])

@@ -1,0 +1,192 @@
+"""The seam: every choice that PyC makes goes through `Choices.choose`.
+
+A pass finds out what is legal and offers the legal alternatives; a `Recipe` replays an earlier
+answer, else a `Policy` prefers one; the answer is recorded as a `Decision`. A bad policy can
+therefore make a program slow, never wrong. All of a decision but its `measured` object is
+deterministic, byte for byte.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.cost import Cost
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One legal answer: its stable name, what it is predicted to cost, and why one would."""
+
+    name: str
+    cost: Cost | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a choice is made: the pass and the canonical id of the op; `location` is for people."""
+
+    pass_name: str
+    op_id: str
+    location: str = ""
+
+    @property
+    def key(self) -> str:
+        """What recipes are keyed by: ``pass:op-id``."""
+        return f"{self.pass_name}:{self.op_id}"
+
+
+class Policy(Protocol):
+    """Prefers one of the legal alternatives."""
+
+    name: str
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the name of one alternative."""
+        ...
+
+
+@dataclass(frozen=True)
+class FirstIsBest:
+    """The default policy: passes list their alternatives best first."""
+
+    name: str = "default"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the first alternative's name."""
+        return alternatives[0].name
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice made: what was chosen, what was turned down, and by whom."""
+
+    site: Site
+    chosen: str
+    alternatives: tuple[Alternative, ...]
+    decided_by: str
+    evidence: tuple[str, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The decision as plain JSON data, keys in a fixed order."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "id": self.site.key,
+            "pass": self.site.pass_name,
+            "op": self.site.op_id,
+            "location": self.site.location,
+            "chosen": self.chosen,
+            "decided_by": self.decided_by,
+            "alternatives": [
+                {
+                    "name": a.name,
+                    "cost": None if a.cost is None else asdict(a.cost),
+                    "reason": a.reason,
+                }
+                for a in self.alternatives
+            ],
+            "evidence": list(self.evidence),
+            "measured": dict(self.measured),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Decision":
+        """Read what `to_json` wrote. Raises PycError for another schema version."""
+        if data.get("schema") != SCHEMA_VERSION:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"decision log: expected schema {SCHEMA_VERSION}, got {data.get('schema')!r}",
+            )
+        alternatives = tuple(
+            Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
+            for a in data["alternatives"]
+        )
+        return Decision(
+            Site(data["pass"], data["op"], data["location"]),
+            data["chosen"],
+            alternatives,
+            data["decided_by"],
+            tuple(data["evidence"]),
+            dict(data["measured"]),
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The projection {site: choice} of a log; passes run from a recipe alone."""
+
+    choices: Mapping[str, str]
+
+    @staticmethod
+    def from_log(decisions: Iterable[Decision]) -> "Recipe":
+        """Keep what was chosen, drop why."""
+        return Recipe({d.site.key: d.chosen for d in decisions})
+
+    @staticmethod
+    def load(path: str | Path) -> "Recipe":
+        """Read the recipe of a JSON-lines log. Raises PycError for a malformed file."""
+        return Recipe.from_log(read_log(path))
+
+
+@dataclass
+class Choices:
+    """Answers choices from a recipe or a policy, and keeps the log.
+
+    With a recipe, a site that it lacks is answered by the policy; a site whose recorded choice is
+    not offered any more raises RECIPE_MISMATCH, never a silent change.
+    """
+
+    policy: Policy = field(default_factory=FirstIsBest)
+    recipe: Recipe | None = None
+    log: list[Decision] = field(default_factory=list)
+
+    def choose(
+        self, site: Site, alternatives: Sequence[Alternative], evidence: Sequence[str] = ()
+    ) -> Alternative:
+        """Return one of `alternatives` and record the decision.
+
+        Raises PycError: INVALID_CHOICE when the policy names none of them, RECIPE_MISMATCH when
+        the recipe does.
+        """
+        assert alternatives, "a choice without legal alternatives is the pass's fault"
+        by_name = {a.name: a for a in alternatives}
+        recorded = self.recipe.choices.get(site.key) if self.recipe else None
+        name = recorded if recorded is not None else self.policy.prefer(site, alternatives)
+        if name not in by_name:
+            code = ReasonCode.INVALID_CHOICE if recorded is None else ReasonCode.RECIPE_MISMATCH
+            source = f"policy `{self.policy.name}`" if recorded is None else "the recipe"
+            raise PycError(
+                code,
+                f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
+            )
+        decided_by = "recipe" if recorded is not None else self.policy.name
+        self.log.append(
+            Decision(site, name, tuple(alternatives), decided_by, tuple(evidence))
+        )
+        return by_name[name]
+
+
+def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
+    """Write decisions as JSON lines, in the order in which they were made."""
+    lines = (json.dumps(d.to_json(), ensure_ascii=False) for d in decisions)
+    Path(path).write_text("".join(f"{line}\n" for line in lines))
+
+
+def read_log(path: str | Path) -> list[Decision]:
+    """Read a JSON-lines log. Raises PycError, with the line, for malformed input."""
+    decisions = []
+    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+        try:
+            decisions.append(Decision.from_json(json.loads(line)))
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{path}:{number}: expected one decision as JSON, got {line[:60]!r} ({error})",
+            ) from None
+    return decisions

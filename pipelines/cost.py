@@ -1,0 +1,35 @@
+"""What a choice costs, in the four currencies that every layer of PyC understands."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Cost:
+    """An estimate or a measurement: `seconds`, then bytes of workspace, constants and traffic.
+
+    Costs order by seconds, then by the bytes in this order; they add component by component.
+    """
+
+    seconds: float = 0.0
+    workspace_bytes: int = 0
+    constant_bytes: int = 0
+    traffic_bytes: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.seconds + other.seconds,
+            self.workspace_bytes + other.workspace_bytes,
+            self.constant_bytes + other.constant_bytes,
+            self.traffic_bytes + other.traffic_bytes,
+        )
+
+
+def roofline(
+    flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth: float
+) -> Cost:
+    """The least time that `flops` and `traffic_bytes` can take (Williams et al., 2009).
+
+    `peak_flops` is in FLOP/s, `peak_bandwidth` in bytes/s.
+    """
+    seconds = max(flops / peak_flops, traffic_bytes / peak_bandwidth)
+    return Cost(seconds=seconds, traffic_bytes=traffic_bytes)
