@@ -1,12 +1,29 @@
 """The only door to the MLIR bindings: the rest of PyC imports MLIR from here.
 
 The bindings come from the `torch-mlir` wheel (upstream MLIR under another package name);
-swapping the wheel means editing this file alone.
+swapping the wheel means editing this file alone. Dialect modules are imported when first asked
+for: together they cost more than a small `pyc-opt` run.
 """
 
-from torch_mlir import ir, passmanager, rewrite
-from torch_mlir.dialects import arith, bufferization, cf, ext, func, linalg, math, scf, tensor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch_mlir import ir
 from torch_mlir.dialects._ods_common import _cext
+
+if TYPE_CHECKING:
+    from torch_mlir import passmanager, rewrite
+    from torch_mlir.dialects import (
+        arith,
+        bufferization,
+        cf,
+        ext,
+        func,
+        linalg,
+        math,
+        scf,
+        tensor,
+    )
 
 __all__ = [
     "arith",
@@ -23,6 +40,19 @@ __all__ = [
     "scf",
     "tensor",
 ]
+
+_TOP_LEVEL = frozenset({"passmanager", "rewrite"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part of the bindings on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(
+        f"torch_mlir.{name}" if name in _TOP_LEVEL else f"torch_mlir.dialects.{name}"
+    )
+    globals()[name] = module
+    return module
 
 
 def register_dialect_package(package: str) -> None:
