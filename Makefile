@@ -1,0 +1,67 @@
+# PyC's commands; `make help` lists them. Each makes or reuses .venv and installs what it needs
+# from PyPI; a stamp per set of packages makes the next run start at once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+# Tests and lit find pyc-opt and its sisters here.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint docs bench-env lavapipe gpu clean typing
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
+	$(BIN)/python -m pyc_mlir.tools.demo
+
+test: $(VENV)/stamp-dev ## run the tests, long tables sampled
+	$(BIN)/python -m pytest -n 2
+	$(BIN)/lit -j2 test/lit
+
+test-full: $(VENV)/stamp-dev ## run all of every test; goes on after an interruption
+	$(BIN)/python test/full.py
+
+lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated docs are current
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q test/py/test_layers.py
+	$(BIN)/python -m pyc_mlir.tools.gen_docs --check
+
+docs: $(VENV)/stamp-dev ## write the generated pages of docs/
+	$(BIN)/python -m pyc_mlir.tools.gen_docs
+
+bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
+	$(BIN)/python -m pyc_mlir.tools.pyc_bench env
+
+lavapipe: ## install Debian's software Vulkan device
+	$(SUDO) apt-get update
+	$(SUDO) apt-get install --yes --no-install-recommends mesa-vulkan-drivers libvulkan1
+
+gpu: $(VENV)/stamp-dev ## run the GPU set on this machine's GPU; results go to docs/results
+	$(BIN)/python -m pyc_mlir.tools.pyc_bench gpu
+
+clean: ## remove what builds and tests made (.venv stays)
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find test/lit -name Output -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "PyC needs Python 3.11 or newer: name one with 'make PYTHON=python3.12 ...'"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/stamp-%: pyproject.toml | $(BIN)/python
+	@echo "== installing PyC and its '$*' packages into $(VENV)"
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# The four folders as the one package that they install as, for pyright (see pyproject.toml).
+typing:
+	@mkdir -p build/typing/pyc_mlir
+	@ln -sfn $(addprefix ../../../,dialects pipelines tools \
+	  $(filter-out %/__pycache__,$(wildcard pyc_mlir/*))) build/typing/pyc_mlir/
