@@ -4,96 +4,77 @@ int <-> i64, float <-> f64, bool <-> i1, str <-> string, tuple[int, ...] <-> arr
 np.dtype <-> type, np.ndarray <-> elements (a resource above `INLINE_BYTES`, printed whole).
 """
 
-import hashlib
-import math
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.irtypes import dtype_of, element_type, from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OpDef, Param
-from pyc_mlir.dialects.types import BOOL, TensorType
+from pyc_mlir.dialects.resources import resource_array, resource_attr
+from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType
 
-INLINE_BYTES = 256
-_BF16 = np.dtype(ml_dtypes.bfloat16)
+INLINE_BYTES = 1024
+_BF16 = DTYPES["bf16"]
 
 
 def elements_attr(array: np.ndarray) -> ir.Attribute:
     """An elements attribute with the contents of `array`, any supported dtype."""
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     type_ = to_mlir(TensorType(array.shape, array.dtype))
-    if array.nbytes > INLINE_BYTES and array.dtype != BOOL:
-        digest = hashlib.blake2b(array.tobytes(), digest_size=8).hexdigest()
-        raw = array.view(np.uint8) if array.dtype == _BF16 else array
-        return ir.DenseResourceElementsAttr.get_from_buffer(
-            memoryview(raw), f"pyc_{digest}", type_, array.dtype.itemsize
-        )
-    if array.dtype == BOOL:
-        return _bool_elements(array)
+    if array.nbytes > INLINE_BYTES and array.dtype != BOOL and not _is_splat(array):
+        return resource_attr(array)
     if array.dtype == _BF16:
-        return _bf16_elements(array, type_)
+        values = array.reshape(-1)[:1] if _is_splat(array) else array.reshape(-1)
+        attrs = [ir.FloatAttr.get(type_.element_type, float(v)) for v in values]
+        if len(attrs) == 1:
+            return ir.DenseElementsAttr.get_splat(type_, attrs[0])
+        return ir.DenseElementsAttr.get(attrs, type_)
+    if array.dtype == BOOL:
+        return ir.DenseElementsAttr.get(array)
     return ir.DenseElementsAttr.get(array, type=type_.element_type, shape=list(array.shape))
 
 
-def _bool_elements(array: np.ndarray) -> ir.Attribute:
-    packed = np.packbits(array.reshape(-1), bitorder="little")
-    shape = list(array.shape)
-    i1 = element_type(BOOL)
-    if array.size and (array.all() or not array.any()):
-        type_ = ir.RankedTensorType.get(shape, i1)
-        return ir.DenseElementsAttr.get_splat(type_, ir.BoolAttr.get(bool(array.flat[0])))
-    return ir.DenseElementsAttr.get(packed, type=i1, shape=shape)
-
-
-def _bf16_elements(array: np.ndarray, type_: ir.RankedTensorType) -> ir.Attribute:
-    values = [ir.FloatAttr.get(type_.element_type, float(v)) for v in array.reshape(-1)]
-    return ir.DenseElementsAttr.get(values, type_)
+def _is_splat(array: np.ndarray) -> bool:
+    """True when all bytes repeat the first element (so NaNs and signed zeros count as they are)."""
+    raw = array.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
+    return bool(array.size) and bool((raw == raw[0]).all())
 
 
 def array_of(attr: ir.Attribute) -> np.ndarray:
-    """The contents of an elements attribute as a read-only numpy array.
+    """The contents of an elements attribute as a numpy array (not to be written to).
 
     Raises VerificationError when `attr` is no dense elements attribute of a supported type.
     """
     if isinstance(attr, ir.DenseResourceElementsAttr):
-        return _resource_array(attr)
+        return resource_array(attr)
     if not isinstance(attr, ir.DenseElementsAttr):
         raise VerificationError(f"value: expected dense elements, got {str(attr)[:60]}")
     type_ = from_mlir(attr.type, "value")
     shape = [d or 0 for d in type_.shape]
-    if attr.is_splat and type_.elements:
-        return np.full(shape, _scalar(attr.get_splat_value(), type_.dtype), type_.dtype)
     if type_.dtype == _BF16:
-        return _parse_bf16(attr, shape)
-    array = np.array(attr)
-    if type_.dtype == BOOL and array.dtype != BOOL:
-        array = np.unpackbits(array, bitorder="little")[: math.prod(shape)]
-    return array.reshape(shape).astype(type_.dtype, copy=False)
+        return _parse_bf16(str(attr), shape)
+    return np.array(attr).reshape(shape).astype(type_.dtype, copy=False)
 
 
-def _parse_bf16(attr: ir.DenseElementsAttr, shape: list[int]) -> np.ndarray:
-    """The bindings give no buffer for bf16; widening to f32 in MLIR's text form is exact."""
-    flat = np.array([float(attr[i]) for i in range(math.prod(shape))], np.float32)  # type: ignore[index]
-    return flat.astype(_BF16).reshape(shape)
+def _parse_bf16(text: str, shape: list[int]) -> np.ndarray:
+    """The bindings give no buffer for bf16, so read MLIR's text, which is exact."""
+    body = text[text.index("<") + 1 : text.rindex("> : ")]
+    if body.startswith('"0x'):
+        flat = np.frombuffer(bytes.fromhex(body[3:-1]), _BF16)
+    else:
+        words = [w for w in body.replace("[", " ").replace("]", " ").replace(",", " ").split()]
+        flat = np.array([_bf16_word(w) for w in words], _BF16)
+    return np.broadcast_to(flat, shape) if flat.size == 1 else flat.reshape(shape)
 
 
-def _resource_array(attr: ir.Attribute) -> np.ndarray:
-    type_ = from_mlir(attr.type, "value")
-    try:
-        view = memoryview(attr)  # type: ignore[arg-type]
-    except (BufferError, TypeError) as error:
-        raise VerificationError(f"value: the resource cannot be read ({error})") from None
-    return np.frombuffer(view, type_.dtype).reshape(type_.shape)
-
-
-def _scalar(attr: ir.Attribute, dtype: np.dtype) -> Any:
-    if dtype == BOOL:
-        return bool(ir.IntegerAttr(attr).value) if not isinstance(attr, ir.BoolAttr) else attr.value
-    return attr.value  # type: ignore[attr-defined]
+def _bf16_word(word: str) -> Any:
+    """One printed element: a decimal, or the bits of a NaN or an infinity."""
+    if word.startswith("0x"):
+        return np.array(int(word, 16), np.uint16).view(_BF16)[()]
+    return _BF16.type(float(word))
 
 
 def encode(value: Any, kind: Any) -> ir.Attribute:

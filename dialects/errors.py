@@ -46,7 +46,8 @@ class ReasonCode(Enum):
         "native code ended the process", "report the reproducer that the message names"
     )
     UNSUPPORTED_OP = Reason(
-        "a model uses an operation that PyC does not know", "replace the operation, or file an issue"
+        "a model uses an operation that PyC does not know",
+        "replace the operation, or file an issue",
     )
     UNSUPPORTED_ATTRIBUTE = Reason(
         "a model uses a known operation in a form that PyC does not know",

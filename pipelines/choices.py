@@ -166,9 +166,7 @@ class Choices:
                 f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
             )
         decided_by = "recipe" if recorded is not None else self.policy.name
-        self.log.append(
-            Decision(site, name, tuple(alternatives), decided_by, tuple(evidence))
-        )
+        self.log.append(Decision(site, name, tuple(alternatives), decided_by, tuple(evidence)))
         return by_name[name]
 
 

@@ -24,9 +24,7 @@ class Cost:
         )
 
 
-def roofline(
-    flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth: float
-) -> Cost:
+def roofline(flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth: float) -> Cost:
     """The least time that `flops` and `traffic_bytes` can take (Williams et al., 2009).
 
     `peak_flops` is in FLOP/s, `peak_bandwidth` in bytes/s.

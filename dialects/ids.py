@@ -1,0 +1,74 @@
+"""Canonical op ids: structure decides, names and locations do not.
+
+An op's id is ``<op>.<hash>`` where the hash covers the op, its parameters (constants by content),
+its result type and the ids of its operands (a Merkle hash). Equal computations on equal operands
+that stand twice get ``#1``, ``#2`` in program order. `pyc.*` attributes are for reading and are
+left out. The graph's own id covers the ids that it returns.
+"""
+
+import hashlib
+from collections import Counter
+
+from pyc_mlir.dialects.attributes import array_of
+from pyc_mlir.dialects.bindings import ir
+
+_DIGEST = 8
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _attribute_text(attr: ir.Attribute) -> bytes:
+    """An attribute by content: resources are hashed, their names do not matter."""
+    if isinstance(attr, ir.DenseResourceElementsAttr):
+        return _hash(str(attr.type), array_of(attr).tobytes()).encode()
+    return str(attr).encode()
+
+
+class OpIds:
+    """The ids of every op of one function, by operation. Recompute after changing the function."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        self._values: dict[ir.Value, str] = {}
+        self._seen: Counter[str] = Counter()
+        self.by_op: dict[ir.Operation, str] = {}
+        block = function.regions[0].blocks[0]
+        for i, argument in enumerate(block.arguments):
+            self._values[argument] = f"arg{i}:{argument.type}"
+        self.graph_id = self._visit_block(block)
+
+    def __getitem__(self, op: ir.Operation) -> str:
+        return self.by_op[op]
+
+    def _visit_block(self, block: ir.Block) -> str:
+        """Give ids to the ops in order; the block's own hash is that of its terminator."""
+        last = ""
+        for op in block.operations:
+            last = self._visit(op.operation)
+        return last
+
+    def _visit(self, op: ir.Operation) -> str:
+        regions = [self._visit_block(b) for r in op.regions for b in r.blocks]
+        attributes = [
+            (name, attr) for name, attr in op.attributes.items() if not name.startswith("pyc.")
+        ]
+        digest = _hash(
+            op.name,
+            *(part for name, attr in attributes for part in (name, _attribute_text(attr))),
+            *(str(r.type) for r in op.results),
+            *(self._values[v] for v in op.operands),
+            *regions,
+        )
+        base = f"{op.name.removeprefix('pyc.')}.{digest}"
+        for i, result in enumerate(op.results):
+            self._values[result] = f"{digest}:{i}"
+        repeat = self._seen[base]
+        self._seen[base] += 1
+        self.by_op[op] = f"{base}#{repeat}" if repeat else base
+        return digest

@@ -1,0 +1,93 @@
+"""The oracle: what a pyc program means, computed by the ops' numpy references.
+
+Input: a module whose function holds pyc ops; output: the arrays that it returns. With
+`flush_denormals` the results are flushed as IREE's CPU drivers do.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyc_mlir.dialects.attributes import params_of
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.types import is_float
+
+
+def entry_function(module: ir.Module, name: str = "main") -> ir.Operation:
+    """The function `name`, or the only function. Raises PycError when there is no such choice."""
+    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    named = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name]
+    if named:
+        return named[0]
+    if len(functions) == 1:
+        return functions[0]
+    raise PycError(
+        ReasonCode.INVALID_IR,
+        f"module: expected a function `{name}` or a single function, got {len(functions)}; "
+        f"name the entry `{name}`",
+    )
+
+
+def interpret(
+    module: ir.Module,
+    inputs: Sequence[np.ndarray],
+    *,
+    function: str = "main",
+    flush_denormals: bool = False,
+) -> list[np.ndarray]:
+    """Run a pyc function on arrays. Raises PycError for ops that are not of the pyc dialect."""
+    entry = entry_function(module, function)
+    block = entry.regions[0].blocks[0]
+    if len(inputs) != len(block.arguments):
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"{function}: expected {len(block.arguments)} arrays, got {len(inputs)}",
+        )
+    values = dict(zip(block.arguments, map(np.asarray, inputs), strict=True))
+    return _run_block(block, values, flush_denormals)
+
+
+def _run_block(
+    block: ir.Block, values: dict[ir.Value, np.ndarray], flush: bool
+) -> list[np.ndarray]:
+    """Evaluate a block's ops in order; return the operands of its terminator."""
+    for op in block.operations:
+        operation = op.operation
+        name = operation.name
+        if name in ("func.return", "pyc.yield"):
+            return [values[v] for v in operation.operands]
+        if name == "pyc.group":
+            (result,) = _run_block(operation.regions[0].blocks[0], values, flush)
+        else:
+            result = _run_op(operation, [values[v] for v in operation.operands])
+        values[operation.result] = flush_subnormals(result) if flush else result
+    raise AssertionError("a verified block ends in a terminator")
+
+
+def _run_op(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    definition = OPS.get(op.name.removeprefix("pyc."))
+    if definition is None or not op.name.startswith("pyc."):
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{op.location}: expected an op of the pyc dialect, got {op.name}",
+        )
+    out = evaluate(definition, operands, **params_of(definition, op))
+    declared = from_mlir(op.result.type)
+    fits = all(d is None or d == s for d, s in zip(declared.shape, out.shape, strict=True))
+    if not fits:
+        raise PycError(
+            ReasonCode.DIMENSION_MISMATCH,
+            f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
+        )
+    return out
+
+
+def flush_subnormals(array: np.ndarray) -> np.ndarray:
+    """Replace subnormal f32 and f64 values by zero, as the CPU drivers of IREE compute."""
+    if not is_float(array.dtype) or array.dtype.itemsize < 4:
+        return array
+    tiny = np.finfo(array.dtype).tiny
+    return np.where(np.abs(array) < tiny, np.zeros((), array.dtype), array)

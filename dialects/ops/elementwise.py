@@ -1,0 +1,311 @@
+"""Elementwise operations: they broadcast as numpy does and work on each element alone.
+
+Primitive ops map to one scalar operation of arith or math; composite ones decompose. The 16-bit
+floats are computed in f32 by the reference and rounded once.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
+from pyc_mlir.dialects.types import (
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    TensorType,
+    accumulator,
+    dtype_name,
+    is_float,
+    is_integer,
+)
+
+FLOAT = FLOATS
+NUMBER = FLOATS | INTEGERS
+LOGICAL = INTEGERS | {BOOL}
+PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
+TRANSCENDENTAL_FLOPS = 10
+
+
+def require_dtype(type_: TensorType, allowed: frozenset[np.dtype], what: str = "operand") -> None:
+    """Raise VerificationError unless the element type is one of `allowed`."""
+    names = ", ".join(sorted(dtype_name(d) for d in allowed))
+    found = dtype_name(type_.dtype)
+    require(type_.dtype in allowed, f"{what}: expected an element type in {names}, got {found}")
+
+
+def wide(array: np.ndarray) -> np.ndarray:
+    """The array in the type that its sums are kept in (f32 for 16-bit floats)."""
+    return np.asarray(array).astype(accumulator(array.dtype), copy=False)
+
+
+class Elementwise(OpDef):
+    """Base of elementwise ops: one flop an element unless said otherwise."""
+
+    flops_per_element = 1
+    allowed = NUMBER
+
+    @classmethod
+    def infer(cls, *types: TensorType, **params: Any) -> TensorType:
+        """Broadcast the shapes; all operands share one element type."""
+        for i, type_ in enumerate(types):
+            require_dtype(type_, cls.allowed, f"operand {i}")
+        same_dtype(*types)
+        return TensorType(broadcast_shapes(*(t.shape for t in types)), types[0].dtype)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """A constant number of operations an element."""
+        return cls.flops_per_element * out.elements
+
+
+def _primitive(
+    name: str,
+    equation: str,
+    function: Callable[..., np.ndarray],
+    allowed: frozenset[np.dtype] = NUMBER,
+    operands: str = "x",
+    flops: int = 1,
+) -> type[Elementwise]:
+    """Define an elementwise op without parameters by its numpy function."""
+
+    def reference(*arrays: np.ndarray) -> np.ndarray:
+        return function(*(wide(a) for a in arrays))
+
+    body = {
+        "__doc__": equation,
+        "__module__": __name__,
+        "allowed": allowed,
+        "flops_per_element": flops,
+        "reference": staticmethod(reference),
+    }
+    return type(name.title(), (Elementwise,), body, name=name, operands=operands)  # type: ignore[call-overload]
+
+
+def truncated_division(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """Integer quotients rounded toward zero; x/0 = 0 and MIN/-1 = MIN, as two's complement has it."""
+    if is_float(lhs.dtype):
+        return np.divide(lhs, rhs)
+    safe = np.where((rhs == 0) | (rhs == -1), 1, rhs)
+    quotient = lhs // safe
+    quotient = quotient + ((lhs % safe != 0) & ((lhs < 0) != (safe < 0)))
+    return np.where(rhs == 0, 0, np.where(rhs == -1, np.negative(lhs), quotient))
+
+
+def erf_reference(x: np.ndarray) -> np.ndarray:
+    """erf by the C library, element by element, in f64."""
+    return np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64))
+
+
+def _rsqrt(x: np.ndarray) -> np.ndarray:
+    return 1.0 / np.sqrt(x.astype(np.float64))
+
+
+Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs")
+Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs")
+Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs")
+Div = _primitive(
+    "div",
+    "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN.",
+    truncated_division,
+    NUMBER,
+    "lhs rhs",
+)
+Maximum = _primitive(
+    "maximum", "out = max(lhs, rhs); NaN if either is.", np.maximum, NUMBER, "lhs rhs"
+)
+Minimum = _primitive(
+    "minimum", "out = min(lhs, rhs); NaN if either is.", np.minimum, NUMBER, "lhs rhs"
+)
+Pow = _primitive("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS)
+Neg = _primitive("neg", "out = -x.", np.negative)
+Abs = _primitive("abs", "out = |x|.", np.abs)
+Floor = _primitive("floor", "out = the greatest integer <= x.", np.floor, FLOAT)
+Ceil = _primitive("ceil", "out = the least integer >= x.", np.ceil, FLOAT)
+Round = _primitive("round", "out = the nearest integer, ties to even.", np.rint, FLOAT)
+Exp = _primitive("exp", "out = e ** x.", np.exp, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Log = _primitive("log", "out = ln x.", np.log, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Sin = _primitive("sin", "out = sin x.", np.sin, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Cos = _primitive("cos", "out = cos x.", np.cos, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Sqrt = _primitive("sqrt", "out = x ** 0.5.", np.sqrt, FLOAT)
+Rsqrt = _primitive("rsqrt", "out = x ** -0.5.", _rsqrt, FLOAT)
+Tanh = _primitive("tanh", "out = tanh x.", np.tanh, FLOAT, flops=TRANSCENDENTAL_FLOPS)
+Erf = _primitive(
+    "erf",
+    "out = 2/sqrt(pi) * integral of exp(-t^2) from 0 to x.",
+    erf_reference,
+    FLOAT,
+    flops=TRANSCENDENTAL_FLOPS,
+)
+And = _primitive("and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs")
+Or = _primitive("or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs")
+Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL)
+
+
+class Compare(Elementwise, name="compare", operands="lhs rhs"):
+    """out = lhs <predicate> rhs as i1; predicate is eq, ne, lt, le, gt or ge. NaN is unequal."""
+
+    predicate: str
+
+    @staticmethod
+    def infer(lhs: TensorType, rhs: TensorType, *, predicate: str) -> TensorType:
+        """i1 of the broadcast shape."""
+        require(predicate in PREDICATES, f"`predicate`: expected one of {PREDICATES}")
+        if predicate not in ("eq", "ne"):
+            require_dtype(lhs, NUMBER, "operand 0")
+        same_dtype(lhs, rhs)
+        return TensorType(broadcast_shapes(lhs.shape, rhs.shape), BOOL)
+
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
+        """numpy's comparison of the same meaning."""
+        names = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal"}
+        names |= {"gt": "greater", "ge": "greater_equal"}
+        return getattr(np, names[predicate])(wide(lhs), wide(rhs))
+
+
+class Select(Elementwise, name="select", operands="condition true_value false_value"):
+    """out = true_value where condition, else false_value."""
+
+    @staticmethod
+    def infer(condition: TensorType, true_value: TensorType, false_value: TensorType) -> TensorType:
+        """The element type of the two values; `condition` is i1."""
+        require_dtype(condition, frozenset({BOOL}), "condition")
+        same_dtype(true_value, false_value)
+        shape = broadcast_shapes(condition.shape, true_value.shape, false_value.shape)
+        return TensorType(shape, true_value.dtype)
+
+    reference = staticmethod(np.where)
+
+
+class Cast(Elementwise, name="cast", operands="x"):
+    """out = x as `dtype`; floats truncate toward zero and saturate, NaN -> 0; to i1: x != 0."""
+
+    dtype: np.dtype
+
+    @staticmethod
+    def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
+        """The same shape with element type `dtype`."""
+        return x.with_dtype(dtype)
+
+    @staticmethod
+    def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
+        """Saturating conversion; between integers the low bits are kept."""
+        if dtype == BOOL:
+            return wide(x) != 0
+        if is_float(x.dtype) and is_integer(dtype):
+            return saturate(wide(x), dtype)
+        return x.astype(dtype)
+
+
+def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats to integers: toward zero, out of range to the nearest bound, NaN to 0."""
+    info = np.iinfo(dtype)
+    limit = float(2.0 ** (info.bits - 1))
+    inside = (x >= -limit) & (x < limit)
+    out = np.where(inside, x, 0).astype(dtype)
+    out = np.where(x >= limit, info.max, out)
+    return np.where(x < -limit, info.min, out).astype(dtype)
+
+
+class Clip(Elementwise, name="clip", operands="x low high"):
+    """out = min(max(x, low), high)."""
+
+    flops_per_element = 2
+
+    @staticmethod
+    def reference(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """As numpy's clip."""
+        return np.minimum(np.maximum(wide(x), wide(low)), wide(high))
+
+    @staticmethod
+    def decompose(b: Any, x: Any, low: Any, high: Any) -> Any:
+        """minimum(maximum(x, low), high)."""
+        return b.minimum(b.maximum(x, low), high)
+
+
+class Relu(Elementwise, name="relu", operands="x"):
+    """out = max(x, 0)."""
+
+    @staticmethod
+    def reference(x: np.ndarray) -> np.ndarray:
+        """max with zero."""
+        return np.maximum(wide(x), 0)
+
+    @staticmethod
+    def decompose(b: Any, x: Any) -> Any:
+        """maximum(x, 0)."""
+        return b.maximum(x, b.scalar(0, x))
+
+
+class Sigmoid(Elementwise, name="sigmoid", operands="x"):
+    """out = 1 / (1 + exp(-x))."""
+
+    allowed = FLOAT
+    flops_per_element = TRANSCENDENTAL_FLOPS
+
+    @staticmethod
+    def reference(x: np.ndarray) -> np.ndarray:
+        """The logistic function in f64."""
+        return 1.0 / (1.0 + np.exp(-x.astype(np.float64)))
+
+    @staticmethod
+    def decompose(b: Any, x: Any) -> Any:
+        """div(1, add(1, exp(neg(x))))."""
+        one = b.scalar(1, x)
+        return b.div(one, b.add(one, b.exp(b.neg(x))))
+
+
+class Silu(Elementwise, name="silu", operands="x"):
+    """out = x * sigmoid(x)."""
+
+    allowed = FLOAT
+    flops_per_element = TRANSCENDENTAL_FLOPS + 1
+
+    @staticmethod
+    def reference(x: np.ndarray) -> np.ndarray:
+        """x over 1 + exp(-x), in f64."""
+        x = x.astype(np.float64)
+        return x * (1.0 / (1.0 + np.exp(-x)))
+
+    @staticmethod
+    def decompose(b: Any, x: Any) -> Any:
+        """mul(x, sigmoid(x))."""
+        return b.mul(x, b.sigmoid(x))
+
+
+class Gelu(Elementwise, name="gelu", operands="x"):
+    """out = x/2 * (1 + erf(x/sqrt 2)); approximate="tanh": x/2 * (1 + tanh(sqrt(2/pi)(x+0.044715x^3)))."""
+
+    allowed = FLOAT
+    flops_per_element = TRANSCENDENTAL_FLOPS + 4
+    approximate: str = "none"
+
+    @classmethod
+    def infer(cls, x: TensorType, *, approximate: str) -> TensorType:
+        """The type of x."""
+        require(approximate in ("none", "tanh"), "`approximate`: expected 'none' or 'tanh'")
+        require_dtype(x, FLOAT, "operand 0")
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, *, approximate: str) -> np.ndarray:
+        """Hendrycks and Gimpel, 2016, in f64."""
+        x = x.astype(np.float64)
+        if approximate == "tanh":
+            return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + erf_reference(x / math.sqrt(2)))
+
+    @staticmethod
+    def decompose(b: Any, x: Any, *, approximate: str) -> Any:
+        """The equation in primitive ops."""
+        half, one = b.scalar(0.5, x), b.scalar(1, x)
+        if approximate == "tanh":
+            cubic = b.mul(b.mul(x, x), b.mul(x, b.scalar(0.044715, x)))
+            inner = b.mul(b.add(x, cubic), b.scalar(math.sqrt(2 / math.pi), x))
+            return b.mul(b.mul(half, x), b.add(one, b.tanh(inner)))
+        scaled = b.mul(x, b.scalar(1 / math.sqrt(2), x))
+        return b.mul(b.mul(half, x), b.add(one, b.erf(scaled)))

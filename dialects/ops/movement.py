@@ -1,0 +1,289 @@
+"""Operations that move elements without computing: views, copies, slices, gathers."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.shapes import (
+    agree,
+    merge,
+    normalize_axis,
+    require,
+    same_dtype,
+    show,
+)
+from pyc_mlir.dialects.types import I64, INTEGERS, Shape, TensorType, is_float
+
+END = 2**63 - 1
+START = -(2**63)
+
+
+def copied(dimension: int) -> int:
+    """The entry of reshape's `shape` that stands for "the size of dimension `dimension` of x"."""
+    return -2 - dimension
+
+
+class Transpose(OpDef, name="transpose", operands="x"):
+    """out[i_p0, i_p1, ...] = x[i_0, i_1, ...]: dimension d of out is dimension permutation[d] of x."""
+
+    permutation: tuple[int, ...]
+
+    @staticmethod
+    def infer(x: TensorType, *, permutation: tuple[int, ...]) -> TensorType:
+        """The dimensions in the new order."""
+        legal = sorted(permutation) == list(range(x.rank))
+        require(legal, f"`permutation`: expected an order of 0..{x.rank - 1}, got {permutation}")
+        return x.with_shape(tuple(x.shape[p] for p in permutation))
+
+    @staticmethod
+    def reference(x: np.ndarray, *, permutation: tuple[int, ...]) -> np.ndarray:
+        """numpy's transpose."""
+        return np.transpose(x, permutation)
+
+
+class Reshape(OpDef, name="reshape", operands="x"):
+    """out = the elements of x in row-major order under another shape.
+
+    Entries of `shape`: a size; -1 (at most one) is inferred; ``-2 - d`` is the size of
+    dimension d of x, so that several dynamic dimensions can pass through.
+    """
+
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def infer(x: TensorType, *, shape: tuple[int, ...]) -> TensorType:
+        """`shape` with its entries resolved where they are known."""
+        require(shape.count(-1) <= 1, f"`shape`: expected at most one -1, got {shape}")
+        dims = [resolve(d, x) for d in shape]
+        taken = [i for i, d in enumerate(x.shape) if copied(i) in shape]
+        left = [d for i, d in enumerate(x.shape) if i not in taken]
+        fixed = [d for d in shape if d >= 0]
+        known = None not in left
+        left_size = math.prod(d for d in left if d is not None)
+        fixed_size = math.prod(fixed)
+        if -1 not in shape:
+            _require_same_size(x, dims)
+            require(not known or left_size == fixed_size, _mismatch(x, dims))
+        elif known and fixed_size:
+            require(left_size % fixed_size == 0, _mismatch(x, dims))
+            dims[shape.index(-1)] = left_size // fixed_size
+        return x.with_shape(tuple(dims))
+
+    @staticmethod
+    def reference(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+        """numpy's reshape."""
+        return np.reshape(x, [x.shape[-2 - d] if d <= -2 else d for d in shape])
+
+
+def resolve(entry: int, x: TensorType) -> int | None:
+    """One entry of reshape's `shape` as a dimension of the result."""
+    if entry >= 0:
+        return entry
+    if entry == -1:
+        return None
+    require(
+        -2 - entry < x.rank, f"`shape`: {entry} names dimension {-2 - entry} of a rank-{x.rank} x"
+    )
+    return x.shape[-2 - entry]
+
+
+def _require_same_size(x: TensorType, dims: Sequence[int | None]) -> None:
+    if x.is_static and None not in dims:
+        same = x.elements == math.prod(d for d in dims if d is not None)
+        require(same, _mismatch(x, dims))
+
+
+def _mismatch(x: TensorType, dims: Sequence[int | None]) -> str:
+    return f"cannot reshape {show(x.shape)} to {show(tuple(dims))}: the sizes differ"
+
+
+class BroadcastTo(OpDef, name="broadcast_to", operands="x", optional="like"):
+    """out = x stretched to `shape` by numpy's rules.
+
+    -1 in `shape` is that dimension of `like`, or without `like` the aligned dimension of x.
+    """
+
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def infer(x: TensorType, *like: TensorType, shape: tuple[int, ...]) -> TensorType:
+        """`shape` with its -1 entries filled in."""
+        require(len(shape) >= x.rank, f"cannot broadcast {show(x.shape)} to rank {len(shape)}")
+        if like:
+            require(like[0].rank == len(shape), "`like`: expected the rank of `shape`")
+        offset = len(shape) - x.rank
+        aligned: Shape = (1,) * offset + x.shape
+        source = like[0].shape if like else aligned
+        dims = tuple(source[i] if d == -1 else d for i, d in enumerate(shape))
+        require(all(d is None or d >= 0 for d in dims), "`shape`: expected sizes >= 0 or -1")
+        for have, want in zip(aligned, dims, strict=True):
+            fits = have == 1 or agree(have, want)
+            require(fits, f"cannot broadcast {show(x.shape)} to {show(dims)}")
+        return x.with_shape(dims)
+
+    @staticmethod
+    def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        """numpy's broadcast_to."""
+        aligned = (1,) * (len(shape) - x.ndim) + x.shape
+        source = like[0].shape if like else aligned
+        return np.broadcast_to(x, [source[i] if d == -1 else d for i, d in enumerate(shape)])
+
+
+class Concat(OpDef, name="concat", operands="lhs rhs"):
+    """out = lhs followed by rhs along `axis`. Longer lists are trees of concats."""
+
+    axis: int
+
+    @staticmethod
+    def infer(lhs: TensorType, rhs: TensorType, *, axis: int) -> TensorType:
+        """The sum of the sizes along `axis`; the other dimensions agree."""
+        same_dtype(lhs, rhs)
+        axis = normalize_axis(axis, lhs.rank)
+        shapes = f"{show(lhs.shape)} and {show(rhs.shape)}"
+        require(lhs.rank == rhs.rank, f"expected operands of one rank, got {shapes}")
+        dims: list[int | None] = []
+        for i, (a, c) in enumerate(zip(lhs.shape, rhs.shape, strict=True)):
+            if i == axis:
+                dims.append(None if a is None or c is None else a + c)
+            else:
+                require(agree(a, c), f"dimension {i} differs: {shapes}")
+                dims.append(merge(a, c))
+        return lhs.with_shape(tuple(dims))
+
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray, *, axis: int) -> np.ndarray:
+        """numpy's concatenate."""
+        return np.concatenate([lhs, rhs], axis)
+
+
+def slice_length(size: int | None, start: int, stop: int, step: int) -> int | None:
+    """The number of elements that Python's slice takes from `size`; None if that depends on it."""
+    if size is not None:
+        return len(range(size)[python_slice(start, stop, step)])
+    return 0 if start == stop else None
+
+
+def python_slice(start: int, stop: int, step: int) -> slice:
+    """`START` and `END` stand for the omitted bounds of Python's slice notation."""
+    omitted = (START, END)
+    return slice(None if start in omitted else start, None if stop in omitted else stop, step)
+
+
+class Slice(OpDef, name="slice", operands="x"):
+    """out = x[starts[0]:stops[0]:steps[0], ...] by Python's rules, one entry a dimension.
+
+    The greatest and the least i64 stand for an omitted bound.
+    """
+
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @staticmethod
+    def infer(
+        x: TensorType, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
+    ) -> TensorType:
+        """The length of each Python slice."""
+        for name, values in (("starts", starts), ("stops", stops), ("steps", steps)):
+            fits = len(values) == x.rank
+            require(fits, f"`{name}`: expected {x.rank} entries, got {len(values)}")
+        require(0 not in steps, "`steps`: expected no zero")
+        bounds = zip(x.shape, starts, stops, steps, strict=True)
+        return x.with_shape(tuple(slice_length(*b) for b in bounds))
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, *, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]
+    ) -> np.ndarray:
+        """numpy's basic indexing."""
+        return x[tuple(python_slice(*b) for b in zip(starts, stops, steps, strict=True))]
+
+
+class UpdateSlice(OpDef, name="update_slice", operands="x update starts"):
+    """out = x with the box at `starts` replaced by `update`.
+
+    `starts` is an i64 vector with an entry for each dimension; as in XLA's dynamic-update-slice it
+    is clamped so that the box lies inside x.
+    """
+
+    @staticmethod
+    def infer(x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
+        """The type of x."""
+        same_dtype(x, update)
+        require(x.rank == update.rank, "`update`: expected the rank of x")
+        require(starts.dtype == I64, "`starts`: expected element type i64")
+        fits = starts.rank == 1 and agree(starts.shape[0], x.rank)
+        require(fits, f"`starts`: expected shape [{x.rank}], got {show(starts.shape)}")
+        for have, want in zip(x.shape, update.shape, strict=True):
+            inside = have is None or want is None or want <= have
+            require(inside, f"`update`: {show(update.shape)} does not fit into {show(x.shape)}")
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, update: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """A copy with one box assigned."""
+        room = np.array(x.shape, np.int64) - np.array(update.shape, np.int64)
+        begin = np.clip(starts, 0, room)
+        out = x.copy()
+        out[tuple(slice(b, b + s) for b, s in zip(begin, update.shape, strict=True))] = update
+        return out
+
+
+class Pad(OpDef, name="pad", operands="x"):
+    """out = x with `low` and `high` elements of `value` added at each dimension's ends."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    value: float = 0.0
+
+    @staticmethod
+    def infer(
+        x: TensorType, *, low: tuple[int, ...], high: tuple[int, ...], value: float
+    ) -> TensorType:
+        """Each size grows by its two pads."""
+        for name, values in (("low", low), ("high", high)):
+            fits = len(values) == x.rank and min(values, default=0) >= 0
+            require(fits, f"`{name}`: expected {x.rank} sizes >= 0, got {values}")
+        exact = is_float(x.dtype) or float(np.array(value).astype(x.dtype)) == value
+        require(exact, f"`value`: {value} is no {x.dtype}")
+        sizes = zip(x.shape, low, high, strict=True)
+        return x.with_shape(tuple(None if d is None else d + a + c for d, a, c in sizes))
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, *, low: tuple[int, ...], high: tuple[int, ...], value: float
+    ) -> np.ndarray:
+        """numpy's constant pad."""
+        fill = np.array(value).astype(x.dtype)
+        return np.pad(x, list(zip(low, high, strict=True)), constant_values=fill)
+
+
+class Gather(OpDef, name="gather", operands="x indices"):
+    """out = x taken at `indices` along `axis` (numpy's take).
+
+    Negative indices count from the end, once; indices out of range are clamped, as in XLA.
+    """
+
+    axis: int = 0
+
+    @staticmethod
+    def infer(x: TensorType, indices: TensorType, *, axis: int) -> TensorType:
+        """x.shape[:axis] + indices.shape + x.shape[axis+1:]."""
+        axis = normalize_axis(axis, x.rank)
+        require(indices.dtype in INTEGERS, "`indices`: expected an integer type")
+        return x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+    @staticmethod
+    def reference(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+        """numpy's take after wrapping and clamping."""
+        size = x.shape[axis]
+        wrapped = np.where(indices < 0, indices.astype(np.int64) + size, indices)
+        return np.take(x, np.clip(wrapped, 0, size - 1), axis=axis)
+
+    @classmethod
+    def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """Only the gathered part of x is read."""
+        return inputs[1].nbytes + 2 * out.nbytes

@@ -1,0 +1,214 @@
+"""Softmax and the normalizations of inference. All are composite."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.elementwise import FLOAT, TRANSCENDENTAL_FLOPS, require_dtype
+from pyc_mlir.dialects.ops.shapes import agree, normalize_axis, require, same_dtype, show
+from pyc_mlir.dialects.types import TensorType
+
+
+def _f64(*arrays: np.ndarray) -> list[np.ndarray]:
+    return [a.astype(np.float64) for a in arrays]
+
+
+class Softmax(OpDef, name="softmax", operands="x"):
+    """out = exp(x - max(x)) / sum(exp(x - max(x))) along `axis`."""
+
+    axis: int = -1
+
+    @staticmethod
+    def infer(x: TensorType, *, axis: int) -> TensorType:
+        """The type of x."""
+        require_dtype(x, FLOAT, "operand 0")
+        normalize_axis(axis, x.rank)
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
+        """In f64, shifted by the maximum."""
+        (x,) = _f64(x)
+        e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+        return e / np.sum(e, axis=axis, keepdims=True)
+
+    @staticmethod
+    def decompose(b: Any, x: Any, *, axis: int) -> Any:
+        """Reductions keep their dimension, so that every step broadcasts back."""
+        e = b.exp(b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True)))
+        return b.div(e, b.reduce_sum(e, axes=(axis,), keepdims=True))
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """An exponential and four simple operations an element."""
+        return (TRANSCENDENTAL_FLOPS + 4) * out.elements
+
+
+class LogSoftmax(OpDef, name="log_softmax", operands="x"):
+    """out = x - max(x) - log(sum(exp(x - max(x)))) along `axis`."""
+
+    axis: int = -1
+    infer = Softmax.infer
+    flops = Softmax.flops
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axis: int) -> np.ndarray:
+        """In f64, shifted by the maximum."""
+        (x,) = _f64(x)
+        shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+    @staticmethod
+    def decompose(b: Any, x: Any, *, axis: int) -> Any:
+        """The equation in primitive ops."""
+        shifted = b.sub(x, b.reduce_max(x, axes=(axis,), keepdims=True))
+        total = b.reduce_sum(b.exp(shifted), axes=(axis,), keepdims=True)
+        return b.sub(shifted, b.log(total))
+
+
+def _check_trailing(x: TensorType, axis: int, **vectors: TensorType) -> int:
+    """Parameters of a norm have the shape of x from `axis` on. Returns the axis from 0."""
+    require_dtype(x, FLOAT, "operand 0")
+    axis = normalize_axis(axis, x.rank)
+    same_dtype(x, *vectors.values())
+    for name, type_ in vectors.items():
+        fits = type_.rank == x.rank - axis
+        fits = fits and all(agree(a, c) for a, c in zip(type_.shape, x.shape[axis:], strict=True))
+        require(fits, f"`{name}`: expected shape {show(x.shape[axis:])}, got {show(type_.shape)}")
+    return axis
+
+
+class Layernorm(OpDef, name="layernorm", operands="x scale bias"):
+    """out = (x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the dimensions from `axis`.
+
+    Ba, Kiros and Hinton, 2016. `scale` and `bias` have the shape ``x.shape[axis:]``.
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+
+    @staticmethod
+    def infer(
+        x: TensorType, scale: TensorType, bias: TensorType, *, axis: int, epsilon: float
+    ) -> TensorType:
+        """The type of x."""
+        _check_trailing(x, axis, scale=scale, bias=bias)
+        return x
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, scale: np.ndarray, bias: np.ndarray, *, axis: int, epsilon: float
+    ) -> np.ndarray:
+        """In f64, two passes."""
+        x, scale, bias = _f64(x, scale, bias)
+        axes = tuple(range(axis % x.ndim, x.ndim))
+        centered = x - np.mean(x, axis=axes, keepdims=True)
+        variance = np.mean(centered**2, axis=axes, keepdims=True)
+        return centered / np.sqrt(variance + epsilon) * scale + bias
+
+    @staticmethod
+    def decompose(b: Any, x: Any, scale: Any, bias: Any, *, axis: int, epsilon: float) -> Any:
+        """Two passes: the variance of the centered values."""
+        rank = b.type_of(x).rank
+        axes = tuple(range(axis % rank, rank))
+        centered = b.sub(x, b.reduce_mean(x, axes=axes, keepdims=True))
+        variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
+        inverse = b.rsqrt(b.add(variance, b.scalar(epsilon, x)))
+        return b.add(b.mul(b.mul(centered, inverse), scale), bias)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """About eight simple operations an element."""
+        return 8 * out.elements
+
+
+class Rmsnorm(OpDef, name="rmsnorm", operands="x scale"):
+    """out = x / sqrt(mean(x^2) + epsilon) * scale over the dimensions from `axis`.
+
+    Zhang and Sennrich, 2019. `scale` has the shape ``x.shape[axis:]``.
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+
+    @staticmethod
+    def infer(x: TensorType, scale: TensorType, *, axis: int, epsilon: float) -> TensorType:
+        """The type of x."""
+        _check_trailing(x, axis, scale=scale)
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, scale: np.ndarray, *, axis: int, epsilon: float) -> np.ndarray:
+        """In f64."""
+        x, scale = _f64(x, scale)
+        axes = tuple(range(axis % x.ndim, x.ndim))
+        return x / np.sqrt(np.mean(x**2, axis=axes, keepdims=True) + epsilon) * scale
+
+    @staticmethod
+    def decompose(b: Any, x: Any, scale: Any, *, axis: int, epsilon: float) -> Any:
+        """The equation in primitive ops."""
+        rank = b.type_of(x).rank
+        axes = tuple(range(axis % rank, rank))
+        mean = b.reduce_mean(b.mul(x, x), axes=axes, keepdims=True)
+        return b.mul(b.mul(x, b.rsqrt(b.add(mean, b.scalar(epsilon, x)))), scale)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """About four simple operations an element."""
+        return 4 * out.elements
+
+
+class Batchnorm(OpDef, name="batchnorm", operands="x scale bias mean variance"):
+    """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, each parameter indexed by `axis`.
+
+    Ioffe and Szegedy, 2015, in its inference form: the statistics are inputs.
+    """
+
+    axis: int = 1
+    epsilon: float = 1e-5
+
+    @staticmethod
+    def infer(
+        x: TensorType,
+        scale: TensorType,
+        bias: TensorType,
+        mean: TensorType,
+        variance: TensorType,
+        *,
+        axis: int,
+        epsilon: float,
+    ) -> TensorType:
+        """The type of x; parameters are vectors of the length of `axis`."""
+        require_dtype(x, FLOAT, "operand 0")
+        axis = normalize_axis(axis, x.rank)
+        vectors = {"scale": scale, "bias": bias, "mean": mean, "variance": variance}
+        same_dtype(x, *vectors.values())
+        for name, type_ in vectors.items():
+            fits = type_.rank == 1 and agree(type_.shape[0], x.shape[axis])
+            expected = show(x.shape[axis : axis + 1])
+            require(fits, f"`{name}`: expected shape {expected}, got {show(type_.shape)}")
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, *parameters: np.ndarray, axis: int, epsilon: float) -> np.ndarray:
+        """In f64."""
+        shape = [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)]
+        scale, bias, mean, variance = (p.reshape(shape) for p in _f64(*parameters))
+        return (x.astype(np.float64) - mean) / np.sqrt(variance + epsilon) * scale + bias
+
+    @staticmethod
+    def decompose(b: Any, x: Any, *parameters: Any, axis: int, epsilon: float) -> Any:
+        """One multiply and one add an element; the factors are vectors."""
+        scale, bias, mean, variance = parameters
+        factor = b.mul(scale, b.rsqrt(b.add(variance, b.scalar(epsilon, x))))
+        offset = b.sub(bias, b.mul(mean, factor))
+        rank = b.type_of(x).rank
+        factor, offset = (b.align(v, axis % rank, rank) for v in (factor, offset))
+        return b.add(b.mul(x, factor), offset)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """One multiply and one add an element."""
+        return 2 * out.elements

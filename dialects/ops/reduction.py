@@ -1,0 +1,126 @@
+"""Reductions over listed axes, and argmax. Empty reductions give the identity of the operation."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
+from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
+from pyc_mlir.dialects.types import I64, Shape, TensorType, is_float
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """The shape after reducing `axes` (counted from 0)."""
+    if keepdims:
+        return tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return tuple(d for i, d in enumerate(shape) if i not in axes)
+
+
+def lowest(dtype: np.dtype) -> Any:
+    """The identity of max: -inf, or the smallest integer."""
+    return -np.inf if is_float(dtype) else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype) -> Any:
+    """The identity of min: +inf, or the greatest integer."""
+    return np.inf if is_float(dtype) else np.iinfo(dtype).max
+
+
+class Reduction(OpDef):
+    """Base of reductions: `axes` are listed one by one; keepdims leaves dimensions of size 1."""
+
+    allowed = NUMBER
+
+    @classmethod
+    def infer(cls, x: TensorType, *, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+        """The shape without the reduced axes."""
+        require_dtype(x, cls.allowed, "operand 0")
+        axes = normalize_axes(axes, x.rank)
+        return x.with_shape(reduced_shape(x.shape, axes, keepdims))
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """One operation for each element read."""
+        return inputs[0].elements
+
+
+def _reduction(name: str, equation: str, function: Callable[..., np.ndarray]) -> type[Reduction]:
+    def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+        data = x.astype(np.float64) if is_float(x.dtype) else x
+        return function(data, axis=axes, keepdims=keepdims)
+
+    body = {
+        "__doc__": equation,
+        "__module__": __name__,
+        "__annotations__": {"axes": tuple[int, ...], "keepdims": bool},
+        "keepdims": False,
+        "reference": staticmethod(reference),
+    }
+    return type(name.title(), (Reduction,), body, name=name, operands="x")  # type: ignore[call-overload]
+
+
+def _sum(x: np.ndarray, **kw: Any) -> np.ndarray:
+    return np.sum(x, dtype=x.dtype, **kw)
+
+
+def _prod(x: np.ndarray, **kw: Any) -> np.ndarray:
+    return np.prod(x, dtype=x.dtype, **kw)
+
+
+def _max(x: np.ndarray, **kw: Any) -> np.ndarray:
+    return np.max(x, initial=lowest(x.dtype), **kw)
+
+
+def _min(x: np.ndarray, **kw: Any) -> np.ndarray:
+    return np.min(x, initial=highest(x.dtype), **kw)
+
+
+ReduceSum = _reduction("reduce_sum", "out = the sum over `axes`; integers wrap.", _sum)
+ReduceProd = _reduction("reduce_prod", "out = the product over `axes`; integers wrap.", _prod)
+ReduceMax = _reduction("reduce_max", "out = the maximum over `axes`; NaN if any is.", _max)
+ReduceMin = _reduction("reduce_min", "out = the minimum over `axes`; NaN if any is.", _min)
+
+
+class ReduceMean(Reduction, name="reduce_mean", operands="x"):
+    """out = the sum over `axes` divided by the number of elements summed."""
+
+    allowed = FLOAT
+    axes: tuple[int, ...]
+    keepdims: bool = False
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+        """The mean in f64."""
+        return np.mean(x.astype(np.float64), axis=axes, keepdims=keepdims)
+
+    @staticmethod
+    def decompose(b: Any, x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
+        """div(reduce_sum(x), count)."""
+        total = b.reduce_sum(x, axes=axes, keepdims=keepdims)
+        return b.div(total, b.count(x, axes))
+
+
+class Argmax(OpDef, name="argmax", operands="x"):
+    """out = the index of the first maximum along `axis`, as i64; a NaN counts as the maximum."""
+
+    axis: int
+    keepdims: bool = False
+
+    @staticmethod
+    def infer(x: TensorType, *, axis: int, keepdims: bool) -> TensorType:
+        """i64 of the shape without `axis`."""
+        require_dtype(x, NUMBER, "operand 0")
+        axis = normalize_axis(axis, x.rank)
+        return TensorType(reduced_shape(x.shape, (axis,), keepdims), I64)
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
+        """numpy's argmax."""
+        return np.argmax(x, axis=axis, keepdims=keepdims)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """One comparison for each element read."""
+        return inputs[0].elements
