@@ -81,6 +81,10 @@ class ReasonCode(Enum):
     INVALID_CHOICE = Reason(
         "a policy answered with something that was not offered", "mend the policy"
     )
+    ENVIRONMENT_MISMATCH = Reason(
+        "two measurements come from different machines or software",
+        "measure both in one environment",
+    )
     MISSING_DEPENDENCY = Reason("an optional package is not installed", "install the named extra")
 
     @property

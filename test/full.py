@@ -1,0 +1,97 @@
+"""Run every test at full counts and store the summary in docs/results/test-full.json.
+
+    python test/full.py [--fresh]
+
+An interrupted run goes on where it stopped, as long as sources, tests and environment are the
+same: tests that passed are not run again. `--fresh` forgets them.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from pyc_mlir.bench.environment import Environment, probe
+from pyc_mlir.bench.schema import Report, record
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "test" / "py"))
+from conftest import read_done  # noqa: E402  (the path is set above)
+
+SOURCES = ("dialects", "pipelines", "pyc_mlir", "tools", "test")
+NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
+FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to run
+
+
+def state_key(environment: Environment) -> str:
+    """What a done-list is valid for: every source and test file, and the environment."""
+    digest = hashlib.sha256(environment.fingerprint.encode())
+    files = [ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))]
+    for path in sorted(files):
+        if path.is_file() and NOT_SOURCES.isdisjoint(path.parts):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def run(command: list[str]) -> int:
+    """Run one test runner at full counts, its output on the terminal."""
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYC_FULL": "1"}).returncode
+
+
+def run_pytest(done: Path) -> dict[str, dict]:
+    """Run what is left of the pytest suite; exits when it was interrupted."""
+    status = run([sys.executable, "-m", "pytest", "-n", "2", "--done", str(done)])
+    if status not in FINISHED:
+        sys.exit(f"pytest ended with status {status}: run `make test-full` again to go on")
+    return read_done(done)
+
+
+def run_lit(results: Path) -> Counter:
+    """Run lit; the number of tests by lit's result code."""
+    lit = Path(sys.executable).with_name("lit")
+    status = run([str(lit), "-j2", "-o", str(results), "test/lit"])
+    if status not in (0, 1):
+        sys.exit(f"lit ended with status {status}")
+    return Counter(test["code"] for test in json.loads(results.read_text())["tests"])
+
+
+def summary(
+    environment: Environment, rows: dict[str, dict], lit: Counter, seconds: float
+) -> Report:
+    """Counts by outcome, test seconds, and the reason of everything that was skipped."""
+    counts = Counter(row["outcome"] for row in rows.values())
+    reasons = Counter(row.get("reason", "") for row in rows.values() if row["outcome"] == "skipped")
+    records = [
+        record("pytest", "pyc", name, "tests", counts[name])
+        for name in ("passed", "failed", "skipped")
+    ]
+    test_seconds = sum(row["seconds"] for row in rows.values())
+    records.append(record("pytest", "pyc", "test time", "s", round(test_seconds, 1)))
+    records.extend(record("lit", "pyc", code.lower(), "tests", lit[code]) for code in sorted(lit))
+    records.append(record("all", "pyc", "wall time of this session", "s", round(seconds, 1)))
+    return Report("test-full", environment, {"skipped": dict(sorted(reasons.items()))}, records)
+
+
+def main() -> int:
+    """Run both suites, write the summary, return 1 when anything failed."""
+    start = time.monotonic()
+    environment = probe()
+    state = ROOT / "build" / "test-full" / state_key(environment)
+    state.mkdir(parents=True, exist_ok=True)
+    done = state / "done.jsonl"
+    if "--fresh" in sys.argv[1:]:
+        done.unlink(missing_ok=True)
+    rows, lit = run_pytest(done), run_lit(state / "lit.json")
+    report = summary(environment, rows, lit, time.monotonic() - start)
+    report.save(ROOT / "docs" / "results" / "test-full.json")
+    failed = sorted(i for i, row in rows.items() if row["outcome"] == "failed")
+    print("\n".join(["failed:", *failed]) if failed else "all passed")
+    return int(bool(failed) or any(code in lit for code in ("FAIL", "XPASS", "UNRESOLVED")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What all tests share: how much of a long table runs, and what an interrupted full run skips.
+
+`PYC_FULL=1` (set by `make test-full`) runs every case; otherwise long tables are sampled with a
+fixed seed, so that two runs test the same. `--done FILE` is how test/full.py goes on where it
+stopped: tests that the file records as passed are left out, the others are appended.
+"""
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import settings
+
+T = TypeVar("T")
+FULL = os.environ.get("PYC_FULL") == "1"
+
+settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None, database=None)
+settings.register_profile("full", parent=settings.get_profile("fast"), max_examples=500)
+settings.load_profile("full" if FULL else "fast")
+
+
+def sample(items: Sequence[T], n: int, seed: int = 0) -> list[T]:
+    """All `items` in a full run, else `n` of them, in their order, the same ones every time."""
+    if FULL or len(items) <= n:
+        return list(items)
+    chosen = random.Random(seed).sample(range(len(items)), n)
+    return [items[i] for i in sorted(chosen)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--done", type=Path, help="JSON lines of tests that ran; see test/full.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = config.getoption("done")
+    if path is None or hasattr(config, "workerinput"):
+        return
+    recorder = DoneList(path)
+    config.pluginmanager.register(recorder, "pyc-done-list")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node) -> None:
+    """Give each xdist worker, also one started later, the list as it was when the run began."""
+    recorder = node.config.pluginmanager.get_plugin("pyc-done-list")
+    node.workerinput["done"] = sorted(recorder.passed) if recorder else []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    recorder = config.pluginmanager.get_plugin("pyc-done-list")
+    worker = getattr(config, "workerinput", {})
+    done = set(worker.get("done", ())) or (recorder.passed if recorder else set())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+class DoneList:
+    """Writes one line per finished test: `{"id", "outcome", "seconds"}`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.passed = {i for i, row in read_done(path).items() if row["outcome"] != "failed"}
+        self.running: dict[str, dict] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        row = self.running.setdefault(
+            report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0}
+        )
+        row["seconds"] += report.duration
+        if report.outcome != "passed" and row["outcome"] != "failed":
+            row["outcome"] = report.outcome
+        if report.skipped and isinstance(report.longrepr, tuple):
+            row["reason"] = report.longrepr[2]
+        if report.when == "teardown":
+            with self.path.open("a") as file:
+                file.write(json.dumps(self.running.pop(report.nodeid)) + "\n")
+
+
+def read_done(path: Path) -> dict[str, dict]:
+    """The last line of each test in a done-list; a line cut off by a crash is ignored."""
+    rows = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        rows[row["id"]] = row
+    return rows

@@ -1,0 +1,253 @@
+"""The architecture as a test: who may import whom, no cycles, small files and functions.
+
+Sources are read as syntax trees, so nothing is imported and lazy imports inside functions count.
+Imports under ``if TYPE_CHECKING`` do not: they exist for type checkers only.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# From the bottom up: a folder, the package that it installs as.
+LAYERS = {
+    "dialects": "pyc_mlir.dialects",
+    "pipelines": "pyc_mlir.pipelines",
+    "pyc_mlir": "pyc_mlir",
+    "tools": "pyc_mlir.tools",
+}
+# The three doors: an outside package, and the modules that may import it.
+DOORS = {
+    "torch_mlir": ("pyc_mlir.dialects.bindings",),
+    "iree.compiler": ("pyc_mlir.iree",),
+    "iree.runtime": ("pyc_mlir.iree",),
+}
+# Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.
+RUN_PATH = (
+    "pyc_mlir.program",
+    "pyc_mlir.artifact",
+    "pyc_mlir.guards",
+    "pyc_mlir.iree.device",
+    "pyc_mlir.iree.array",
+)
+COMPILERS = ("torch_mlir", "iree.compiler")
+MAX_FILE, MAX_FUNCTION = 500, 60
+
+
+@dataclass
+class Module:
+    """One source file: its dotted name, and what it imports when loaded and when called."""
+
+    name: str
+    path: Path
+    layer: int
+    tree: ast.Module
+    on_load: set[str] = field(default_factory=set)
+    on_call: set[str] = field(default_factory=set)
+
+    @property
+    def imports(self) -> set[str]:
+        return self.on_load | self.on_call
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def module_name(folder: str, path: Path) -> str:
+    parts = path.relative_to(ROOT / folder).with_suffix("").parts
+    return ".".join([LAYERS[folder], *(p for p in parts if p != "__init__")])
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """The dotted names that one statement or call may import (`from a import b`: a.b)."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and node.args:
+        function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if function in ("import_module", "__import__"):
+            yield from literal_start(node.args[0])
+
+
+def literal_start(node: ast.AST) -> Iterator[str]:
+    """The literal beginnings of a string expression: f"a.b.{c}" gives a.b."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr):
+            part = part.values[0]
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value.rstrip(".")
+
+
+def collect(node: ast.AST, module: Module, in_function: bool) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                collect(other, module, in_function)
+            continue
+        (module.on_call if in_function else module.on_load).update(imported(child))
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        collect(child, module, in_function or is_function)
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for layer, folder in enumerate(LAYERS):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = module_name(folder, path)
+            found[name] = Module(name, path, layer, ast.parse(path.read_text(), str(path)))
+    for module in found.values():
+        collect(module.tree, module, in_function=False)
+    return found
+
+
+def own(name: str) -> str | None:
+    """The module of ours that a dotted name reaches: itself, or the one that defines it."""
+    while name not in modules():
+        name, _, last = name.rpartition(".")
+        if not last:
+            return None
+    return name
+
+
+def own_imports(module: Module, names: set[str]) -> set[str]:
+    return {target for n in names if (target := own(n)) and target != module.name}
+
+
+def packages_above(name: str) -> set[str]:
+    """The packages whose ``__init__`` runs before the module is loaded."""
+    parts = name.split(".")
+    above = (".".join(parts[:i]) for i in range(1, len(parts)))
+    return {package for package in above if package in modules()}
+
+
+def reached_from(start: str) -> dict[str, str]:
+    """Everything of ours that loading and calling `start` may load, and who asked for it."""
+    via, waiting = {start: ""}, [start]
+    while waiting:
+        current = modules()[waiting.pop()]
+        names = current.on_load if current.path.name == "__init__.py" else current.imports
+        for target in own_imports(current, names) | packages_above(current.name):
+            if target not in via:
+                via[target] = current.name
+                waiting.append(target)
+    return via
+
+
+def way_to(name: str, via: dict[str, str]) -> str:
+    steps = [name]
+    while via[steps[-1]]:
+        steps.append(via[steps[-1]])
+    return " <- ".join(steps)
+
+
+def find_cycle(edges: dict[str, set[str]]) -> list[str]:
+    """One cycle as a list of names, or nothing."""
+    state: dict[str, bool] = {}
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        state[name] = True
+        path.append(name)
+        for target in sorted(edges[name]):
+            if state.get(target):
+                return [*path[path.index(target) :], target]
+            if target not in state and (cycle := visit(target)):
+                return cycle
+        path.pop()
+        state[name] = False
+        return []
+
+    for name in sorted(edges):
+        if name not in state and (cycle := visit(name)):
+            return cycle
+    return []
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_imports_point_down():
+    layers = list(LAYERS)
+    wrong = [
+        f"{module.name} ({layers[module.layer]}/) imports {target} ({layers[there]}/)"
+        for module in modules().values()
+        for target in sorted(own_imports(module, module.imports))
+        if (there := modules()[target].layer) > module.layer
+    ]
+    assert not wrong, "imports point down only:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_only_doors_import(package):
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in modules().values()
+        for name in sorted(module.imports)
+        if within(name, package) and not any(within(module.name, d) for d in DOORS[package])
+    ]
+    assert not wrong, f"{package} is imported by {DOORS[package]} only:\n" + "\n".join(wrong)
+
+
+def test_no_import_cycles():
+    edges = {name: own_imports(module, module.imports) for name, module in modules().items()}
+    cycle = find_cycle(edges)
+    assert not cycle, "import cycle: " + " -> ".join(cycle)
+
+
+@pytest.mark.parametrize("start", RUN_PATH)
+def test_run_path_needs_no_compiler(start):
+    if start not in modules():
+        pytest.skip(f"{start} is not written yet")
+    via = reached_from(start)
+    wrong = [
+        f"{name} in {way_to(reached, via)}"
+        for reached in via
+        for name in sorted(modules()[reached].imports)
+        if any(within(name, compiler) for compiler in COMPILERS)
+    ]
+    assert not wrong, "running a program must not import a compiler:\n" + "\n".join(wrong)
+
+
+def test_files_and_functions_are_small():
+    wrong = []
+    for path in [*(m.path for m in modules().values()), *sorted((ROOT / "test").rglob("*.py"))]:
+        text, where = path.read_text(), path.relative_to(ROOT)
+        if (lines := text.count("\n")) > MAX_FILE:
+            wrong.append(f"{where}: {lines} lines, at most {MAX_FILE}")
+        for node in functions(ast.parse(text)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION:
+                wrong.append(f"{where}:{node.lineno}: {node.name} has {length} lines")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_checks_see_what_they_should():
+    """The helpers above on small sources, so that an empty answer means something."""
+    source = """
+import torch_mlir.ir
+from iree import runtime as rt
+if TYPE_CHECKING:
+    import hidden
+def f():
+    from iree.compiler.api import Session
+    importlib.import_module(f"torch_mlir.dialects.{name}")
+    import_module("a.b" if c else "d.e")
+"""
+    module = Module("m", ROOT, 0, ast.parse(source))
+    collect(module.tree, module, in_function=False)
+    assert module.on_load == {"torch_mlir.ir", "iree.runtime"}
+    assert module.on_call == {"iree.compiler.api.Session", "torch_mlir.dialects", "a.b", "d.e"}
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert own("pyc_mlir.dialects.errors.PycError") == "pyc_mlir.dialects.errors"
+    assert own("numpy.ndarray") is None

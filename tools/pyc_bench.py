@@ -1,0 +1,62 @@
+"""pyc-bench: run a benchmark suite, or show what one stored.
+
+    pyc-bench env                    this machine's fingerprint
+    pyc-bench table REPORT.json      a stored report as Markdown
+
+A suite is one row of `SUITES`: name -> "module:function", where the function takes the remaining
+arguments and returns the exit status; its docstring is the help. Suites store `Report`s.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from pyc_mlir.dialects.errors import PycError
+
+SUITES: dict[str, str] = {
+    "env": "pyc_mlir.bench.commands:show_environment",
+    "table": "pyc_mlir.bench.commands:show_table",
+}
+
+
+def load(entry: str) -> Callable[[Sequence[str]], int]:
+    """Import the function that a row of `SUITES` names."""
+    module, _, function = entry.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def help_text() -> str:
+    """One line per suite, from the functions' docstrings."""
+    lines = []
+    for name, entry in SUITES.items():
+        first_line = (load(entry).__doc__ or "").strip().splitlines()[:1]
+        lines.append(f"  {name:10} {''.join(first_line)}")
+    return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one suite; 0 on success, 1 when it failed, 2 for a bad command line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    asks_help = not arguments or arguments[0] in ("-h", "--help")
+    parser = argparse.ArgumentParser(
+        "pyc-bench",
+        description="Measure PyC, and show what was measured.",
+        epilog=help_text() if asks_help else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("suite", choices=SUITES, metavar="SUITE")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
+    known = parser.parse_args(arguments)
+    try:
+        return load(SUITES[known.suite])(known.arguments)
+    except PycError as error:
+        print(f"pyc-bench: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
