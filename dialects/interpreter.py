@@ -61,6 +61,8 @@ def _run_block(
             return [values[v] for v in operation.operands]
         if name == "pyc.group":
             (result,) = _run_block(operation.regions[0].blocks[0], values, flush)
+        elif name == "tensor.cast":
+            result = values[operation.operands[0]]
         else:
             result = _run_op(operation, [values[v] for v in operation.operands])
         values[operation.result] = flush_subnormals(result) if flush else result

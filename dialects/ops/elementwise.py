@@ -86,7 +86,7 @@ def _primitive(
 
 
 def truncated_division(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Integer quotients rounded toward zero; x/0 = 0 and MIN/-1 = MIN, as two's complement has it."""
+    """Integer quotients rounded toward zero; x/0 = 0 and MIN/-1 = MIN."""
     if is_float(lhs.dtype):
         return np.divide(lhs, rhs)
     safe = np.where((rhs == 0) | (rhs == -1), 1, rhs)
@@ -278,7 +278,10 @@ class Silu(Elementwise, name="silu", operands="x"):
 
 
 class Gelu(Elementwise, name="gelu", operands="x"):
-    """out = x/2 * (1 + erf(x/sqrt 2)); approximate="tanh": x/2 * (1 + tanh(sqrt(2/pi)(x+0.044715x^3)))."""
+    """out = x/2 * (1 + erf(x / sqrt 2)).
+
+    With approximate="tanh": out = x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
+    """
 
     allowed = FLOAT
     flops_per_element = TRANSCENDENTAL_FLOPS + 4

@@ -27,7 +27,7 @@ def copied(dimension: int) -> int:
 
 
 class Transpose(OpDef, name="transpose", operands="x"):
-    """out[i_p0, i_p1, ...] = x[i_0, i_1, ...]: dimension d of out is dimension permutation[d] of x."""
+    """out[i_p0, i_p1, ...] = x[i_0, i_1, ...]: dimension d of out is permutation[d] of x."""
 
     permutation: tuple[int, ...]
 

@@ -1,0 +1,19 @@
+"""Rules that turn primitive pyc ops into upstream ops, a module for each family."""
+
+from pyc_mlir.pipelines.linalg import (
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    movement,
+    reduction,
+)
+
+__all__ = [
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "movement",
+    "reduction",
+]

@@ -1,0 +1,178 @@
+"""pyc to linalg: every pyc op becomes structured ops on tensors, and none remains.
+
+Composite ops are decomposed on the way, groups are dissolved, and each emitted op carries the
+location ``pyc:<canonical id>`` around the source location. Sizes that must agree at run time and
+are not known to become `cf.assert`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ids import OpIds
+from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.linalg.dims import Dim
+from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
+from pyc_mlir.pipelines.linalg.rules import lower
+from pyc_mlir.pipelines.rewriting import functions_of, params_of
+
+
+@dataclass(frozen=True)
+class ConvertToLinalg:
+    """Lower every pyc op to linalg, tensor, arith and math."""
+
+    name: ClassVar[str] = "convert-pyc-to-linalg"
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Convert each function. Raises PycError when a pyc op would remain."""
+        counts = {"converted": 0, "run-time checks": 0}
+        for function in functions_of(module):
+            conversion = _Conversion(function)
+            conversion.run()
+            counts["converted"] += conversion.converted
+            counts["run-time checks"] += conversion.lowering.checks
+        require_no_pyc(module)
+        return counts
+
+
+def require_no_pyc(module: ir.Module) -> None:
+    """Raise PycError if an op of the pyc dialect is left."""
+    left: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> Any:
+        if op.name.startswith("pyc."):
+            left.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    if left:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{left[0].location}: {left[0].name} has no lowering to linalg here; "
+            "pyc ops are lowered inside func.func only",
+        )
+
+
+class _Conversion:
+    """One function: tensors by the pyc values that they stand for."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        self.function = function
+        self.block = function.regions[0].blocks[0]
+        self.ids = OpIds(function)
+        self.lowering = Lowering()
+        self.tensors: dict[ir.Value, Tensor] = {}
+        self.dead: list[ir.Operation] = []
+        self.converted = 0
+
+    def run(self) -> None:
+        """Emit, then drop the pyc ops, last first."""
+        with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
+            self._arguments()
+        for op in list(self.block.operations):
+            self._visit(op.operation)
+        for op in reversed(self.dead):
+            op.erase()
+
+    def _arguments(self) -> None:
+        """Arguments with their sizes; dimensions that share a name must agree."""
+        named: dict[str, Dim] = {}
+        for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
+            if not isinstance(value.type, ir.RankedTensorType):
+                continue
+            tensor = self.lowering.argument(value, from_mlir(value.type))
+            dims = list(tensor.dims)
+            for i, name in enumerate(names):
+                if name and dims[i].static is None:
+                    first = named.setdefault(name, dims[i])
+                    self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
+                    dims[i] = first
+            self.tensors[value] = Tensor(tensor.dtype, tuple(dims), value)
+
+    def _dim_names(self) -> list[list[str]]:
+        attributes = self.function.attributes
+        count = len(self.block.arguments)
+        if "arg_attrs" not in attributes:
+            return [[]] * count
+        return [_dims_attribute(a) for a in ir.ArrayAttr(attributes["arg_attrs"])]
+
+    def _visit(self, op: ir.Operation) -> None:
+        if op.name == "pyc.group":
+            for inner in list(op.regions[0].blocks[0].operations):
+                self._visit(inner.operation)
+            (yielded,) = list(op.regions[0].blocks[0].operations)[-1].operands
+            self._finish(op, self.tensors[yielded])
+        elif op.name == "pyc.yield":
+            return
+        elif op.name.startswith("pyc."):
+            self._convert(op)
+        else:
+            self._rewire(op)
+
+    def _rewire(self, op: ir.Operation) -> None:
+        """An op of another dialect takes the converted values."""
+        for i, operand in enumerate(op.operands):
+            tensor = self.tensors.get(operand)
+            if tensor is not None and tensor.value != operand:
+                with ir.InsertionPoint(self._anchor(op)), op.location:
+                    declared = from_mlir(operand.type)
+                    settled = self.lowering.reconcile(tensor, declared, op.name)
+                    op.operands[i] = self._as_type(settled, declared)
+
+    def _as_type(self, tensor: Tensor, declared: TensorType) -> ir.Value:
+        """The value under exactly the declared type (a cast may forget a size)."""
+        if tensor.type == declared:
+            return self.lowering.value(tensor)
+        return ir.Operation.create(
+            "tensor.cast", results=[to_mlir(declared)], operands=[self.lowering.value(tensor)]
+        ).result
+
+    def _anchor(self, op: ir.Operation) -> ir.Operation:
+        """The op of the function's own block that holds `op`: groups are dissolved there."""
+        while op.parent is not None and op.parent.operation != self.function:
+            op = op.parent.operation
+        return op
+
+    def _convert(self, op: ir.Operation) -> None:
+        name = op.name.removeprefix("pyc.")
+        definition = OPS[name]
+        params = params_of(definition, op)
+        operands = [self._tensor(v) for v in op.operands]
+        location = ir.Location.name(f"pyc:{self.ids[op]}", op.location)
+        with ir.InsertionPoint(self._anchor(op)), location:
+            if name == "constant":
+                dims = tuple(Dim(d) for d in params["value"].shape)
+                value = op.attributes["value"]
+                out = Tensor(params["value"].dtype, dims, constant=value)
+            else:
+                out = lower(self.lowering, name, operands, params)
+            out = self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")
+        self._finish(op, out)
+        self.converted += 1
+
+    def _tensor(self, value: ir.Value) -> Tensor:
+        """The tensor of a value, also of one that another dialect's op has made."""
+        if value not in self.tensors:
+            maker = value.owner.operation
+            with ir.InsertionPoint.after(maker), maker.location:
+                made = self.lowering.argument(value, from_mlir(value.type))
+            self.tensors[value] = made
+        return self.tensors[value]
+
+    def _finish(self, op: ir.Operation, out: Tensor) -> None:
+        self.tensors[op.result] = out
+        if op.parent.operation == self.function:
+            self.dead.append(op)
+
+
+def _dims_attribute(attributes: ir.Attribute) -> list[str]:
+    """The names in ``pyc.dims`` of one argument's attributes."""
+    dictionary = ir.DictAttr(attributes)
+    if "pyc.dims" not in dictionary:
+        return []
+    return [ir.StringAttr(a).value for a in ir.ArrayAttr(dictionary["pyc.dims"])]

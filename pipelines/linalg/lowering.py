@@ -1,0 +1,253 @@
+"""The state of a conversion to linalg: tensors with their sizes, and the rules by op name.
+
+A rule gets the `Lowering`, the operands as `Tensor`s and the op's parameters, emits upstream ops at
+the current insertion point, and returns a `Tensor`. Rules register themselves with `@lowers`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.attributes import array_of, elements_attr
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.irtypes import element_type, to_mlir
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.linalg.dims import Dim, product
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value with its element type and sizes. Constants are materialized when first used."""
+
+    dtype: np.dtype
+    dims: tuple[Dim, ...]
+    value: ir.Value | None = None
+    constant: ir.Attribute | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions."""
+        return len(self.dims)
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes, None where they are dynamic."""
+        return tuple(d.static for d in self.dims)
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor type."""
+        return TensorType(self.shape, self.dtype)
+
+    @cached_property
+    def array(self) -> np.ndarray | None:
+        """The contents, for a constant."""
+        return None if self.constant is None else array_of(self.constant)
+
+    @cached_property
+    def splat(self) -> Any | None:
+        """The one value that all elements of a constant have, or None."""
+        if self.constant is None or not self.array_is_splat:
+            return None
+        assert self.array is not None
+        return self.array.reshape(-1)[0]
+
+    @property
+    def array_is_splat(self) -> bool:
+        """True for a constant whose elements are one value."""
+        if isinstance(self.constant, ir.DenseElementsAttr):
+            return self.constant.is_splat and Dim(0) not in self.dims
+        return False
+
+
+Index = int | ir.AffineExpr
+Rule = Callable[..., Tensor]
+RULES: dict[str, Rule] = {}
+
+
+def lowers(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of one or more primitive ops."""
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, f"two rules for pyc.{name}"
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+class Lowering:
+    """What rules share while one function is converted: index values, sizes, run-time checks."""
+
+    def __init__(self) -> None:
+        self.index = ir.IndexType.get()
+        self._atoms: list[ir.Value] = []
+        self._atom_of: dict[ir.Value, int] = {}
+        self._sizes: dict[Dim, ir.Value] = {}
+        self._checked: set[tuple[Dim, Dim]] = set()
+        self._maps: dict[tuple[int, tuple[Index, ...]], ir.Attribute] = {}
+        self._iterators: dict[str, ir.Attribute] = {}
+        self.checks = 0
+
+    # Values.
+
+    def value(self, tensor: Tensor) -> ir.Value:
+        """The SSA value of a tensor; a constant becomes an arith.constant here."""
+        if tensor.value is not None:
+            return tensor.value
+        return ir.Operation.create(
+            "arith.constant",
+            results=[to_mlir(tensor.type)],
+            attributes={"value": tensor.constant},
+        ).result
+
+    def constant(self, array: np.ndarray) -> Tensor:
+        """A constant tensor."""
+        dims = tuple(Dim(d) for d in array.shape)
+        return Tensor(array.dtype, dims, constant=elements_attr(array))
+
+    def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
+        """A scalar constant of an element type."""
+        return constant_scalar(value, element_type(dtype))
+
+    def number(self, value: int) -> ir.Value:
+        """An index constant."""
+        attr = ir.IntegerAttr.get(self.index, value)
+        return ir.Operation.create(
+            "arith.constant", results=[self.index], attributes={"value": attr}
+        ).result
+
+    def arith(self, name: str, *operands: ir.Value) -> ir.Value:
+        """One arith op on index values, e.g. ``arith("addi", a, b)``."""
+        return ir.Operation.create(f"arith.{name}", results=[self.index], operands=operands).result
+
+    # Attributes of structured ops.
+
+    def index_map(self, loops: int, indices: Sequence[Index]) -> ir.Attribute:
+        """The affine map from loop numbers or affine expressions."""
+        key = (loops, tuple(indices))
+        if key not in self._maps:
+            exprs = [ir.AffineDimExpr.get(i) if isinstance(i, int) else i for i in indices]
+            self._maps[key] = ir.AffineMapAttr.get(ir.AffineMap.get(loops, 0, exprs))
+        return self._maps[key]
+
+    def iterator(self, kind: str) -> ir.Attribute:
+        """``#linalg.iterator_type<kind>``."""
+        if kind not in self._iterators:
+            self._iterators[kind] = ir.Attribute.parse(f"#linalg.iterator_type<{kind}>")
+        return self._iterators[kind]
+
+    # Sizes.
+
+    def atom(self, value: ir.Value) -> Dim:
+        """The size that an index value holds."""
+        if value not in self._atom_of:
+            self._atom_of[value] = len(self._atoms)
+            self._atoms.append(value)
+        dim = Dim(1, (self._atom_of[value],))
+        self._sizes.setdefault(dim, value)
+        return dim
+
+    def size(self, dim: Dim) -> ir.Value:
+        """A size as an index value."""
+        if dim not in self._sizes:
+            value = self.number(dim.coefficient)
+            for i, atom in enumerate(dim.atoms):
+                first = i == 0 and dim.coefficient == 1
+                value = self._atoms[atom] if first else self.arith("muli", value, self._atoms[atom])
+            self._sizes[dim] = value
+        return self._sizes[dim]
+
+    def sizes(self, dims: Sequence[Dim]) -> list[ir.Value]:
+        """The dynamic ones of `dims` as index values."""
+        return [self.size(d) for d in dims if d.static is None]
+
+    def argument(self, value: ir.Value, type_: TensorType) -> Tensor:
+        """A tensor whose sizes are read from the value itself."""
+        dims = [
+            Dim(d) if d is not None else self.atom(self._read_size(value, i))
+            for i, d in enumerate(type_.shape)
+        ]
+        return Tensor(type_.dtype, tuple(dims), value)
+
+    def _read_size(self, value: ir.Value, axis: int) -> ir.Value:
+        return ir.Operation.create(
+            "tensor.dim", results=[self.index], operands=[value, self.number(axis)]
+        ).result
+
+    def require_equal(self, a: Dim, b: Dim, what: str) -> Dim:
+        """The size that both are, checked at run time unless known. Returns the static one."""
+        if a != b and (a, b) not in self._checked:
+            self._checked |= {(a, b), (b, a)}
+            self.check("eq", self.size(a), self.size(b), f"{what} must agree")
+        return b if a.static is None else a
+
+    def check(self, predicate: str, lhs: ir.Value, rhs: ir.Value, message: str) -> None:
+        """Emit a run-time assertion on two index values."""
+        self.checks += 1
+        holds = compare_index(predicate, lhs, rhs)
+        text = ir.StringAttr.get(f"DIMENSION_MISMATCH: {message}")
+        ir.Operation.create("cf.assert", operands=[holds], attributes={"msg": text})
+
+    # Types.
+
+    def reconcile(self, tensor: Tensor, declared: TensorType, what: str) -> Tensor:
+        """The tensor under the type that its op declares: sizes it knows better are checked."""
+        if tensor.shape == declared.shape:
+            return tensor
+        dims = []
+        for i, (have, want) in enumerate(zip(tensor.dims, declared.shape, strict=True)):
+            known = have.static is None and want is not None
+            dims.append(
+                self.require_equal(have, Dim(want), f"{what}: dimension {i}") if known else have
+            )
+        return self.with_dims(tensor, dims)
+
+    def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
+        """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
+        out = TensorType(tuple(d.static for d in dims), tensor.dtype)
+        if out == tensor.type:
+            return Tensor(tensor.dtype, tuple(dims), tensor.value, tensor.constant)
+        cast = ir.Operation.create(
+            "tensor.cast", results=[to_mlir(out)], operands=[self.value(tensor)]
+        )
+        return Tensor(tensor.dtype, tuple(dims), cast.result)
+
+    def empty(self, dims: Sequence[Dim], dtype: np.dtype) -> Tensor:
+        """An uninitialized tensor."""
+        type_ = TensorType(tuple(d.static for d in dims), dtype)
+        made = ir.Operation.create(
+            "tensor.empty", results=[to_mlir(type_)], operands=self.sizes(dims)
+        )
+        return Tensor(dtype, tuple(dims), made.result)
+
+    def elements(self, tensor: Tensor) -> Dim:
+        """The number of elements."""
+        return product(tensor.dims)
+
+
+_PREDICATES = {"eq": 0, "ne": 1, "slt": 2, "sle": 3, "sgt": 4, "sge": 5}
+
+
+def compare_index(predicate: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """arith.cmpi on integers or indices."""
+    i64 = ir.IntegerType.get_signless(64)
+    attr = ir.IntegerAttr.get(i64, _PREDICATES[predicate])
+    i1 = ir.IntegerType.get_signless(1)
+    return ir.Operation.create(
+        "arith.cmpi", results=[i1], operands=[lhs, rhs], attributes={"predicate": attr}
+    ).result
+
+
+def constant_scalar(value: Any, type_: ir.Type) -> ir.Value:
+    """An arith.constant of a scalar type."""
+    is_float = isinstance(type_, (ir.F64Type, ir.F32Type, ir.F16Type, ir.BF16Type))
+    if is_float:
+        attr = ir.FloatAttr.get(type_, float(value))
+    else:
+        attr = ir.IntegerAttr.get(type_, int(value))
+    return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attr}).result

@@ -1,0 +1,50 @@
+"""From an op's name to its lowering: a decomposition if it has one, else its rule.
+
+`LinalgBuilder` is a pyc builder whose values are lowered tensors, so that a decomposition written
+once for the dialect emits linalg directly, without pyc ops in between.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.builder import Builder
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.linalg.lowering import RULES, Lowering, Tensor
+
+
+class LinalgBuilder(Builder):
+    """Emits linalg for each pyc op that is built."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        self.lowering = lowering
+
+    def emit(self, op: type[OpDef], operands: Sequence[Tensor], params: dict[str, Any]) -> Tensor:
+        """Lower the op at once."""
+        return lower(self.lowering, op.name, operands, params)
+
+    def constant(self, value: np.ndarray) -> Tensor:
+        """A constant tensor."""
+        return self.lowering.constant(np.asarray(value))
+
+    def type_of(self, value: Tensor) -> TensorType:
+        """The type of a lowered tensor."""
+        return value.type
+
+
+def lower(
+    lowering: Lowering, name: str, operands: Sequence[Tensor], params: dict[str, Any]
+) -> Tensor:
+    """Emit the op at the current insertion point. Raises PycError if nothing lowers it."""
+    definition = OPS[name]
+    if definition.decompose is not None:
+        out = definition.decompose(LinalgBuilder(lowering), *operands, **params)
+        if out is not None:
+            return out
+    rule = RULES.get(name)
+    if rule is None:
+        raise PycError(ReasonCode.UNSUPPORTED_OP, f"pyc.{name} has no lowering to linalg")
+    return rule(lowering, name, *operands, **params)

@@ -1,0 +1,227 @@
+"""Structured ops as values: linalg.generic and its named forms, fills, reshapes, pads.
+
+Index maps are given as tuples of loop numbers (``(0, 2)`` is ``(d0, d1, d2) -> (d0, d2)``) or of
+affine expressions.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.irtypes import element_type, to_mlir
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.linalg.dims import Dim, product, reassociation
+from pyc_mlir.pipelines.linalg.lowering import Index, Lowering, Tensor
+
+Body = Callable[..., Sequence[ir.Value]]
+PARALLEL, REDUCTION = "parallel", "reduction"
+
+
+def generic(
+    lowering: Lowering,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    maps: Sequence[Sequence[Index]],
+    iterators: Sequence[str],
+    body: Body,
+) -> list[Tensor]:
+    """A linalg.generic; `body` gets one scalar an operand and returns one an output.
+
+    Constants with a single value are not operands: they are written into the body.
+    """
+    scalars = [i for i, t in enumerate(inputs) if t.splat is not None]
+    passed = [t for i, t in enumerate(inputs) if i not in scalars]
+    kept = [m for i, m in enumerate(maps) if i not in scalars]
+    loops = len(iterators)
+    attributes = {
+        "indexing_maps": ir.ArrayAttr.get([lowering.index_map(loops, m) for m in kept]),
+        "iterator_types": ir.ArrayAttr.get([lowering.iterator(k) for k in iterators]),
+    }
+
+    def with_scalars(*arguments: ir.Value) -> Sequence[ir.Value]:
+        values = iter(arguments)
+        full = [
+            lowering.scalar(t.splat, t.dtype) if i in scalars else next(values)
+            for i, t in enumerate(inputs)
+        ]
+        return body(*full, *values)
+
+    return structured(lowering, "linalg.generic", passed, outputs, attributes, with_scalars)
+
+
+def structured(
+    lowering: Lowering,
+    name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    attributes: dict[str, Any],
+    body: Body,
+) -> list[Tensor]:
+    """A linalg op by name with its region built by `body`."""
+    operands = [lowering.value(t) for t in (*inputs, *outputs)]
+    segments = ir.DenseI32ArrayAttr.get([len(inputs), len(outputs)])
+    op = ir.Operation.create(
+        name,
+        results=[to_mlir(t.type) for t in outputs],
+        operands=operands,
+        attributes={**attributes, "operandSegmentSizes": segments},
+        regions=1,
+    )
+    types = [element_type(t.dtype) for t in (*inputs, *outputs)]
+    block = op.regions[0].blocks.append(*types, arg_locs=[op.location] * len(types))
+    with ir.InsertionPoint(block):
+        yielded = body(*block.arguments)
+        ir.Operation.create("linalg.yield", operands=list(yielded))
+    return [Tensor(t.dtype, t.dims, r) for t, r in zip(outputs, op.results, strict=True)]
+
+
+def pointwise(
+    lowering: Lowering,
+    inputs: Sequence[tuple[Tensor, Sequence[int]]],
+    dims: Sequence[Dim],
+    dtype: np.dtype,
+    body: Body,
+) -> Tensor:
+    """One result element for each index of `dims`, from inputs indexed by loop numbers."""
+    loops = tuple(range(len(dims)))
+    out = lowering.empty(dims, dtype)
+    tensors, maps = [t for t, _ in inputs], [tuple(m) for _, m in inputs]
+    (result,) = generic(
+        lowering, tensors, [out], [*maps, loops], [PARALLEL] * len(dims), lambda *a: [body(*a)]
+    )
+    return result
+
+
+def fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -> Tensor:
+    """A tensor of one value, as linalg.fill."""
+    scalar = lowering.scalar(value, dtype)
+    out = lowering.empty(dims, dtype)
+    segments = ir.DenseI32ArrayAttr.get([1, 1])
+    op = ir.Operation.create(
+        "linalg.fill",
+        results=[to_mlir(out.type)],
+        operands=[scalar, lowering.value(out)],
+        attributes={"operandSegmentSizes": segments},
+        regions=1,
+    )
+    element = element_type(dtype)
+    block = op.regions[0].blocks.append(element, element, arg_locs=[op.location] * 2)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
+    return Tensor(dtype, tuple(dims), op.result)
+
+
+def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+    """x under other sizes with the same product, by collapse_shape and expand_shape.
+
+    The caller has shown or checked that the products agree.
+    """
+    dims = list(dims)
+    if tuple(dims) == x.dims:
+        return x
+    if x.array_is_splat and all(d.static is not None for d in dims):
+        return lowering.constant(np.full([d.static for d in dims], x.splat, x.dtype))
+    if product(dims).static == 0:
+        return lowering.empty(dims, x.dtype)
+    groups = reassociation(list(x.dims), dims)
+    if groups is None:
+        flat = [lowering.require_equal(product(x.dims), product(dims), "sizes of a reshape")]
+        return _expand(lowering, _collapse(lowering, x, flat, [list(range(x.rank))]), dims, None)
+    middle = [product(x.dims[i] for i in left) for left, _ in groups]
+    collapsed = _collapse(lowering, x, middle, [left for left, _ in groups])
+    return _expand(lowering, collapsed, dims, [right for _, right in groups])
+
+
+def _groups_attr(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
+    i64 = ir.IntegerType.get_signless(64)
+    return ir.ArrayAttr.get(
+        [ir.ArrayAttr.get([ir.IntegerAttr.get(i64, i) for i in g]) for g in groups]
+    )
+
+
+def _collapse(
+    lowering: Lowering, x: Tensor, dims: Sequence[Dim], groups: Sequence[Sequence[int]]
+) -> Tensor:
+    if len(dims) == x.rank:
+        return lowering.with_dims(x, dims) if tuple(dims) != x.dims else x
+    # A collapsed size is static only if all of its parts are: collapse to what they say, then cast.
+    natural = [product(x.dims[i] for i in g) for g in groups] if groups[0:] else []
+    type_ = TensorType(tuple(d.static for d in natural), x.dtype)
+    op = ir.Operation.create(
+        "tensor.collapse_shape",
+        results=[to_mlir(type_)],
+        operands=[lowering.value(x)],
+        attributes={"reassociation": _groups_attr(groups)},
+    )
+    out = Tensor(x.dtype, tuple(natural), op.result)
+    return out if tuple(natural) == tuple(dims) else lowering.with_dims(out, dims)
+
+
+def _expand(
+    lowering: Lowering,
+    x: Tensor,
+    dims: Sequence[Dim],
+    groups: Sequence[Sequence[int]] | None,
+) -> Tensor:
+    if groups is None:
+        groups = [list(range(len(dims)))]
+        if not dims:
+            return _collapse(lowering, x, [], [])
+    if len(dims) == x.rank:
+        return x
+    type_ = TensorType(tuple(d.static for d in dims), x.dtype)
+    dynamic = ir.ShapedType.get_dynamic_size()
+    static = [dynamic if d.static is None else d.static for d in dims]
+    op = ir.Operation.create(
+        "tensor.expand_shape",
+        results=[to_mlir(type_)],
+        operands=[lowering.value(x), *lowering.sizes(dims)],
+        attributes={
+            "reassociation": _groups_attr(groups),
+            "static_output_shape": ir.DenseI64ArrayAttr.get(static),
+        },
+    )
+    return Tensor(x.dtype, tuple(dims), op.result)
+
+
+def drop_dims(lowering: Lowering, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """x without the dimensions `axes`, which have size 1."""
+    return reshape(lowering, x, [d for i, d in enumerate(x.dims) if i not in axes])
+
+
+def pad(
+    lowering: Lowering, x: Tensor, low: Sequence[int], high: Sequence[int], value: Any
+) -> Tensor:
+    """x with constant borders, as tensor.pad."""
+    if not any(low) and not any(high):
+        return x
+    dims = [grow(lowering, d, a + b) for d, a, b in zip(x.dims, low, high, strict=True)]
+    scalar = lowering.scalar(value, x.dtype)
+    type_ = TensorType(tuple(d.static for d in dims), x.dtype)
+    op = ir.Operation.create(
+        "tensor.pad",
+        results=[to_mlir(type_)],
+        operands=[lowering.value(x)],
+        attributes={
+            "static_low": ir.DenseI64ArrayAttr.get(list(low)),
+            "static_high": ir.DenseI64ArrayAttr.get(list(high)),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 0]),
+        },
+        regions=1,
+    )
+    index = [lowering.index] * x.rank
+    block = op.regions[0].blocks.append(*index, arg_locs=[op.location] * x.rank)
+    with ir.InsertionPoint(block):
+        ir.Operation.create("tensor.yield", operands=[scalar])
+    return Tensor(x.dtype, tuple(dims), op.result)
+
+
+def grow(lowering: Lowering, dim: Dim, by: int) -> Dim:
+    """The size `dim + by`."""
+    if by == 0:
+        return dim
+    if dim.static is not None:
+        return Dim(dim.static + by)
+    return lowering.atom(lowering.arith("addi", lowering.size(dim), lowering.number(by)))

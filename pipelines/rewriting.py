@@ -1,0 +1,65 @@
+"""Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
+
+from collections.abc import Iterator
+
+from pyc_mlir.dialects.attributes import params_of
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.types import TensorType
+
+__all__ = [
+    "as_type",
+    "defining_op",
+    "definition_of",
+    "functions_of",
+    "params_of",
+    "pyc_ops",
+    "replace",
+]
+
+
+def functions_of(module: ir.Module) -> list[ir.Operation]:
+    """The functions of a module that have a body."""
+    return [
+        op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func" and len(op.operation.regions[0].blocks)
+    ]
+
+
+def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
+    """The pyc ops of a block, group bodies before their group, as they stand when asked for."""
+    for op in list(block.operations):
+        operation = op.operation
+        for region in operation.regions:
+            for inner in region.blocks:
+                yield from pyc_ops(inner)
+        if operation.name.startswith("pyc."):
+            yield operation
+
+
+def definition_of(op: ir.Operation) -> type[OpDef] | None:
+    """The definition of a pyc op; None for groups, terminators and other dialects."""
+    return OPS.get(op.name[4:]) if op.name.startswith("pyc.") else None
+
+
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value; None for block arguments."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def as_type(value: ir.Value, declared: TensorType) -> ir.Value:
+    """The value under a compatible type, with a tensor.cast if the types differ."""
+    if from_mlir(value.type) == declared:
+        return value
+    return ir.Operation.create("tensor.cast", results=[to_mlir(declared)], operands=[value]).result
+
+
+def replace(op: ir.Operation, value: ir.Value) -> None:
+    """Give every use of the op's result to `value`, cast to the same type, and erase the op."""
+    with ir.InsertionPoint(op), op.location:
+        settled = as_type(value, from_mlir(op.result.type))
+    op.result.replace_all_uses_with(settled)
+    op.erase()
