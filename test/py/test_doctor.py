@@ -1,0 +1,179 @@
+"""pyc-doctor: each check on machines that have and lack what it asks for, and on this one."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from pyc_mlir.bench.environment import Environment
+from pyc_mlir.doctor import CHECKS, Finding, diagnose, is_healthy, to_json, to_text
+from pyc_mlir.iree import inventory
+from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
+from pyc_mlir.machine import TARGETS, Machine, read_pins
+from pyc_mlir.tools import pyc_doctor
+
+ENVIRONMENT = Environment(
+    cpu="Test CPU",
+    cores=8,
+    features=("avx", "avx2"),
+    memory_gib=16,
+    accelerators=("NVIDIA H200, driver 570.1",),
+    system="Linux x86_64",
+    python="CPython 3.11.7",
+    packages={},
+    version="0.1.0",
+    commit=None,
+    modified=False,
+)
+PINS = {"torch-mlir": "1", "iree-base-compiler": "2", "iree-base-runtime": "2", "numpy": "3"}
+DRIVERS = (
+    Driver("cuda", ("NVIDIA H200",)),
+    Driver("local-sync", ("default",)),
+    Driver("local-task", ("default",)),
+    Driver("vulkan", ("NVIDIA H200",)),
+)
+FULL = Machine(
+    environment=ENVIRONMENT,
+    pins=PINS,
+    extra_pins={"onnx": "4"},
+    versions={**PINS, "onnx": "4"},
+    targets=("cuda", "llvm-cpu", "vulkan-spirv"),
+    drivers=DRIVERS,
+    free_bytes=50 << 30,
+)
+
+
+def without(*names: str) -> dict[str, str]:
+    return {n: v for n, v in FULL.versions.items() if n not in names}
+
+
+def with_driver(driver: Driver) -> tuple[Driver, ...]:
+    return tuple(driver if d.name == driver.name else d for d in DRIVERS)
+
+
+def finding(machine: Machine, name: str) -> Finding:
+    return next(f for f in diagnose(machine) if f.name == name)
+
+
+def test_a_full_machine_has_nothing_to_fix():
+    findings = diagnose(FULL)
+    assert [f.status for f in findings] == ["ok"] * len(CHECKS)
+    assert is_healthy(findings)
+    assert FULL.compiles_for == FULL.runs == ["cpu", "cuda", "vulkan"]
+
+
+BROKEN = [
+    ("installation", "fail", {"pins": {}}, "pip install ."),
+    ("runtime packages", "fail", {"versions": without("numpy")}, "pip install numpy==3"),
+    ("runtime packages", "fail", {"versions": {**PINS, "numpy": "9"}}, "pip install numpy==3"),
+    ("compiler packages", "fail", {"versions": {**PINS, "torch-mlir": "9"}}, "torch-mlir==1"),
+    ("compiler", "warn", {"versions": without("torch-mlir")}, "pip install torch-mlir==1"),
+    ("compiler", "warn", {"targets": ("llvm-cpu",)}, "cuda, vulkan-spirv"),
+    ("optional packages", "warn", {"versions": {**PINS, "onnx": "9"}}, "pip install onnx==4"),
+    ("onnx", "warn", {"versions": without("onnx")}, "pip install 'pyc-mlir[onnx]'"),
+    ("disk", "warn", {"free_bytes": 1 << 20}, "TMPDIR"),
+    ("cpu devices", "fail", {"drivers": with_driver(Driver("local-task"))}, "iree-base-runtime"),
+    ("cpu devices", "fail", {"drivers": ()}, "iree-base-runtime==2"),
+    ("cuda device", "warn", {"drivers": with_driver(Driver("cuda", (), "no"))}, "libcuda.so"),
+    ("vulkan device", "warn", {"drivers": with_driver(Driver("vulkan"))}, "make lavapipe"),
+    ("system", "warn", {"environment": replace(ENVIRONMENT, system="Darwin arm64")}, "Linux"),
+    ("cores", "warn", {"environment": replace(ENVIRONMENT, cores=1)}, "local-sync"),
+    ("vector width", "warn", {"environment": replace(ENVIRONMENT, features=())}, "AVX2"),
+    ("memory", "warn", {"environment": replace(ENVIRONMENT, memory_gib=2)}, "4 GiB"),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "change", "fix"), BROKEN)
+def test_each_problem_has_its_fix(name, status, change, fix):
+    machine = replace(FULL, **change)
+    found = finding(machine, name)
+    assert found.status == status and fix in found.fix
+    assert is_healthy(diagnose(machine)) == (status != "fail")
+
+
+def test_every_check_is_shown_failing():
+    assert {c.name for c in CHECKS} == {name for name, *_ in BROKEN}
+
+
+def test_a_machine_without_gpu_is_told_that_compiling_still_works():
+    machine = replace(
+        FULL,
+        environment=replace(ENVIRONMENT, accelerators=()),
+        drivers=with_driver(Driver("cuda", (), "no libcuda")),
+    )
+    found = finding(machine, "cuda device")
+    assert found.found == "no libcuda" and "compiling them needs neither" in found.fix
+    assert machine.runs == ["cpu", "vulkan"] and "cuda" in machine.compiles_for
+
+
+def test_a_deployment_without_compilers_is_healthy():
+    machine = replace(FULL, versions=without("torch-mlir", "iree-base-compiler"), targets=())
+    assert is_healthy(diagnose(machine))
+    assert machine.compiles_for == [] and machine.runs == list(TARGETS)
+
+
+def test_text_and_json_say_the_same():
+    machine = replace(FULL, versions=without("onnx"))
+    findings = diagnose(machine)
+    text, data = to_text(machine, findings), to_json(machine, findings)
+    assert json.loads(json.dumps(data)) == data and data["healthy"]
+    assert "fix: pip install 'pyc-mlir[onnx]'" in text
+    assert text.endswith("runs:         cpu, cuda, vulkan\n")
+    assert [c["name"] for c in data["checks"]] == [c.name for c in CHECKS]
+
+
+def test_this_machine(capsys):
+    assert pyc_doctor.main(["--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["compiles_for"] == ["cpu", "cuda", "vulkan"] and "cpu" in data["runs"]
+    assert all(bool(c["fix"]) == (c["status"] != "ok") for c in data["checks"])
+
+
+def test_pins_come_from_the_installed_metadata():
+    pins, extra_pins = read_pins()
+    assert set(pins) == {
+        "torch-mlir",
+        "iree-base-compiler",
+        "iree-base-runtime",
+        "numpy",
+        "ml_dtypes",
+    }
+    assert "onnx" in extra_pins and not {"pytest", "numpy"} & set(extra_pins)
+
+
+def test_inventory_of_this_machine():
+    assert {end for end, _ in TARGETS.values()} <= set(compiler_targets())
+    drivers = {d.name: d for d in runtime_drivers()}
+    assert {"local-sync", "local-task", "cuda", "vulkan"} <= set(drivers)
+    assert drivers["local-sync"] == query("local-sync")
+    assert all(bool(d.devices) != bool(d.problem) for d in drivers.values())
+
+
+def test_a_driver_that_crashes_or_hangs_is_an_answer(monkeypatch):
+    real_run = subprocess.run
+
+    def crash(command, **options):
+        return real_run([sys.executable, "-c", "import os; os.abort()"], **options)
+
+    def hang(command, timeout, **options):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(inventory.subprocess, "run", crash)
+    assert "ended its process (status -6)" in inventory.ask("cuda").problem
+    monkeypatch.setattr(inventory.subprocess, "run", hang)
+    assert "did not answer" in inventory.ask("cuda").problem
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Error creating driver: a/b.c:66: UNAVAILABLE; no libcuda; please install", "no libcuda"),
+        ("x.c:1: UNAVAILABLE; HIP not here: please ensure\n  Tried: a", "HIP not here"),
+        ("one line", "one line"),
+        ("", "no reason given"),
+    ],
+)
+def test_reasons_are_readable(text, expected):
+    assert reason(text) == expected
