@@ -2,8 +2,8 @@
 
 `collect` receives everything that MLIR reports in a context; `render` gives
 ``file:line:col: error: message`` with the source line and a caret; `verify` compares with
-``// expected-error @+1 {{...}}`` comments; `split` cuts a file at ``// -----``. Follows MLIR's
-SourceMgrDiagnosticVerifierHandler and FileUtilities.
+``// expected-error @+1 {{...}}`` comments. Follows MLIR's SourceMgrDiagnosticHandler and
+SourceMgrDiagnosticVerifierHandler.
 """
 
 import re
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.bindings import ir
 
-SPLIT_MARKER = "// -----"
 _EXPECTED = re.compile(
     r"expected-(?P<kind>error|note|remark|warning)(?P<re>-re)? *"
     r"(@(?P<at>[+-][0-9]+|above|below|unknown))? *\{\{(?P<text>.*)\}\}\s*$"
@@ -45,14 +44,6 @@ class Diagnostic:
         yield self
         for note in self.notes:
             yield from note.flat()
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A part of a split file: its text, and how many lines stand before it."""
-
-    text: str
-    line_offset: int
 
 
 def position_of(location: ir.Location) -> Position | None:
@@ -121,19 +112,6 @@ def _excerpt(position: Position | None, sources: Mapping[str, Sequence[str]]) ->
     before = line[: max(position.column - 1, 0)]
     indent = "".join("\t" if c == "\t" else " " for c in before)
     return [line, f"{indent}^"]
-
-
-def split(text: str, marker: str = SPLIT_MARKER) -> list[Chunk]:
-    """The parts of `text` between lines that are exactly `marker`."""
-    chunks, current, offset = [], [], 0
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        if line.rstrip() == marker:
-            chunks.append(Chunk("".join(current), offset))
-            current, offset = [], number + 1
-        else:
-            current.append(line)
-    return [*chunks, Chunk("".join(current), offset)]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def build_pass(pass_class: type[Pass], node: PassNode, pipeline: Pipeline) -> Pa
 
     Raises PipelineError under the option at fault: unknown, given twice, or of the wrong type.
     """
-    hints = get_type_hints(pass_class)
+    hints = option_types(pass_class)
     known = {text: f.name for f, text in options_of(pass_class)}
     values: dict[str, Any] = {}
     for option in node.options:
@@ -44,6 +44,12 @@ def build_pass(pass_class: type[Pass], node: PassNode, pipeline: Pipeline) -> Pa
     except (PycError, ValueError) as error:  # the pass's own check of its options
         text = error.message if isinstance(error, PycError) else str(error)
         raise pipeline.error(node.column, f"'{node.name}': {text}") from error
+
+
+def option_types(pass_class: type[Pass]) -> dict[str, Any]:
+    """The annotation of each option, by field name."""
+    hints = get_type_hints(pass_class)
+    return {f.name: hints[f.name] for f, _ in options_of(pass_class)}
 
 
 def _unknown(name: str, option: PassOption, known: dict[str, str]) -> str:

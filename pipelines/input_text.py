@@ -1,0 +1,32 @@
+"""What a tool can know of its input before MLIR is loaded: bytecode or text, and its parts."""
+
+from dataclasses import dataclass
+
+SPLIT_MARKER = "// -----"
+BYTECODE_MAGIC = b"ML\xefR"
+
+
+def is_bytecode(data: bytes) -> bool:
+    """True when `data` starts as MLIR bytecode does."""
+    return data.startswith(BYTECODE_MAGIC)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a split file: its text, and how many lines stand before it."""
+
+    text: str
+    line_offset: int
+
+
+def split(text: str, marker: str = SPLIT_MARKER) -> list[Chunk]:
+    """The parts of `text` between lines that are exactly `marker`."""
+    chunks, current, offset = [], [], 0
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if line.rstrip() == marker:
+            chunks.append(Chunk("".join(current), offset))
+            current, offset = [], number + 1
+        else:
+            current.append(line)
+    return [*chunks, Chunk("".join(current), offset)]

@@ -1,0 +1,130 @@
+"""`pyc-opt`: read a module, run passes, print it; mlir-opt's command line with PyC's passes.
+
+The work runs in a forked child: a crash in native code, or a bug of ours, becomes exit status 2
+and a reproducer file.
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, split
+from pyc_mlir.pipelines.pipeline_text import parse_flags as parse_pass_flags
+from pyc_mlir.pipelines.pipeline_text import parse_pipeline
+from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.tools.guarded import Crash, run_guarded
+from pyc_mlir.tools.opt_flags import OptFlags, Outcome, help_text, parse_flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused or failed, 2 crashed)."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        flags = parse_flags(argv)
+        if flags.help or flags.version:
+            print(help_text() if flags.help else _version(), end="")
+            return 0
+        data = b"" if flags.list_passes or flags.show_dialects else _read(flags.input)
+    except (PycError, OSError) as error:
+        print(f"pyc-opt: error: {error}", file=sys.stderr)
+        return 1
+    try:
+        ended = run_guarded(lambda progress: _work(flags, data, progress))
+    except KeyboardInterrupt:
+        return 130
+    if isinstance(ended, Crash):
+        _report_crash(ended, flags, data, argv)
+        return 2
+    return ended
+
+
+def _version() -> str:
+    from importlib.metadata import version  # 20 ms that other runs need not pay
+
+    return f"pyc-opt {version('pyc-mlir')} (MLIR of torch-mlir {version('torch-mlir')})\n"
+
+
+def _read(path: str) -> bytes:
+    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+
+
+def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
+    """The child's part. MLIR is imported here: the parent must stay free of threads."""
+    from pyc_mlir.tools import opt_driver
+
+    if flags.list_passes or flags.show_dialects:
+        return _write(flags, Outcome(0, opt_driver.listing(flags).encode()))
+    return _write(flags, opt_driver.OptDriver(flags, data, sys.stderr, progress).run())
+
+
+def _write(flags: OptFlags, outcome: Outcome) -> int:
+    """Put the output where it belongs; a file is written only when everything went well."""
+    try:
+        if flags.output != "-":
+            if outcome.status == 0:
+                Path(flags.output).write_bytes(outcome.output)
+        elif flags.emit_bytecode and sys.stdout.isatty():
+            print("pyc-opt: error: bytecode is not for terminals; use -o FILE", file=sys.stderr)
+            return 1
+        else:
+            sys.stdout.buffer.write(outcome.output)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"pyc-opt: error: {error}", file=sys.stderr)
+        return 1
+    return outcome.status
+
+
+def _report_crash(crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str]) -> None:
+    """Save what crashed and say where it is."""
+    print(f"pyc-opt: error: {crash.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
+    if flags.list_passes or flags.show_dialects:
+        return
+    contents, suffix = _crash_input(crash, flags, data, argv)
+    path = flags.mlir_pass_pipeline_crash_reproducer
+    if path is None:
+        handle, path = tempfile.mkstemp(prefix="pyc-opt-", suffix=suffix)
+        os.close(handle)
+    try:
+        Path(path).write_bytes(contents)
+    except OSError as error:
+        print(f"pyc-opt: error: no reproducer: {error}", file=sys.stderr)
+        return
+    print(f"pyc-opt: note: reproducer generated at `{path}`", file=sys.stderr)
+    if suffix == ".mlirbc":
+        print(f"pyc-opt: note: rerun: pyc-opt {shlex.join(argv)}", file=sys.stderr)
+
+
+def _crash_input(
+    crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str]
+) -> tuple[bytes, str]:
+    """The reproducer's contents and file suffix: bytecode as it is, text with its pipeline."""
+    if data.startswith(BYTECODE_MAGIC):
+        return data, ".mlirbc"
+    text = data.decode(errors="replace")
+    pipeline = _pipeline_text(flags, text)
+    if flags.split_input_file is not None:
+        text = split(text, flags.split_input_file)[crash.progress].text
+    command = f"pyc-opt {shlex.join(argv)}"
+    wanted = Reproducer(pipeline, flags.verify_each)
+    return write_reproducer(text, wanted, command).encode(), ".mlir"
+
+
+def _pipeline_text(flags: OptFlags, text: str) -> str:
+    """The pipeline that was asked for; as typed when it does not even parse."""
+    if flags.run_reproducer:
+        stored = read_reproducer(text)
+        return stored.pipeline if stored else ""
+    if flags.pass_pipeline is None:
+        return str(parse_pass_flags(flags.passes))
+    try:
+        return str(parse_pipeline(flags.pass_pipeline))
+    except PycError:
+        return flags.pass_pipeline
