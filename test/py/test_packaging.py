@@ -1,0 +1,127 @@
+"""The four folders install as one package: as a wheel and editable, without a network."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = {
+    "pyc_mlir": "pyc_mlir",
+    "dialects": "pyc_mlir.dialects",
+    "pipelines": "pyc_mlir.pipelines",
+    "tools": "pyc_mlir.tools",
+}
+BUILD_FILES = ("pyproject.toml", "README.md", "LICENSE")
+IMPORTS = """
+import pyc_mlir, pyc_mlir.bench.schema, pyc_mlir.dialects.errors, pyc_mlir.pipelines.cost
+import pyc_mlir.tools.pyc_bench
+from pyc_mlir.dialects import errors
+print(pyc_mlir.__file__, errors.__file__)
+"""
+
+
+def pip(*arguments: str) -> None:
+    quiet = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    command = [sys.executable, "-m", "pip", *arguments, *quiet, "--no-index"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def import_layers(python: Path | str, cwd: Path) -> list[str]:
+    """The files that a fresh interpreter loads the package and a lower layer from."""
+    command = [str(python), "-c", IMPORTS]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """A copy of what is packaged: building leaves files beside the sources."""
+    copy = tmp_path_factory.mktemp("source")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BUILD_FILES:
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", str(source), "--wheel-dir", str(folder))
+    (path,) = folder.glob("pyc_mlir-*.whl")
+    return path
+
+
+@pytest.fixture
+def python(tmp_path) -> Path:
+    """An interpreter of its own that sees this one's dependencies, but not this PyC.
+
+    Dependencies come from a folder of links, because our site-packages also holds the editable
+    PyC that must not answer in the new one's place.
+    """
+    site = Path(next(p for p in sys.path if Path(p).name == "site-packages"))
+    links = tmp_path / "dependencies"
+    links.mkdir()
+    for entry in site.iterdir():
+        if entry.suffix != ".pth" and "pyc_mlir" not in entry.name:
+            (links / entry.name).symlink_to(entry)
+    venv.create(tmp_path / "venv", symlinks=True)
+    (new_site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (new_site / "dependencies.pth").write_text(f"{links}\n")
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def test_every_package_on_disk_is_declared():
+    found = {
+        ".".join((package, *path.parent.relative_to(ROOT / folder).parts))
+        for folder, package in FOLDERS.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    declared = PROJECT["tool"]["setuptools"]["packages"]
+    assert set(declared) == found and len(declared) == len(found)
+
+
+def test_wheel_holds_every_source_file(wheel):
+    inside = {n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n}
+    expected = {
+        "/".join((*package.split("."), *path.relative_to(ROOT / folder).parts))
+        for folder, package in FOLDERS.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert inside >= expected | {"pyc_mlir/py.typed"}
+    assert not [n for n in inside if not n.startswith("pyc_mlir/")]
+
+
+def test_wheel_installs_and_imports(wheel, python, tmp_path):
+    pip("--python", str(python), "install", str(wheel))
+    for file in import_layers(python, tmp_path):
+        assert Path(file).is_relative_to(tmp_path / "venv")
+
+
+def test_editable_installs_and_imports(source, python, tmp_path):
+    pip("--python", str(python), "install", "--editable", str(source))
+    for file in import_layers(python, tmp_path):
+        assert Path(file).is_relative_to(source)
+
+
+def test_pins_agree_between_extras():
+    project = PROJECT["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    pins: dict[str, str] = {}
+    for requirement in (r for group in groups for r in group if "==" in r):
+        name, _, version = requirement.partition("==")
+        assert pins.setdefault(name.partition("[")[0], version) == version
+
+
+def test_run_extra_needs_no_compiler():
+    names = {r.partition("==")[0] for r in PROJECT["project"]["optional-dependencies"]["run"]}
+    assert names == {"iree-base-runtime", "numpy", "ml_dtypes"}
