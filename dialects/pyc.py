@@ -7,6 +7,7 @@ compares. The package that holds this module is announced to the bindings, which
 """
 
 import threading
+from types import new_class
 from typing import Any, Optional
 
 from pyc_mlir.dialects import ops  # noqa: F401  (defines every op)
@@ -80,7 +81,8 @@ def _define(definition: type[OpDef]) -> type:
     }
     name = definition.name.title().replace("_", "") + "Op"
     bases = (Pyc.Operation,)
-    return type(Pyc.Operation)(name, bases, body, name=definition.name, traits=[ext.Pure])
+    options = {"name": definition.name, "traits": [ext.Pure]}
+    return new_class(name, bases, options, lambda namespace: namespace.update(body))
 
 
 OP_CLASSES: dict[str, type] = {name: _define(definition) for name, definition in OPS.items()}

@@ -34,7 +34,7 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
     frozen.flags.writeable = False
     raw = frozen.reshape(-1).view(np.uint8)
     attr = ir.DenseResourceElementsAttr.get_from_buffer(
-        memoryview(raw), name, type_, max(_ALIGNMENT_BYTES, array.dtype.itemsize)
+        raw.data, name, type_, max(_ALIGNMENT_BYTES, array.dtype.itemsize)
     )
     table[resource_key(attr)] = frozen
     return attr

@@ -44,7 +44,10 @@ class Site:
 class Policy(Protocol):
     """Prefers one of the legal alternatives."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What decisions are signed with."""
+        ...
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the name of one alternative."""

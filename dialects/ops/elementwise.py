@@ -178,7 +178,12 @@ class Select(Elementwise, name="select", operands="condition true_value false_va
         shape = broadcast_shapes(condition.shape, true_value.shape, false_value.shape)
         return TensorType(shape, true_value.dtype)
 
-    reference = staticmethod(np.where)
+    @staticmethod
+    def reference(
+        condition: np.ndarray, true_value: np.ndarray, false_value: np.ndarray
+    ) -> np.ndarray:
+        """numpy's own."""
+        return np.where(condition, true_value, false_value)
 
 
 class Cast(Elementwise, name="cast", operands="x"):

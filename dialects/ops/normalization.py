@@ -51,7 +51,7 @@ class LogSoftmax(OpDef, name="log_softmax", operands="x"):
 
     axis: int = -1
     infer = Softmax.infer
-    flops = Softmax.flops
+    flops = Softmax.flops  # pyright: ignore[reportAssignmentType]  (a bound class method)
 
     @staticmethod
     def reference(x: np.ndarray, *, axis: int) -> np.ndarray:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from iree import runtime as rt
 from iree.compiler import ir as iree_ir
-from iree.compiler import passmanager as iree_passmanager
 from iree.compiler import query_available_targets
 from iree.compiler.api import Invocation, Output, Session, Source, ctypes_dl
+from iree.compiler.passmanager import PassManager as IreePassManager
 from torch_mlir import ir
 from torch_mlir.dialects import ext
 
@@ -195,9 +195,9 @@ def test_iree_compiles_for_our_targets():
 def test_the_stream_phases_are_passes(name):
     """The memory planner works between them."""
     with iree_ir.Context():
-        assert iree_passmanager.PassManager.parse(f"builtin.module({name})")
+        assert IreePassManager.parse(f"builtin.module({name})")
         with pytest.raises(ValueError, match="does not refer to a registered pass"):
-            iree_passmanager.PassManager.parse(f"builtin.module({name}-not)")
+            IreePassManager.parse(f"builtin.module({name}-not)")
 
 
 # IREE's artifacts and runtime
