@@ -13,7 +13,7 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.irtypes import dtype_of, element_type, from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OpDef, Param
-from pyc_mlir.dialects.resources import resource_array, resource_attr
+from pyc_mlir.dialects.resources import as_resource, resource_array, resource_attr
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType
 
 INLINE_BYTES = 1024
@@ -48,9 +48,10 @@ def array_of(attr: ir.Attribute) -> np.ndarray:
 
     Raises VerificationError when `attr` is no dense elements attribute of a supported type.
     """
-    if isinstance(attr, ir.DenseResourceElementsAttr):
-        return resource_array(attr)
     if not isinstance(attr, ir.DenseElementsAttr):
+        resource = as_resource(attr)
+        if resource is not None:
+            return resource_array(resource)
         raise VerificationError(f"value: expected dense elements, got {str(attr)[:60]}")
     type_ = from_mlir(attr.type, "value")
     shape = [d or 0 for d in type_.shape]
@@ -67,7 +68,7 @@ def _parse_bf16(text: str, shape: list[int]) -> np.ndarray:
     else:
         words = [w for w in body.replace("[", " ").replace("]", " ").replace(",", " ").split()]
         flat = np.array([_bf16_word(w) for w in words], _BF16)
-    return np.broadcast_to(flat, shape) if flat.size == 1 else flat.reshape(shape)
+    return np.broadcast_to(flat.reshape(()), shape) if flat.size == 1 else flat.reshape(shape)
 
 
 def _bf16_word(word: str) -> Any:
@@ -101,7 +102,7 @@ _DECODERS: dict[Any, tuple[str, Callable[[Any], Any], tuple[type, ...]]] = {
     float: ("a float", lambda a: a.value, (ir.FloatAttr,)),
     str: ("a string", lambda a: a.value, (ir.StringAttr,)),
     np.dtype: ("an element type", lambda a: dtype_of(a.value), (ir.TypeAttr,)),
-    np.ndarray: ("dense elements", array_of, (ir.DenseElementsAttr, ir.DenseResourceElementsAttr)),
+    np.ndarray: ("dense elements", array_of, (ir.Attribute,)),
     tuple[int, ...]: ("array<i64: ...>", tuple, (ir.DenseI64ArrayAttr,)),
 }
 

@@ -11,6 +11,7 @@ from collections import Counter
 
 from pyc_mlir.dialects.attributes import array_of
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.resources import as_resource
 
 _DIGEST = 8
 
@@ -26,7 +27,7 @@ def _hash(*parts: str | bytes) -> str:
 
 def _attribute_text(attr: ir.Attribute) -> bytes:
     """An attribute by content: resources are hashed, their names do not matter."""
-    if isinstance(attr, ir.DenseResourceElementsAttr):
+    if as_resource(attr) is not None:
         return _hash(str(attr.type), array_of(attr).tobytes()).encode()
     return str(attr).encode()
 

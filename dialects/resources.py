@@ -40,6 +40,14 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
     return attr
 
 
+def as_resource(attr: ir.Attribute) -> ir.DenseResourceElementsAttr | None:
+    """The attribute as a resource, or None. The bindings hand resources out untyped."""
+    try:
+        return ir.DenseResourceElementsAttr(attr)
+    except ValueError:
+        return None
+
+
 def resource_key(attr: ir.Attribute) -> str:
     """The name under which the context holds the resource."""
     match = _KEY.match(str(attr))

@@ -118,7 +118,7 @@ class _Conversion:
         """An op of another dialect takes the converted values."""
         for i, operand in enumerate(op.operands):
             tensor = self.tensors.get(operand)
-            if tensor is not None and tensor.value != operand:
+            if tensor is not None and (tensor.value is None or tensor.value != operand):
                 with ir.InsertionPoint(self._anchor(op)), op.location:
                     declared = from_mlir(operand.type)
                     settled = self.lowering.reconcile(tensor, declared, op.name)

@@ -9,10 +9,11 @@ import numpy as np
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.irtypes import element_type
-from pyc_mlir.dialects.types import BOOL, accumulator, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.pipelines.linalg.lowering import constant_scalar
 
 Scalar = ir.Value
+BF16 = DTYPES["bf16"]
 FLOAT_OPS = {
     "add": "arith.addf",
     "sub": "arith.subf",
@@ -141,11 +142,26 @@ def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     """From integers; a 16-bit float is reached by way of f32, as numpy does."""
     wide = element_type(accumulator(target))
     name = "arith.uitofp" if source == BOOL else "arith.sitofp"
-    return narrow(emit(name, value, result=wide), target)
+    converted = emit(name, value, result=wide)
+    return _finite_to_bf16(converted) if target == BF16 else narrow(converted, target)
+
+
+def _finite_to_bf16(value: Scalar) -> Scalar:
+    """Round a finite f32 to nearest even in integer arithmetic.
+
+    `truncf(sitofp(x))` would be folded to one conversion that the CPU back end has no code for.
+    """
+    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
+    bits = emit("arith.bitcast", value, result=i32)
+    half, one, shift = (constant_scalar(v, i32) for v in (0x7FFF, 1, 16))
+    odd = emit("arith.andi", emit("arith.shrui", bits, shift), one)
+    rounded = emit("arith.addi", emit("arith.addi", bits, half), odd)
+    upper = emit("arith.trunci", emit("arith.shrui", rounded, shift), result=i16)
+    return emit("arith.bitcast", upper, result=element_type(BF16))
 
 
 def _saturate(value: Scalar, target: np.dtype) -> Scalar:
-    """Toward zero; out of range to the nearest bound, NaN to 0. fptosi itself is undefined there."""
+    """Toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined there)."""
     out = element_type(target)
     info = np.iinfo(target)
     limit = float(2.0 ** (info.bits - 1))
