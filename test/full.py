@@ -25,6 +25,7 @@ from conftest import read_done  # noqa: E402  (the path is set above)
 SOURCES = ("dialects", "pipelines", "pyc_mlir", "tools", "test")
 NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
 FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to run
+LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
 def state_key(environment: Environment) -> str:
@@ -39,40 +40,48 @@ def state_key(environment: Environment) -> str:
 
 def run(command: list[str]) -> int:
     """Run one test runner at full counts, its output on the terminal."""
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "PYC_FULL": "1"}).returncode
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PYC_FULL": "1", "PATH": path}
+    try:
+        return subprocess.run(command, cwd=ROOT, env=environment).returncode
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run `make test-full` again to go on")
 
 
 def run_pytest(done: Path) -> dict[str, dict]:
     """Run what is left of the pytest suite; exits when it was interrupted."""
-    status = run([sys.executable, "-m", "pytest", "-n", "2", "--done", str(done)])
+    status = run([sys.executable, "-m", "pytest", "-n", "2", f"--done={done}", "test/py"])
     if status not in FINISHED:
         sys.exit(f"pytest ended with status {status}: run `make test-full` again to go on")
     return read_done(done)
 
 
-def run_lit(results: Path) -> Counter:
-    """Run lit; the number of tests by lit's result code."""
+def run_lit(results: Path) -> dict[str, str]:
+    """Run lit; its result code for each test."""
     lit = Path(sys.executable).with_name("lit")
     status = run([str(lit), "-j2", "-o", str(results), "test/lit"])
     if status not in (0, 1):
         sys.exit(f"lit ended with status {status}")
-    return Counter(test["code"] for test in json.loads(results.read_text())["tests"])
+    return {test["name"]: test["code"] for test in json.loads(results.read_text())["tests"]}
 
 
 def summary(
-    environment: Environment, rows: dict[str, dict], lit: Counter, seconds: float
+    environment: Environment, rows: dict[str, dict], lit: dict[str, str], seconds: float
 ) -> Report:
-    """Counts by outcome, test seconds, and the reason of everything that was skipped."""
-    counts = Counter(row["outcome"] for row in rows.values())
+    """Counts by outcome, seconds, and the reason of everything that was skipped."""
+    outcomes = Counter(row["outcome"] for row in rows.values())
+    codes = Counter(lit.values())
     reasons = Counter(row.get("reason", "") for row in rows.values() if row["outcome"] == "skipped")
-    records = [
-        record("pytest", "pyc", name, "tests", counts[name])
-        for name in ("passed", "failed", "skipped")
-    ]
     test_seconds = sum(row["seconds"] for row in rows.values())
-    records.append(record("pytest", "pyc", "test time", "s", round(test_seconds, 1)))
-    records.extend(record("lit", "pyc", code.lower(), "tests", lit[code]) for code in sorted(lit))
-    records.append(record("all", "pyc", "wall time of this session", "s", round(seconds, 1)))
+    records = [
+        *(
+            record("pytest", "pyc", o, "tests", outcomes[o])
+            for o in ("passed", "failed", "skipped")
+        ),
+        record("pytest", "pyc", "time in tests", "s", round(test_seconds, 1)),
+        *(record("lit", "pyc", code.lower(), "tests", codes[code]) for code in sorted(codes)),
+        record("all", "pyc", "time since the last start", "s", round(seconds, 1)),
+    ]
     return Report("test-full", environment, {"skipped": dict(sorted(reasons.items()))}, records)
 
 
@@ -88,9 +97,10 @@ def main() -> int:
     rows, lit = run_pytest(done), run_lit(state / "lit.json")
     report = summary(environment, rows, lit, time.monotonic() - start)
     report.save(ROOT / "docs" / "results" / "test-full.json")
-    failed = sorted(i for i, row in rows.items() if row["outcome"] == "failed")
-    print("\n".join(["failed:", *failed]) if failed else "all passed")
-    return int(bool(failed) or any(code in lit for code in ("FAIL", "XPASS", "UNRESOLVED")))
+    failed = [i for i, row in rows.items() if row["outcome"] == "failed"]
+    failed += [name for name, code in lit.items() if code in LIT_FAILURES]
+    print("\n".join(["failed:", *sorted(failed)]) if failed else "all passed")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

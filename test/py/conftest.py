@@ -59,11 +59,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class DoneList:
-    """Writes one line per finished test: `{"id", "outcome", "seconds"}`."""
+    """Writes one line per finished test: `{"id", "outcome", "seconds"}`.
+
+    Failures of earlier runs are forgotten, so that they run again.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.passed = {i for i, row in read_done(path).items() if row["outcome"] != "failed"}
+        kept = [row for row in read_done(path).values() if row["outcome"] != "failed"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self.passed = {row["id"] for row in kept}
         self.running: dict[str, dict] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -75,9 +80,18 @@ class DoneList:
             row["outcome"] = report.outcome
         if report.skipped and isinstance(report.longrepr, tuple):
             row["reason"] = report.longrepr[2]
-        if report.when == "teardown":
-            with self.path.open("a") as file:
-                file.write(json.dumps(self.running.pop(report.nodeid)) + "\n")
+        # xdist reports a test that ended its process once, under a phase of its own.
+        if report.when not in ("setup", "call"):
+            self.write(self.running.pop(report.nodeid))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A module that cannot be imported is a failure too."""
+        if report.failed:
+            self.write({"id": report.nodeid, "outcome": "failed", "seconds": 0.0})
+
+    def write(self, row: dict) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def read_done(path: Path) -> dict[str, dict]:

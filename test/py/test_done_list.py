@@ -1,0 +1,69 @@
+"""How a full run goes on: what the done-list records and what it leaves out the next time."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import FULL, read_done, sample
+
+TESTS = """
+import os, pytest
+def test_passes(): pass
+def test_is_skipped(): pytest.skip("no reason")
+def test_fails(): assert os.path.exists("mended")
+def test_ends_its_process():
+    if not os.path.exists("mended"): os._exit(3)
+"""
+
+
+def run(folder: Path) -> tuple[dict[str, str], str]:
+    """Run pytest on `folder`; the outcomes in its done-list and what pytest printed."""
+    done = folder / "done.jsonl"
+    options = ["-q", "-n", "1", "-p", "no:cacheprovider", f"--done={done}"]
+    command = [sys.executable, "-m", "pytest", *options, "test_module.py", "test_broken.py"]
+    printed = subprocess.run(command, cwd=folder, capture_output=True, text=True).stdout
+    rows = read_done(done)
+    return {i.rpartition("::")[2]: row["outcome"] for i, row in rows.items()}, printed
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_module.py").write_text(TESTS)
+    (tmp_path / "test_broken.py").write_text("import no_such_module\n")
+    first, printed = run(tmp_path)
+    assert first == {
+        "test_passes": "passed",
+        "test_is_skipped": "skipped",
+        "test_fails": "failed",
+        "test_ends_its_process": "failed",
+        "test_broken.py": "failed",
+    }, printed
+    (tmp_path / "mended").touch()
+    (tmp_path / "test_broken.py").write_text("def test_new(): pass\n")
+    second, printed = run(tmp_path)
+    assert second == {
+        "test_passes": "passed",
+        "test_is_skipped": "skipped",
+        "test_fails": "passed",
+        "test_ends_its_process": "passed",
+        "test_new": "passed",
+    }
+    assert "3 passed" in printed
+
+
+def test_a_line_that_was_cut_off_is_ignored(tmp_path):
+    path = tmp_path / "done.jsonl"
+    path.write_text('{"id": "a", "outcome": "passed", "seconds": 1}\n{"id": "b", "outc')
+    assert list(read_done(path)) == ["a"]
+    assert read_done(tmp_path / "none") == {}
+
+
+@pytest.mark.skipif(FULL, reason="a full run samples nothing")
+def test_samples_are_seeded_and_keep_their_order():
+    items = list(range(100))
+    chosen = sample(items, 10)
+    assert chosen == sorted(chosen) == sample(items, 10) and len(chosen) == 10
+    assert chosen != sample(items, 10, seed=1)
+    assert sample(items, 100) == items
