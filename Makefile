@@ -28,7 +28,7 @@ test-full: $(VENV)/stamp-dev ## run all of every test; goes on after an interrup
 lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated docs are current
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
+	$(BIN)/pyright --project pyproject.toml
 	$(BIN)/python -m pytest -q test/py/test_layers.py
 	$(BIN)/python -m pyc_mlir.tools.gen_docs --check
 
