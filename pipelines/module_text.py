@@ -18,7 +18,8 @@ from pyc_mlir.pipelines.suggestions import did_you_mean
 MAX_DEPTH = 500
 _UNNAMED = "-"  # the file name that the bindings give to text
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>]=|[({\[<]|[)}\]>]')
-_CUSTOM_PYC = re.compile(r'(?<!["\w#!.])pyc\.(\w+)')
+_CUSTOM_PYC = re.compile(r"(?<![\w#!.@%^])pyc\.(\w+)")
+_QUIET = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 _UNREGISTERED_PYC = re.compile(r"unregistered operation 'pyc\.(\w+)'")
 _REPRODUCER_WARNING = "ignoring unknown external resources for 'mlir_reproducer'"
 
@@ -144,7 +145,7 @@ def parse_bytecode(data: bytes, name: str, context: ir.Context, report: Report) 
 
 def _explained(source: ModuleText, errors: list[Diagnostic]) -> list[Diagnostic]:
     """What MLIR said, with a hint where pyc's syntax is the likely cause."""
-    custom = _CUSTOM_PYC.search(source.text)
+    custom = _CUSTOM_PYC.search(_QUIET.sub(lambda m: " " * len(m[0]), source.text))
     if not errors:
         # Python-defined dialects reject custom syntax without a word.
         if custom is None:

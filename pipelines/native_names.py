@@ -95,6 +95,17 @@ xegpu-sg-to-lane-distribute xegpu-vector-linearize xegpu-wg-to-sg-distribute xev
     """.split()  # noqa: SIM905  (a list would take 320 lines)
 )
 
+# Names of whole pipelines that abort the process when they are nested in anything but a module.
+MODULE_PIPELINES = frozenset(
+    {
+        "gpu-lower-to-nvvm-pipeline",
+        "gpu-lower-to-rocdl-pipeline",
+        "gpu-lower-to-xevm-pipeline",
+        "sparsifier",
+        "tosa-to-linalg-pipeline",
+    }
+)
+
 # Options that the printed form leaves out while they are empty: lists, and those of pipelines.
 UNPRINTED_OPTIONS: dict[str, tuple[str, ...]] = {
     "affine-loop-tile": ("tile-sizes",),

@@ -8,10 +8,12 @@ import re
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.bindings import ir, passmanager
-from pyc_mlir.pipelines.native_names import UNPRINTED_OPTIONS
-from pyc_mlir.pipelines.pipeline_text import ANY, PassNode, parse_pipeline
+from pyc_mlir.pipelines.native_names import MODULE_PIPELINES, UNPRINTED_OPTIONS
+from pyc_mlir.pipelines.pipeline_text import ANY, MODULE, PassNode, parse_pipeline
 
 _RESTRICTED = re.compile(r"restricted to '([\w.]+)'")
+_UNSCHEDULABLE = "unable to schedule pass"
+_FUNCTION = "func.func"
 _NO_OPTION = re.compile(r"no such option (\S+)")
 
 
@@ -48,16 +50,34 @@ def refusal(text: str, context: ir.Context) -> Refusal | None:
         anchor = _RESTRICTED.search(words)
         option = _NO_OPTION.search(words)
         return Refusal(words, anchor and anchor[1], option and option[1])
+    return _unschedulable(text, context)
+
+
+def _unschedulable(text: str, context: ir.Context) -> Refusal | None:
+    """What MLIR has against `text` when it is about to run: passes that need an interface say so
+    only then. Nothing runs: the text is nested in a module that is empty.
+    """
+    manager = passmanager.PassManager.parse(f"{MODULE}({text})", context)
+    with ir.Location.unknown(context):
+        empty = ir.Module.create()
+    try:
+        manager.run(empty.operation)
+    except ir.MLIRError as error:
+        words = error.error_diagnostics[0].message if error.error_diagnostics else error.message
+        elsewhere = _UNSCHEDULABLE in words and not text.startswith(_FUNCTION)
+        return Refusal(words, _FUNCTION if elsewhere else None)
     return None
 
 
 def describe(name: str, context: ir.Context) -> NativePass | None:
     """What the wheel says about the pass `name`; None when it has no such pass."""
-    anchor, problem = ANY, refusal(f"{ANY}({name})", context)
-    if problem is not None:
-        if problem.anchor is None:
+    anchor = MODULE if name in MODULE_PIPELINES else ANY
+    for tried in (MODULE, _FUNCTION)[: 1 if anchor == MODULE else 2]:
+        problem = refusal(f"{tried}({name})", context)
+        if problem is not None and problem.anchor is not None:
+            anchor = problem.anchor
+        elif problem is not None and tried == MODULE:
             return None
-        anchor = problem.anchor
     printed = str(passmanager.PassManager.parse(f"{anchor}({name})", context))
     options = dict.fromkeys(UNPRINTED_OPTIONS.get(name, ()), "")
     match parse_pipeline(printed, root=anchor).root.children:

@@ -6,6 +6,7 @@ steps, verifies after each, and reports time and statistics per step. Printing t
 `ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pyc_mlir.dialects.bindings import ir, passmanager
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.ir_printing import IrPrinter
-from pyc_mlir.pipelines.native_names import NATIVE_PASSES
+from pyc_mlir.pipelines.native_names import MODULE_PIPELINES, NATIVE_PASSES
 from pyc_mlir.pipelines.native_passes import Refusal, describe, refusal
 from pyc_mlir.pipelines.pass_base import Pass
 from pyc_mlir.pipelines.pass_options import build_pass, pass_node
@@ -181,6 +182,7 @@ class _Resolver:
         return build_pass(PASSES[node.name], node, self.pipeline)
 
     def _native(self, node: PassNode, anchors: tuple[str, ...]) -> Node:
+        self._refuse_misplaced(node, anchors[-1])
         problem = refusal(f"{anchors[-1]}({node})", self.context)
         if problem is None:
             return node
@@ -188,6 +190,16 @@ class _Resolver:
             inner = self._native(node, (*anchors, problem.anchor))
             return AnchorNode(problem.anchor, (inner,), node.column)
         raise self._native_error(node, anchors[-1], problem)
+
+    def _refuse_misplaced(self, node: PassNode, anchor: str) -> None:
+        """Keep from the wheel what it would abort on."""
+        if node.name in MODULE_PIPELINES and anchor not in (MODULE, ANY):
+            message = f"pipeline '{node.name}' runs on '{MODULE}', not on '{anchor}'"
+            raise self.pipeline.error(node.column, message)
+        for option in node.options:
+            for name in MODULE_PIPELINES.intersection(re.findall(r"[\w-]+", option.value or "")):
+                message = f"pipeline '{name}' cannot be an option of '{node.name}'"
+                raise self.pipeline.error(option.value_column, message)
 
     def _native_error(self, node: PassNode, anchor: str, problem: Refusal) -> PipelineError:
         """Put the caret where the wheel only says that something is wrong."""
@@ -297,7 +309,8 @@ def _run_pyc(
 ) -> dict[str, int]:
     with printer.around(step.pass_, str(step), module.operation):
         try:
-            statistics = step.pass_.run(module, choices)
+            with module.context:
+                statistics = step.pass_.run(module, choices)
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
         if verify_each:

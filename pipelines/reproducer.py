@@ -8,6 +8,7 @@ is in it) reads back.
 import re
 from dataclasses import dataclass
 
+_RESOURCES = re.compile(r"^[ \t]*\{-#.*?#-\}", re.S | re.M)
 _PIPELINE = re.compile(r'mlir_reproducer\s*:\s*\{[^{}]*?pipeline\s*:\s*"((?:[^"\\]|\\.)*)"', re.S)
 _VERIFY = re.compile(r"mlir_reproducer\s*:\s*\{.*?verify_each\s*:\s*(true|false)", re.S)
 _ESCAPE = re.compile(r'\\(n|t|\\|"|[0-9A-Fa-f]{2})')
@@ -38,6 +39,7 @@ def write_reproducer(module: str, wanted: Reproducer, command: str) -> str:
 
 def read_reproducer(text: str) -> Reproducer | None:
     """The last reproducer in `text`; None when it holds none."""
+    text = "\n".join(_RESOURCES.findall(text))
     pipelines = _PIPELINE.findall(text)
     if not pipelines:
         return None

@@ -85,7 +85,8 @@ class OptDriver:
         wanted = self._wanted(text)
         if self.flags.dump_pass_pipeline:
             self._say(f"Pass Manager with {len(wanted.root.children)} passes:\n{wanted}\n")
-        self._check(wanted)
+        if not self.flags.no_implicit_module:
+            self._resolve(wanted, new_context())
         if is_bytecode(self.data):
             chunks = [Chunk("", 0)]
         elif self.flags.split_input_file is not None:
@@ -107,11 +108,6 @@ class OptDriver:
         if self.flags.pass_pipeline is not None:
             return parse_pipeline(self.flags.pass_pipeline)
         return parse_flags(self.flags.passes)
-
-    def _check(self, pipeline: Pipeline) -> None:
-        """Refuse a bad pipeline before the input is looked at."""
-        if not self.flags.no_implicit_module:
-            self._resolve(pipeline, new_context())
 
     def _resolve(self, pipeline: Pipeline, context: ir.Context) -> tuple[Step, ...]:
         one_by_one = self.flags.mlir_timing or self._printer().needs_single_steps
