@@ -25,12 +25,23 @@ def to_mlir(type_: TensorType) -> ir.RankedTensorType:
     """The MLIR type of `type_`."""
     dynamic = ir.ShapedType.get_dynamic_size()
     dims = [dynamic if d is None else d for d in type_.shape]
-    return ir.RankedTensorType.get(dims, element_type(type_.dtype))
+    return ir.RankedTensorType.get(dims, element_type(type_.dtype), loc=ir.Location.unknown())
+
+
+_FLOATS: dict[type, np.dtype] = {
+    ir.F64Type: DTYPES["f64"],
+    ir.F32Type: DTYPES["f32"],
+    ir.F16Type: DTYPES["f16"],
+    ir.BF16Type: DTYPES["bf16"],
+}
+_INTEGERS = {1: DTYPES["i1"], 8: DTYPES["i8"], 32: DTYPES["i32"], 64: DTYPES["i64"]}
 
 
 def dtype_of(element: ir.Type, what: str = "element type") -> np.dtype:
     """The numpy dtype of an MLIR element type. Raises VerificationError for others."""
-    found = DTYPES.get(str(element))
+    found = _FLOATS.get(type(element))
+    if found is None and isinstance(element, ir.IntegerType) and element.is_signless:
+        found = _INTEGERS.get(element.width)
     if found is None:
         raise VerificationError(f"{what}: expected an element type in {_SUPPORTED}, got {element}")
     return found
@@ -43,5 +54,8 @@ def from_mlir(type_: ir.Type, what: str = "value") -> TensorType:
     if type_.encoding is not None:
         raise VerificationError(f"{what}: expected a tensor without encoding, got {type_}")
     dtype = dtype_of(type_.element_type, what)
+    shape = type_.shape
+    if type_.has_static_shape:
+        return TensorType(tuple(shape), dtype)
     dynamic = ir.ShapedType.get_dynamic_size()
-    return TensorType(tuple(None if d == dynamic else d for d in type_.shape), dtype)
+    return TensorType(tuple(None if d == dynamic else d for d in shape), dtype)

@@ -31,7 +31,7 @@ I64 = DTYPES["i64"]
 
 def dtype_name(dtype: np.dtype) -> str:
     """MLIR's name of a numpy dtype, or numpy's own when PyC has no such type."""
-    return _NAMES.get(dtype, str(dtype))
+    return _NAMES.get(dtype) or str(dtype)
 
 
 def is_float(dtype: np.dtype) -> bool:

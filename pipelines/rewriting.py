@@ -1,8 +1,11 @@
 """Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from pyc_mlir.dialects.attributes import params_of
+import numpy as np
+
+from pyc_mlir.dialects.attributes import array_of, params_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef
@@ -10,12 +13,14 @@ from pyc_mlir.dialects.types import TensorType
 
 __all__ = [
     "as_type",
+    "constant_array",
     "defining_op",
     "definition_of",
     "functions_of",
     "params_of",
     "pyc_ops",
     "replace",
+    "splat_of",
 ]
 
 
@@ -48,6 +53,26 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     """The op that makes a value; None for block arguments."""
     owner = value.owner
     return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def constant_array(value: ir.Value) -> np.ndarray | None:
+    """The contents of a pyc.constant, None for other values."""
+    op = defining_op(value)
+    if op is None or op.name != "pyc.constant":
+        return None
+    return array_of(op.attributes["value"])
+
+
+def splat_of(value: ir.Value) -> Any | None:
+    """The one element that a pyc.constant repeats, None if there is no such element."""
+    op = defining_op(value)
+    if op is None or op.name != "pyc.constant":
+        return None
+    attr = op.attributes["value"]
+    if not isinstance(attr, ir.DenseElementsAttr) or not attr.is_splat:
+        return None
+    array = array_of(attr)
+    return array.reshape(-1)[0] if array.size else None
 
 
 def as_type(value: ir.Value, declared: TensorType) -> ir.Value:

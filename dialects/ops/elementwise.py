@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
@@ -32,9 +33,10 @@ TRANSCENDENTAL_FLOPS = 10
 
 def require_dtype(type_: TensorType, allowed: frozenset[np.dtype], what: str = "operand") -> None:
     """Raise VerificationError unless the element type is one of `allowed`."""
-    names = ", ".join(sorted(dtype_name(d) for d in allowed))
-    found = dtype_name(type_.dtype)
-    require(type_.dtype in allowed, f"{what}: expected an element type in {names}, got {found}")
+    if type_.dtype not in allowed:
+        names = ", ".join(sorted(dtype_name(d) for d in allowed))
+        found = dtype_name(type_.dtype)
+        raise VerificationError(f"{what}: expected an element type in {names}, got {found}")
 
 
 def wide(array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ out equal, which the compiled program checks. Only a dimension known to be 1 is 
 from collections.abc import Sequence
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.dialects.types import Shape, TensorType, dtype_name
 
 
 def require(condition: bool, message: str) -> None:
@@ -70,5 +70,6 @@ def normalize_axes(axes: Sequence[int], rank: int, name: str = "axes") -> tuple[
 
 def same_dtype(*types: TensorType) -> None:
     """Raise VerificationError unless all element types are equal."""
-    kinds = {str(t).rsplit("x", 1)[-1].rstrip(">").removeprefix("tensor<") for t in types}
-    require(len(kinds) == 1, f"expected operands of one element type, got {sorted(kinds)}")
+    if any(t.dtype != types[0].dtype for t in types):
+        kinds = sorted({dtype_name(t.dtype) for t in types})
+        raise VerificationError(f"expected operands of one element type, got {kinds}")

@@ -32,12 +32,12 @@ class Tensor:
         """Number of dimensions."""
         return len(self.dims)
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """The sizes, None where they are dynamic."""
         return tuple(d.static for d in self.dims)
 
-    @property
+    @cached_property
     def type(self) -> TensorType:
         """The tensor type."""
         return TensorType(self.shape, self.dtype)
@@ -50,7 +50,7 @@ class Tensor:
     @cached_property
     def splat(self) -> Any | None:
         """The one value that all elements of a constant have, or None."""
-        if self.constant is None or not self.array_is_splat:
+        if not self.array_is_splat:
             return None
         assert self.array is not None
         return self.array.reshape(-1)[0]
@@ -58,9 +58,9 @@ class Tensor:
     @property
     def array_is_splat(self) -> bool:
         """True for a constant whose elements are one value."""
-        if isinstance(self.constant, ir.DenseElementsAttr):
-            return self.constant.is_splat and Dim(0) not in self.dims
-        return False
+        if self.constant is None or not isinstance(self.constant, ir.DenseElementsAttr):
+            return False
+        return self.constant.is_splat and Dim(0) not in self.dims
 
 
 Index = int | ir.AffineExpr
@@ -91,6 +91,9 @@ class Lowering:
         self._checked: set[tuple[Dim, Dim]] = set()
         self._maps: dict[tuple[int, tuple[Index, ...]], ir.Attribute] = {}
         self._iterators: dict[str, ir.Attribute] = {}
+        self._elements: dict[np.dtype, ir.Type] = {}
+        self._types: dict[tuple[tuple[Dim, ...], np.dtype], ir.Type] = {}
+        self._segments: dict[tuple[int, ...], ir.Attribute] = {}
         self.checks = 0
 
     # Values.
@@ -101,7 +104,7 @@ class Lowering:
             return tensor.value
         return ir.Operation.create(
             "arith.constant",
-            results=[to_mlir(tensor.type)],
+            results=[self.tensor_type(tensor.dims, tensor.dtype)],
             attributes={"value": tensor.constant},
         ).result
 
@@ -112,7 +115,7 @@ class Lowering:
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
         """A scalar constant of an element type."""
-        return constant_scalar(value, element_type(dtype))
+        return constant_scalar(value, self.element(dtype))
 
     def number(self, value: int) -> ir.Value:
         """An index constant."""
@@ -125,7 +128,28 @@ class Lowering:
         """One arith op on index values, e.g. ``arith("addi", a, b)``."""
         return ir.Operation.create(f"arith.{name}", results=[self.index], operands=operands).result
 
+    # Types.
+
+    def element(self, dtype: np.dtype) -> ir.Type:
+        """MLIR's element type."""
+        if dtype not in self._elements:
+            self._elements[dtype] = element_type(dtype)
+        return self._elements[dtype]
+
+    def tensor_type(self, dims: Sequence[Dim], dtype: np.dtype) -> ir.Type:
+        """MLIR's tensor type."""
+        key = (tuple(dims), dtype)
+        if key not in self._types:
+            self._types[key] = to_mlir(TensorType(tuple(d.static for d in dims), dtype))
+        return self._types[key]
+
     # Attributes of structured ops.
+
+    def segments(self, *counts: int) -> ir.Attribute:
+        """``operandSegmentSizes``."""
+        if counts not in self._segments:
+            self._segments[counts] = ir.DenseI32ArrayAttr.get(list(counts))
+        return self._segments[counts]
 
     def index_map(self, loops: int, indices: Sequence[Index]) -> ir.Attribute:
         """The affine map from loop numbers or affine expressions."""
@@ -193,7 +217,7 @@ class Lowering:
         text = ir.StringAttr.get(f"DIMENSION_MISMATCH: {message}")
         ir.Operation.create("cf.assert", operands=[holds], attributes={"msg": text})
 
-    # Types.
+    # Agreement with what ops declare.
 
     def reconcile(self, tensor: Tensor, declared: TensorType, what: str) -> Tensor:
         """The tensor under the type that its op declares: sizes it knows better are checked."""
@@ -209,19 +233,16 @@ class Lowering:
 
     def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
-        out = TensorType(tuple(d.static for d in dims), tensor.dtype)
-        if out == tensor.type:
+        if tuple(d.static for d in dims) == tensor.shape:
             return Tensor(tensor.dtype, tuple(dims), tensor.value, tensor.constant)
-        cast = ir.Operation.create(
-            "tensor.cast", results=[to_mlir(out)], operands=[self.value(tensor)]
-        )
+        type_ = self.tensor_type(dims, tensor.dtype)
+        cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
         return Tensor(tensor.dtype, tuple(dims), cast.result)
 
     def empty(self, dims: Sequence[Dim], dtype: np.dtype) -> Tensor:
         """An uninitialized tensor."""
-        type_ = TensorType(tuple(d.static for d in dims), dtype)
         made = ir.Operation.create(
-            "tensor.empty", results=[to_mlir(type_)], operands=self.sizes(dims)
+            "tensor.empty", results=[self.tensor_type(dims, dtype)], operands=self.sizes(dims)
         )
         return Tensor(dtype, tuple(dims), made.result)
 

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.irtypes import element_type, to_mlir
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.linalg.dims import Dim, product, reassociation
 from pyc_mlir.pipelines.linalg.lowering import Index, Lowering, Tensor
 
@@ -61,15 +59,15 @@ def structured(
 ) -> list[Tensor]:
     """A linalg op by name with its region built by `body`."""
     operands = [lowering.value(t) for t in (*inputs, *outputs)]
-    segments = ir.DenseI32ArrayAttr.get([len(inputs), len(outputs)])
+    segments = lowering.segments(len(inputs), len(outputs))
     op = ir.Operation.create(
         name,
-        results=[to_mlir(t.type) for t in outputs],
+        results=[lowering.tensor_type(t.dims, t.dtype) for t in outputs],
         operands=operands,
         attributes={**attributes, "operandSegmentSizes": segments},
         regions=1,
     )
-    types = [element_type(t.dtype) for t in (*inputs, *outputs)]
+    types = [lowering.element(t.dtype) for t in (*inputs, *outputs)]
     block = op.regions[0].blocks.append(*types, arg_locs=[op.location] * len(types))
     with ir.InsertionPoint(block):
         yielded = body(*block.arguments)
@@ -98,15 +96,15 @@ def fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -
     """A tensor of one value, as linalg.fill."""
     scalar = lowering.scalar(value, dtype)
     out = lowering.empty(dims, dtype)
-    segments = ir.DenseI32ArrayAttr.get([1, 1])
+    segments = lowering.segments(1, 1)
     op = ir.Operation.create(
         "linalg.fill",
-        results=[to_mlir(out.type)],
+        results=[lowering.tensor_type(dims, dtype)],
         operands=[scalar, lowering.value(out)],
         attributes={"operandSegmentSizes": segments},
         regions=1,
     )
-    element = element_type(dtype)
+    element = lowering.element(dtype)
     block = op.regions[0].blocks.append(element, element, arg_locs=[op.location] * 2)
     with ir.InsertionPoint(block):
         ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
@@ -148,10 +146,9 @@ def _collapse(
         return lowering.with_dims(x, dims) if tuple(dims) != x.dims else x
     # A collapsed size is static only if all of its parts are: collapse to what they say, then cast.
     natural = [product(x.dims[i] for i in g) for g in groups] if groups[0:] else []
-    type_ = TensorType(tuple(d.static for d in natural), x.dtype)
     op = ir.Operation.create(
         "tensor.collapse_shape",
-        results=[to_mlir(type_)],
+        results=[lowering.tensor_type(natural, x.dtype)],
         operands=[lowering.value(x)],
         attributes={"reassociation": _groups_attr(groups)},
     )
@@ -171,12 +168,11 @@ def _expand(
             return _collapse(lowering, x, [], [])
     if len(dims) == x.rank:
         return x
-    type_ = TensorType(tuple(d.static for d in dims), x.dtype)
     dynamic = ir.ShapedType.get_dynamic_size()
     static = [dynamic if d.static is None else d.static for d in dims]
     op = ir.Operation.create(
         "tensor.expand_shape",
-        results=[to_mlir(type_)],
+        results=[lowering.tensor_type(dims, x.dtype)],
         operands=[lowering.value(x), *lowering.sizes(dims)],
         attributes={
             "reassociation": _groups_attr(groups),
@@ -199,15 +195,14 @@ def pad(
         return x
     dims = [grow(lowering, d, a + b) for d, a, b in zip(x.dims, low, high, strict=True)]
     scalar = lowering.scalar(value, x.dtype)
-    type_ = TensorType(tuple(d.static for d in dims), x.dtype)
     op = ir.Operation.create(
         "tensor.pad",
-        results=[to_mlir(type_)],
+        results=[lowering.tensor_type(dims, x.dtype)],
         operands=[lowering.value(x)],
         attributes={
             "static_low": ir.DenseI64ArrayAttr.get(list(low)),
             "static_high": ir.DenseI64ArrayAttr.get(list(high)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 0]),
+            "operandSegmentSizes": lowering.segments(1, 0, 0),
         },
         regions=1,
     )

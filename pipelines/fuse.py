@@ -1,0 +1,233 @@
+"""Group ops that should become one kernel: `pyc.group` regions with one result.
+
+Anchors (matmul, conv2d, norms, softmax, reductions) take the elementwise ops that follow them as
+an epilogue: bias, activation, residual add. The elementwise ops that remain form clusters. A group
+is a proposal: whoever lowers it may take it whole or dissolve it.
+
+Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
+an alternative), and only `_apply` touches the program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.ids import OpIds
+from pyc_mlir.dialects.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.pass_base import option
+from pyc_mlir.pipelines.rewriting import functions_of
+
+ANCHORS = {
+    "matmul": "contraction",
+    "conv2d": "contraction",
+    "softmax": "row",
+    "log_softmax": "row",
+    "layernorm": "row",
+    "rmsnorm": "row",
+    "batchnorm": "elementwise",
+    "attention": "attention",
+    "max_pool2d": "window",
+    "avg_pool2d": "window",
+}
+ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ops of one block by position, in order; the last one makes the result."""
+
+    kind: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Group anchors with their elementwise epilogues, and clusters of elementwise ops."""
+
+    name: ClassVar[str] = "pyc-fuse"
+    max_ops: int = option(32, "ops in a group at most")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Fuse in every function."""
+        groups = fused = 0
+        for function in functions_of(module):
+            for group in plan(Graph(function), choices, self.max_ops):
+                groups += 1
+                fused += len(group.members)
+        return {"groups": groups, "fused ops": fused}
+
+
+class Graph:
+    """One function's block as positions: names, users and shapes, read once."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        self.ids = OpIds(function)
+        self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
+        position = {op: i for i, op in enumerate(self.ops)}
+        self.names = [op.name.removeprefix("pyc.") for op in self.ops]
+        self.types = [_result_type(op) for op in self.ops]
+        self.elementwise = [
+            op.name.startswith("pyc.") and name in ELEMENTWISE
+            for op, name in zip(self.ops, self.names, strict=True)
+        ]
+        self.users: list[list[int]] = [[] for _ in self.ops]
+        self.producers: list[list[int]] = [[] for _ in self.ops]
+        for i, op in enumerate(self.ops):
+            for operand in op.operands:
+                owner = operand.owner
+                made = None if isinstance(owner, ir.Block) else position.get(owner.operation)
+                if made is not None:
+                    self.users[made].append(i)
+                    self.producers[i].append(made)
+        self._captured(position)
+
+    def _captured(self, position: dict[ir.Operation, int]) -> None:
+        """Values used inside regions count as used by the op that holds the region."""
+        for i, op in enumerate(self.ops):
+            for region in op.regions:
+                for inner in region.blocks[0].operations:
+                    for operand in inner.operation.operands:
+                        owner = operand.owner
+                        if not isinstance(owner, ir.Block) and owner.operation in position:
+                            self.users[position[owner.operation]].append(i)
+
+    def shape(self, i: int) -> Shape | None:
+        """The shape of an op's result; None for ops of other dialects."""
+        type_ = self.types[i]
+        return None if type_ is None else type_.shape
+
+    def nbytes(self, i: int) -> int | None:
+        """The size of an op's result, None when it is dynamic."""
+        type_ = self.types[i]
+        return type_.nbytes if type_ is not None and type_.is_static else None
+
+    def escapes(self, members: Sequence[int]) -> list[int]:
+        """The members whose results are used outside."""
+        inside = set(members)
+        return [i for i in members if not self.users[i] or not inside.issuperset(self.users[i])]
+
+
+def _result_type(op: ir.Operation) -> TensorType | None:
+    is_ours = op.name.startswith("pyc.") and len(op.results) == 1
+    return from_mlir(op.result.type) if is_ours else None
+
+
+def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
+    """Choose the groups of one function and form them."""
+    claimed: set[int] = set()
+    groups: list[Group] = []
+    anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
+    starts = anchors + [i for i in range(len(graph.ops)) if graph.elementwise[i]]
+    for start in starts:
+        if start in claimed or not graph.ops[start].name.startswith("pyc."):
+            continue
+        kind = ANCHORS.get(graph.names[start], "elementwise")
+        members = _choose(graph, start, claimed, choices, max_ops)
+        claimed.update(members)
+        if len(members) > 1:
+            groups.append(Group(kind, members))
+    for group in sorted(groups, key=lambda g: g.members[-1]):
+        _apply(graph, group)
+    return groups
+
+
+def _choose(
+    graph: Graph, start: int, claimed: set[int], choices: Choices, max_ops: int
+) -> tuple[int, ...]:
+    """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
+    reach = _forward(graph, start, claimed, max_ops)
+    candidates = [reach[:n] for n in range(len(reach), 1, -1)]
+    if graph.names[start] not in ANCHORS:
+        candidates = [_with_producers(graph, c, claimed, max_ops) for c in candidates]
+    legal = [c for c in candidates if graph.escapes(c) == [c[-1]]]
+    if not legal and len(reach) == 1 and not _next(graph, start):
+        return (start,)
+    alternatives = [
+        Alternative(_label(graph, c), _cost(graph, start, c, reach), "one kernel, one result")
+        for c in legal
+    ]
+    reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
+    keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
+    op = graph.ops[start]
+    site = Site(Fuse.name, graph.ids[op], str(op.location))
+    chosen = choices.choose(site, [*alternatives, keep]).name
+    named = dict(zip((a.name for a in alternatives), legal, strict=True))
+    return named.get(chosen, (start,))
+
+
+def _next(graph: Graph, start: int) -> list[int]:
+    return [u for u in graph.users[start] if graph.elementwise[u]]
+
+
+def _forward(graph: Graph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
+    """`start` and the elementwise ops of its shape that follow from it, in program order."""
+    shape = graph.shape(start)
+    members = [start]
+    frontier = set(graph.users[start])
+    while frontier and len(members) < max_ops:
+        i = min(frontier)
+        frontier.discard(i)
+        if graph.elementwise[i] and i not in claimed and graph.shape(i) == shape:
+            members.append(i)
+            frontier.update(graph.users[i])
+    return tuple(members)
+
+
+def _with_producers(
+    graph: Graph, members: tuple[int, ...], claimed: set[int], max_ops: int
+) -> tuple[int, ...]:
+    """Add the elementwise ops that only these members use."""
+    inside = set(members)
+    shape = graph.shape(members[-1])
+    pending = [p for m in members for p in graph.producers[m]]
+    while pending and len(inside) < max_ops:
+        i = pending.pop()
+        free = i not in inside and i not in claimed and graph.elementwise[i]
+        if free and graph.shape(i) == shape and inside.issuperset(graph.users[i]):
+            inside.add(i)
+            pending.extend(graph.producers[i])
+    return tuple(sorted(inside))
+
+
+def _label(graph: Graph, members: Sequence[int]) -> str:
+    return "fuse:" + "+".join(graph.names[i] for i in members)
+
+
+def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) -> Cost | None:
+    """Bytes of intermediates that are written and read again when `group` is one kernel."""
+    inside = set(group[:-1])
+    sizes = [graph.nbytes(i) for i in {*reach, *group} if i not in inside]
+    if None in sizes:
+        return None
+    return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
+
+
+def _apply(graph: Graph, group: Group) -> None:
+    """Move the members into a group at the place of the last one."""
+    ops = [graph.ops[i] for i in group.members]
+    last = ops[-1]
+    location = ir.Location.fused([op.location for op in ops])
+    names = [ir.StringAttr.get(graph.names[i], last.context) for i in group.members]
+    with last.context, location:
+        made = ir.Operation.create(
+            "pyc.group",
+            results=[last.result.type],
+            attributes={
+                "kind": ir.StringAttr.get(group.kind),
+                "pyc.fused": ir.ArrayAttr.get(names),
+            },
+            regions=1,
+            ip=ir.InsertionPoint(last),
+        )
+        body = made.regions[0].blocks.append()
+        last.result.replace_all_uses_with(made.result)
+        for op in ops:
+            body.append(op)
+        with ir.InsertionPoint(body):
+            ir.Operation.create("pyc.yield", operands=[last.result])

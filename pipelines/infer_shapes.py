@@ -1,0 +1,111 @@
+"""Push what is known about input shapes through a program with dynamic dimensions.
+
+Each op's result type is recomputed by the op's own rule and merged with what it declared;
+function signatures follow. `shapes` refines the arguments first, e.g. ``2x784,?x10``.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.ops.shapes import merge
+from pyc_mlir.dialects.pyc import compatible, infer_op
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.pass_base import option
+from pyc_mlir.pipelines.rewriting import definition_of, functions_of
+
+
+@dataclass(frozen=True)
+class InferShapes:
+    """Refine dynamic dimensions from the arguments and the ops' own rules."""
+
+    name: ClassVar[str] = "pyc-infer-shapes"
+    shapes: str = option("", "shapes of main's arguments, e.g. 2x784,?x10 (scalar for rank 0)")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Refine every function. Raises PycError for shapes that contradict the program."""
+        refined = 0
+        functions = functions_of(module)
+        for function in functions:
+            block = function.regions[0].blocks[0]
+            if self.shapes and function == functions[0]:
+                refined += _refine_arguments(block, parse_shapes(self.shapes))
+            refined += _refine_block(block)
+            _update_signature(function)
+        return {"refined": refined}
+
+
+def parse_shapes(text: str) -> list[Shape]:
+    """``"2x?,scalar"`` as [(2, None), ()]. Raises PycError."""
+    return [_parse_shape(part.strip()) for part in text.split(",")]
+
+
+def _parse_shape(text: str) -> Shape:
+    if text == "scalar":
+        return ()
+    words = text.split("x")
+    if not all(w == "?" or w.isdigit() for w in words):
+        raise PycError(
+            ReasonCode.INVALID_PIPELINE,
+            f"pyc-infer-shapes: `shapes`: expected sizes or ? joined by x, got {text!r}",
+        )
+    return tuple(None if w == "?" else int(w) for w in words)
+
+
+def _refine_arguments(block: ir.Block, shapes: list[Shape]) -> int:
+    if len(shapes) != len(block.arguments):
+        raise PycError(
+            ReasonCode.INVALID_PIPELINE,
+            f"pyc-infer-shapes: `shapes`: expected {len(block.arguments)} shapes, "
+            f"got {len(shapes)}",
+        )
+    pairs = zip(block.arguments, shapes, strict=True)
+    return sum(_refine(value, shape, f"argument {i}") for i, (value, shape) in enumerate(pairs))
+
+
+def _refine(value: ir.Value, shape: Shape, where: str) -> bool:
+    """Merge `shape` into the value's type; True if that said something new."""
+    declared = from_mlir(value.type, where)
+    wanted = TensorType(shape, declared.dtype)
+    if not compatible(declared, wanted):
+        raise PycError(
+            ReasonCode.INVALID_IR, f"{where}: expected a shape within {declared}, got {wanted}"
+        )
+    merged = TensorType(
+        tuple(merge(a, b) for a, b in zip(declared.shape, shape, strict=True)), declared.dtype
+    )
+    if merged == declared:
+        return False
+    value.set_type(to_mlir(merged))
+    return True
+
+
+def _refine_block(block: ir.Block) -> int:
+    refined = 0
+    for op in block.operations:
+        operation = op.operation
+        definition = definition_of(operation)
+        if operation.name == "pyc.group":
+            inner = operation.regions[0].blocks[0]
+            refined += _refine_block(inner)
+            (yielded,) = list(inner.operations)[-1].operation.operands
+            shape = from_mlir(yielded.type).shape
+        elif definition is not None:
+            shape = infer_op(definition, operation).shape
+        else:
+            continue
+        refined += _refine(operation.result, shape, f"{operation.location}: {operation.name}")
+    return refined
+
+
+def _update_signature(function: ir.Operation) -> None:
+    """The function's type is that of its arguments and returned values."""
+    block = function.regions[0].blocks[0]
+    returned = list(block.operations)[-1].operation.operands
+    type_ = ir.FunctionType.get(
+        [a.type for a in block.arguments], [v.type for v in returned], function.context
+    )
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
