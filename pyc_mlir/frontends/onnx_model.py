@@ -130,11 +130,24 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
         schema = schema_of(node, opset)
         if schema and node.op_type not in known_ops and _has_body(schema):
             bodies.add(("", node.op_type))
+            _state_defaults(node, schema)
     if not bodies:
         return model
-    return onnx.inliner.inline_selected_functions(
-        model, sorted(bodies), inline_schema_functions=True
-    )
+    try:
+        return onnx.inliner.inline_selected_functions(
+            model, sorted(bodies), inline_schema_functions=True
+        )
+    except RuntimeError:
+        # Bodies that depend on types which onnx could not infer: the ops stay, and are reported.
+        return model
+
+
+def _state_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Write out attributes that have a default: onnx's inliner drops references to missing ones."""
+    given = {a.name for a in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            node.attribute.append(attribute.default_value)
 
 
 def _has_body(schema: onnx.defs.OpSchema) -> bool:

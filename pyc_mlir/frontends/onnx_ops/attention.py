@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import BOOL, DTYPES
 from pyc_mlir.frontends.onnx_ops.node import Node, node, unsupported
-from pyc_mlir.frontends.onnx_ops.shaping import expand_to, merge, split
+from pyc_mlir.frontends.onnx_ops.shaping import expand_to, merge, split, swap_last
 
 
 @node("Attention")
@@ -15,22 +16,28 @@ def attention(n: Node) -> Any:
     """pyc.attention on [batch, heads, length, depth].
 
     Operands of rank 3 are split into heads; fewer key heads than query heads are repeated; the
-    outputs present_key and present_value are the cache with this call's keys and values.
+    outputs present_key and present_value are the cache with this call's keys and values. A query
+    that sees no key gets 0 (pyc.attention gives NaN).
     """
     b = n.b
-    flat = n.type(0).rank == 3
+    _refuse_others(n)
     query = _heads(n, 0, "q_num_heads")
     key, value = (_cached(n, i, i + 3) for i in (1, 2))
     groups = _groups(b, query, key)
     full_key, full_value = (_repeated(b, v, groups) for v in (key, value))
-    _refuse_others(n)
     depth = b.type_of(query).shape[-1]
     scale = n.attr("scale", 1 / math.sqrt(depth) if depth else None)
     if scale is None:
-        raise unsupported("a dynamic depth without `scale`")
+        raise unsupported("a dynamic depth without `scale`: expected one of the two")
     mask = _mask(n, query, key)
-    out = b.attention(query, full_key, full_value, *mask, scale=scale)
-    if flat:
+    cap = n.attr("softcap", 0.0)
+    if cap:
+        out = _capped(b, query, full_key, full_value, mask, scale, cap)
+    else:
+        out = b.attention(query, full_key, full_value, *mask, scale=scale)
+    if n.has(3):
+        out = b.select(_sees(b, mask[0]), out, b.scalar(0, out))
+    if n.type(0).rank == 3:
         out = merge(b, b.transpose(out, permutation=(0, 2, 1, 3)), 2)
     return out, key, value
 
@@ -38,10 +45,32 @@ def attention(n: Node) -> Any:
 def _refuse_others(n: Node) -> None:
     if n.wants(3):
         raise unsupported("the output `qk_matmul_output`: expected only Y and the present cache")
-    if n.attr("softcap", 0.0):
-        raise unsupported("softcap: expected 0")
-    if n.attr("softmax_precision") not in (None, 1):
+    if n.attr("softmax_precision", 1) != 1:
         raise unsupported("softmax_precision: expected f32")
+
+
+def _capped(
+    b: Any, query: Any, key: Any, value: Any, mask: tuple[Any, ...], scale: float, cap: float
+) -> Any:
+    """Attention whose scores pass through cap * tanh(score / cap) before the mask."""
+    scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
+    limit = b.scalar(cap, query)
+    scores = b.mul(b.tanh(b.div(scores, limit)), limit)
+    if mask and b.type_of(mask[0]).dtype == BOOL:
+        scores = b.select(mask[0], scores, b.scalar(-np.inf, query))
+    elif mask:
+        scores = b.add(scores, mask[0])
+    return b.matmul(b.softmax(scores, axis=-1), value)
+
+
+def _sees(b: Any, mask: Any) -> Any:
+    """i1 [..., s, 1]: the rows of a mask that leave some key visible."""
+    axis = b.type_of(mask).rank - 1
+    if b.type_of(mask).dtype != BOOL:
+        best = b.reduce_max(mask, axes=(axis,), keepdims=True)
+        return b.compare(best, b.scalar(-np.inf, mask), predicate="ne")
+    best = b.reduce_max(b.cast(mask, dtype=DTYPES["i8"]), axes=(axis,), keepdims=True)
+    return b.compare(best, b.scalar(0, best), predicate="gt")
 
 
 def _heads(n: Node, index: int, attribute: str) -> Any:
@@ -49,6 +78,8 @@ def _heads(n: Node, index: int, attribute: str) -> Any:
     if n.type(index).rank == 4:
         return n.x(index)
     count = n.attr(attribute)
+    if n.type(index).rank != 3 or not count:
+        raise PycError(ReasonCode.BAD_MODEL, f"expected rank 4, or rank 3 and `{attribute}`")
     parts = split(n.b, n.x(index), 2, (count, -1))
     return n.b.transpose(parts, permutation=(0, 2, 1, 3))
 
@@ -56,13 +87,13 @@ def _heads(n: Node, index: int, attribute: str) -> Any:
 def _cached(n: Node, index: int, past: int) -> Any:
     """Keys or values, after those of the cache."""
     fresh = _heads(n, index, "kv_num_heads")
-    return n.b.concat(n.x(past + 1), fresh, axis=2) if n.has(past + 1) else fresh
+    return n.b.concat(n.x(past), fresh, axis=2) if n.has(past) else fresh
 
 
 def _groups(b: Any, query: Any, key: Any) -> int:
     """Query heads for each key head."""
     many, few = b.type_of(query).shape[1], b.type_of(key).shape[1]
-    if many is None or few is None or many % few:
+    if many is None or not few or many % few:
         raise unsupported(f"{many} query heads and {few} key heads: expected a static multiple")
     return many // few
 
@@ -83,8 +114,8 @@ def _mask(n: Node, query: Any, key: Any) -> tuple[Any, ...]:
     """
     b = n.b
     given = n.x(3) if n.has(3) else None
-    if given is not None and _narrow(b, given, key):
-        raise unsupported("attn_mask that is narrower than the keys: expected one entry a key")
+    if given is not None and b.dims(given)[-1] not in (1, b.dims(key)[2]):
+        raise unsupported("attn_mask that is narrower than the keys: expected an entry for each")
     if not n.attr("is_causal", 0):
         return () if given is None else (given,)
     rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
@@ -97,7 +128,3 @@ def _mask(n: Node, query: Any, key: Any) -> tuple[Any, ...]:
     if b.type_of(given).dtype == BOOL:
         return (b.and_(visible, given),)
     return (b.select(visible, given, b.scalar(-np.inf, given)),)
-
-
-def _narrow(b: Any, mask: Any, key: Any) -> bool:
-    return b.dims(mask)[-1] not in (1, b.dims(key)[2])

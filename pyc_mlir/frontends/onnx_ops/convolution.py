@@ -112,7 +112,7 @@ def _spaced(b: Any, x: Any, axis: int, stride: int) -> Any:
 
 
 def _flipped(n: Node, groups: int) -> Any:
-    """Weights [c, f/groups, kh, kw] as the matching Conv has them: [f, c/groups, kh, kw], turned."""
+    """[c, f/groups, kh, kw] as the matching Conv has them turned: [f, c/groups, kh, kw]."""
     b = n.b
     w = to_2d(b, n.x(1))
     shape = b.type_of(w).shape

@@ -168,7 +168,8 @@ def power(n: Node) -> Any:
     """out = base ** exponent in the base's type."""
     base = n.type(0).dtype
     if is_integer(base):
-        return _integer_power(n)
+        known = isinstance(n.operands[1], np.ndarray) and n.operands[1].size == 1
+        return _integer_power(n) if known else _power_of_integers(n)
     exponent = n.x(1) if n.type(1).dtype == base else n.b.cast(n.x(1), dtype=base)
     return n.b.pow(n.x(0), exponent)
 
@@ -185,6 +186,14 @@ def _integer_power(n: Node) -> Any:
             out = n.b.mul(out, square)
         square, rest = (n.b.mul(square, square), rest // 2) if rest > 1 else (square, 0)
     return out
+
+
+def _power_of_integers(n: Node) -> Any:
+    """By way of f64, which is exact up to 2^53."""
+    if not is_integer(n.type(1).dtype):
+        raise unsupported("a float exponent of an integer base: expected an integer")
+    lhs, rhs = (n.b.cast(n.x(i), dtype=DTYPES["f64"]) for i in (0, 1))
+    return n.b.cast(n.b.round(n.b.pow(lhs, rhs)), dtype=n.type(0).dtype)
 
 
 @node("Mod")

@@ -44,7 +44,9 @@ def reduce_extreme(n: Node) -> Any:
     if n.type().dtype != BOOL:
         return _reduce(n, op, n.x(), axes_of(n))
     wide = n.b.cast(n.x(), dtype=DTYPES["i8"])
-    return n.b.cast(_reduce(n, op, wide, axes_of(n)), dtype=BOOL)
+    # The identities of i8 are not 0 and 1: an empty maximum is false, an empty minimum true.
+    zero = n.b.constant(np.array(0, np.int8))
+    return n.b.compare(_reduce(n, op, wide, axes_of(n)), zero, predicate="gt")
 
 
 @node("ReduceMean")
