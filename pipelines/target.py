@@ -1,0 +1,212 @@
+"""What PyC compiles for: targets as data, and what the host's CPU adds to them.
+
+A `Target` says which IREE flags select it, which element types it has, and the few machine
+numbers that passes and cost models ask for. Vector widths, registers and memory alignment are
+architectural; caches, cores and peaks of the table are published figures of one typical part
+(they rank alternatives, they promise nothing). `Target.on` replaces them by the host's own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
+
+ALL_DTYPES = frozenset(DTYPES)
+# The x86-64 micro-architecture levels (System V psABI) in Linux's names of features.
+V3_FEATURES = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
+V4_FEATURES = V3_FEATURES | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+_VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "avx": 32}
+# 16 operations a lane and cycle: two fused multiply-adds of 8 f32 lanes, at a nominal 3 GHz.
+_NOMINAL_HERTZ = 3e9
+
+
+@dataclass(frozen=True)
+class CpuInfo:
+    """What PyC needs to know of a CPU. Sizes are bytes of one core's (L3: one shared) cache."""
+
+    features: frozenset[str]
+    cores: int
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+    l3_bytes: int = 8 << 20
+
+    @property
+    def vector_bytes(self) -> int:
+        """Width of the widest vector register."""
+        return next((w for f, w in _VECTOR_BYTES.items() if f in self.features), 16)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of machine that PyC compiles for.
+
+    `device` is the runtime's kind (``local``, ``cuda``, ``vulkan``); `features` are the CPU
+    features that a compiled program needs; `peak_flops` is FLOP/s of f32, `peak_bandwidth`
+    bytes/s of main memory; `alignment` is the bytes that buffers start at a multiple of.
+    """
+
+    name: str
+    device: str
+    flags: tuple[str, ...]
+    vector_bytes: int
+    vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cores: int
+    peak_flops: float
+    peak_bandwidth: float
+    alignment: int = 64
+    dtypes: frozenset[str] = ALL_DTYPES
+    features: frozenset[str] = field(default_factory=frozenset)
+
+    @staticmethod
+    def named(name: str) -> "Target":
+        """The target of that name. Raises PycError (UNKNOWN_TARGET) listing all names."""
+        if name not in TARGETS:
+            raise PycError(
+                ReasonCode.UNKNOWN_TARGET,
+                f"target: expected one of {', '.join(sorted(TARGETS))}, got {name!r}",
+            )
+        return TARGETS[name]
+
+    def on(self, cpu: CpuInfo) -> "Target":
+        """This CPU target with the figures of `cpu`; other targets are returned unchanged.
+
+        Only the target ``cpu`` ("the host") takes features and vector width: the named levels
+        fix theirs.
+        """
+        if self.device != "local":
+            return self
+        measured = replace(
+            self,
+            cores=cpu.cores,
+            l1_bytes=cpu.l1_bytes,
+            l2_bytes=cpu.l2_bytes,
+            l3_bytes=cpu.l3_bytes,
+        )
+        if self.features:
+            vector_bytes = self.vector_bytes
+        else:
+            vector_bytes = cpu.vector_bytes
+            measured = replace(
+                measured,
+                features=cpu.features & V4_FEATURES,
+                vector_bytes=vector_bytes,
+                vector_registers=32 if vector_bytes == 64 else 16,
+            )
+        return replace(measured, peak_flops=_cpu_peak(cpu.cores, vector_bytes))
+
+    def lacks(self) -> frozenset[str]:
+        """The element types of PyC that this target does not have."""
+        return ALL_DTYPES - self.dtypes
+
+
+def read_host_cpu(
+    cpuinfo: Path = Path("/proc/cpuinfo"), system: Path = Path("/sys/devices/system/cpu")
+) -> CpuInfo | None:
+    """Read this machine's CPU from Linux's files; None where they do not exist."""
+    if not cpuinfo.is_file():
+        return None
+    lines = [line.partition(":") for line in cpuinfo.read_text().splitlines()]
+    features: frozenset[str] = frozenset()
+    for key, _, value in lines:
+        if key.strip() in ("flags", "Features"):
+            features = frozenset(value.split())
+            break
+    cores = max(1, sum(key.strip() == "processor" for key, _, _ in lines))
+    return CpuInfo(features, cores, **_read_caches(system / "cpu0" / "cache"))
+
+
+def _read_caches(folder: Path) -> dict[str, int]:
+    """Cache sizes by level, without the instruction cache; empty where Linux does not tell."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    sizes = {}
+    for index in sorted(folder.glob("index*")):
+        kind, level, size = (
+            (index / part).read_text().strip() if (index / part).is_file() else ""
+            for part in ("type", "level", "size")
+        )
+        if kind in ("Data", "Unified") and level in ("1", "2", "3") and size[-1:] in units:
+            sizes[f"l{level}_bytes"] = int(size[:-1]) * units[size[-1]]
+    return sizes
+
+
+def _cpu_peak(cores: int, vector_bytes: int) -> float:
+    """FLOP/s of f32 with two fused multiply-adds a cycle at the nominal clock."""
+    return cores * (vector_bytes / 4) * 4 * _NOMINAL_HERTZ
+
+
+def _cpu(name: str, cpu: str, vector_bytes: int, features: frozenset[str]) -> Target:
+    return Target(
+        name=name,
+        device="local",
+        flags=(
+            "--iree-hal-target-device=local",
+            "--iree-hal-local-target-device-backends=llvm-cpu",
+            f"--iree-llvmcpu-target-cpu={cpu}",
+        ),
+        vector_bytes=vector_bytes,
+        vector_registers=32 if vector_bytes == 64 else 16,
+        l1_bytes=32 << 10,
+        l2_bytes=512 << 10,
+        l3_bytes=8 << 20,
+        cores=4,
+        peak_flops=_cpu_peak(4, vector_bytes),
+        peak_bandwidth=40e9,
+        features=features,
+    )
+
+
+def _cuda(name: str, cores: int, l2_bytes: int, flops: float, bandwidth: float) -> Target:
+    """A CUDA target: `cores` are streaming multiprocessors, `l1_bytes` their shared memory."""
+    return Target(
+        name=name,
+        device="cuda",
+        flags=(
+            "--iree-hal-target-device=cuda",
+            f"--iree-cuda-target={name.removeprefix('cuda-')}",
+        ),
+        vector_bytes=16,
+        vector_registers=255,
+        l1_bytes=(164 << 10) if name == "cuda-sm_80" else (100 << 10),
+        l2_bytes=l2_bytes,
+        l3_bytes=0,
+        cores=cores,
+        peak_flops=flops,
+        peak_bandwidth=bandwidth,
+    )
+
+
+# NVIDIA's data sheets of the A100 (40 GB), the GeForce RTX 3090 and the L4.
+_SM_80 = _cuda("cuda-sm_80", 108, 40 << 20, 19.5e12, 1555e9)
+_SM_86 = _cuda("cuda-sm_86", 82, 6 << 20, 35.6e12, 936e9)
+_SM_89 = _cuda("cuda-sm_89", 58, 48 << 20, 30.3e12, 300e9)
+# The portable Vulkan profile that IREE compiles for by default: it has no 64-bit floats.
+_VULKAN = Target(
+    name="vulkan",
+    device="vulkan",
+    flags=("--iree-hal-target-device=vulkan",),
+    vector_bytes=16,
+    vector_registers=64,
+    l1_bytes=16 << 10,
+    l2_bytes=1 << 20,
+    l3_bytes=0,
+    cores=8,
+    peak_flops=1e12,
+    peak_bandwidth=50e9,
+    dtypes=ALL_DTYPES - {"f64"},
+)
+
+TARGETS: Mapping[str, Target] = {
+    "cpu": _cpu("cpu", "host", 32, frozenset()),
+    "cpu-avx2": _cpu("cpu-avx2", "x86-64-v3", 32, V3_FEATURES),
+    "cpu-avx512": _cpu("cpu-avx512", "x86-64-v4", 64, V4_FEATURES),
+    "cuda": _SM_80,
+    "cuda-sm_80": _SM_80,
+    "cuda-sm_86": _SM_86,
+    "cuda-sm_89": _SM_89,
+    "vulkan": _VULKAN,
+}

@@ -1,0 +1,208 @@
+"""What a compile leaves behind: one `.vmfb` that IREE's tools run and PyC knows all about.
+
+IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
+
+    pyc/manifest.json    signature, target, contract, versions, entries, checksums of the rest
+    pyc/decisions.jsonl  the log of choices, one JSON object a line
+    pyc/module.mlirbc    the pyc module as bytecode
+    pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
+
+Equal inputs give equal bytes: no paths, no times, keys in order.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.guards import Signature
+from pyc_mlir.pipelines.choices import Decision
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.target import Target
+
+SCHEMA_VERSION = 1
+_FOLDER = "pyc/"
+_MANIFEST = "pyc/manifest.json"
+_DECISIONS = "pyc/decisions.jsonl"
+_MODULE = "pyc/module.mlirbc"
+_TAIL = "pyc/vmfb-tail"
+_FIELDS: Mapping[str, type] = {
+    "target": str,
+    "device": str,
+    "features": list,
+    "signature": dict,
+    "constants_bytes": int,
+    "contract": dict,
+    "versions": dict,
+    "graph_id": str,
+    "entries": dict,
+}
+_PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module."""
+
+    vmfb: bytes
+    manifest: Mapping[str, Any]
+    decisions: Sequence[Decision] = ()
+    module: bytes = b""
+
+    @property
+    def signature(self) -> Signature:
+        """What the program takes and gives."""
+        return Signature.from_json(self.manifest["signature"])
+
+
+def make_manifest(
+    target: Target,
+    signature: Signature,
+    graph_id: str,
+    constants_bytes: int = 0,
+    contract: Contract | None = None,
+    versions: Mapping[str, str] | None = None,
+    entry: str = "main",
+) -> dict[str, Any]:
+    """The manifest of a program with the one entry `main`, which is the function `entry`.
+
+    `versions` default to those of the installed packages.
+    """
+    return {
+        "schema": SCHEMA_VERSION,
+        "target": target.name,
+        "device": target.device,
+        "features": sorted(target.features),
+        "signature": signature.to_json(),
+        "constants_bytes": constants_bytes,
+        "contract": (Contract() if contract is None else contract).to_json(),
+        "versions": dict(installed_versions() if versions is None else versions),
+        "graph_id": graph_id,
+        "entries": {"main": {"function": entry}},
+    }
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of PyC and of the packages that it compiles with, as far as they are installed."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def to_bytes(artifact: Artifact) -> bytes:
+    """The bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP archive."""
+    start = _directory_start(artifact.vmfb)
+    log = "".join(f"{json.dumps(d.to_json(), ensure_ascii=False)}\n" for d in artifact.decisions)
+    parts = {
+        _TAIL: artifact.vmfb[start:],
+        _DECISIONS: log.encode(),
+        _MODULE: artifact.module,
+    }
+    checksums = {name: _sha256(data) for name, data in parts.items()}
+    checksums["vmfb"] = _sha256(artifact.vmfb)
+    manifest = {**artifact.manifest, "checksums": checksums}
+    text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
+    buffer = io.BytesIO(artifact.vmfb)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        for name, data in (*parts.items(), (_MANIFEST, text.encode())):
+            # A ZipInfo made by hand carries the year 1980, not the time of the compile.
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return buffer.getvalue()
+
+
+def write(artifact: Artifact, path: str | Path) -> None:
+    """Write the artifact to a file. Raises as `to_bytes`."""
+    Path(path).write_bytes(to_bytes(artifact))
+
+
+def from_bytes(data: bytes, name: str = "artifact") -> Artifact:
+    """Read what `to_bytes` made; the result's `vmfb` is IREE's, byte for byte.
+
+    Raises PycError (BAD_ARTIFACT), with `name` first, for anything else: a file that is no
+    archive, one without PyC's entries, a manifest of another schema, a checksum that differs.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = {i.filename: i.header_offset for i in archive.infolist()}
+            parts = {n: archive.read(n) for n in entries if n.startswith(_FOLDER)}
+    # zipfile raises whatever the damaged field leads to.
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+        raise _bad(name, "a .vmfb written by PyC", f"{len(data)} bytes: {error}") from None
+    missing = {_MANIFEST, _DECISIONS, _MODULE, _TAIL} - set(parts)
+    if missing:
+        raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
+    manifest = _read_manifest(parts[_MANIFEST], name)
+    start = min(offset for entry, offset in entries.items() if entry.startswith(_FOLDER))
+    vmfb = data[:start] + parts[_TAIL]
+    checksums = manifest.pop("checksums")
+    for part, content in {**parts, "vmfb": vmfb}.items():
+        if part != _MANIFEST and checksums.get(part) != _sha256(content):
+            raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
+    return Artifact(vmfb, manifest, _read_decisions(parts[_DECISIONS], name), parts[_MODULE])
+
+
+def read(path: str | Path) -> Artifact:
+    """Read an artifact from a file. Raises as `from_bytes`, also when there is no such file."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise _bad(str(path), "a readable file", str(error.strerror)) from None
+    return from_bytes(data, str(path))
+
+
+def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        manifest = json.loads(data)
+    except ValueError as error:
+        raise _bad(name, "JSON in the manifest", str(error)) from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
+        got = manifest.get("schema") if isinstance(manifest, dict) else manifest
+        raise _bad(name, f"a manifest of schema {SCHEMA_VERSION}", f"{got!r}")
+    for field, kind in {**_FIELDS, "checksums": dict}.items():
+        if not isinstance(manifest.get(field), kind):
+            got = repr(manifest.get(field))[:80]
+            raise _bad(name, f"`{field}` of type {kind.__name__} in the manifest", got)
+    if "main" not in manifest["entries"]:
+        raise _bad(name, "an entry `main` in the manifest", f"{sorted(manifest['entries'])}")
+    Signature.from_json(manifest["signature"])
+    return manifest
+
+
+def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
+    try:
+        return tuple(Decision.from_json(json.loads(line)) for line in data.splitlines())
+    except (PycError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _bad(name, "a log of decisions", str(error)) from None
+
+
+def _directory_start(vmfb: bytes) -> int:
+    """Where IREE's archive ends and its directory begins: PyC's entries go there."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(vmfb)) as archive:
+            if any(n.startswith(_FOLDER) for n in archive.namelist()):
+                raise _bad("vmfb", "IREE's own bytes", "an artifact of PyC; read it first")
+            return archive.start_dir
+    except zipfile.BadZipFile as error:
+        raise _bad(
+            "vmfb", "a ZIP archive, which IREE writes by default", f"other bytes ({error})"
+        ) from None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _bad(name: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARTIFACT, f"{name}: expected {expected}, got {got}; compile it again"
+    )

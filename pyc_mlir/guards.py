@@ -1,0 +1,129 @@
+"""What a program accepts: its signature, and the check that runs before anything else does.
+
+IREE checks element types and static dimensions, but not that dynamic dimensions agree (it would
+read out of bounds). A signature names dimensions: equal names must have equal sizes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, dtype_name
+
+# A size, the name of a dynamic dimension, or a dynamic dimension without a name.
+Dim = int | str | None
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One input or output: its name, element type and dimensions."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        dims = "".join(f"{'?' if d is None else d}x" for d in self.shape)
+        return f"tensor<{dims}{dtype_name(self.dtype)}>"
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape when every dimension is known."""
+        known = tuple(d for d in self.shape if isinstance(d, int))
+        return known if len(known) == len(self.shape) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest's form of it."""
+        return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Argument":
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
+        dims = tuple(data["shape"])
+        if not all(d is None or isinstance(d, str) or (type(d) is int and d >= 0) for d in dims):
+            raise ValueError(f"expected sizes, names or null as dimensions, got {data['shape']}")
+        return Argument(str(data["name"]), DTYPES[data["dtype"]], dims)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a program takes and gives."""
+
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+    def check(self, given: Sequence[tuple[tuple[int, ...], np.dtype]]) -> dict[str, int]:
+        """Raise PycError unless arrays of these (shape, dtype) fit; return the named sizes.
+
+        Codes: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH; the message
+        names the argument.
+        """
+        if len(given) != len(self.inputs):
+            names = ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
+            raise PycError(
+                ReasonCode.ARGUMENT_COUNT,
+                f"call: expected {len(self.inputs)} arrays ({names}), got {len(given)}",
+            )
+        bound: dict[str, tuple[int, str]] = {}
+        for expected, (shape, dtype) in zip(self.inputs, given, strict=True):
+            _check_argument(expected, shape, dtype)
+            _bind(expected, shape, bound)
+        return {name: size for name, (size, _) in bound.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest's form of it."""
+        return {
+            "inputs": [a.to_json() for a in self.inputs],
+            "outputs": [a.to_json() for a in self.outputs],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Signature":
+        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
+        try:
+            return Signature(
+                tuple(Argument.from_json(a) for a in data["inputs"]),
+                tuple(Argument.from_json(a) for a in data["outputs"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"manifest: expected inputs and outputs with name, dtype and shape, "
+                f"got {data!r:.200} ({type(error).__name__}: {error})",
+            ) from None
+
+
+def _check_argument(expected: Argument, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    if dtype != expected.dtype:
+        raise PycError(
+            ReasonCode.ARGUMENT_DTYPE,
+            f"argument `{expected.name}`: expected element type {dtype_name(expected.dtype)}, "
+            f"got {dtype_name(dtype)}; convert it with `.astype`",
+        )
+    fits = len(shape) == len(expected.shape) and all(
+        size == dim for size, dim in zip(shape, expected.shape, strict=True) if type(dim) is int
+    )
+    if not fits:
+        raise PycError(
+            ReasonCode.ARGUMENT_SHAPE,
+            f"argument `{expected.name}`: expected {expected} (rank {len(expected.shape)}), "
+            f"got shape {shape} (rank {len(shape)}); reshape it, or compile with dynamic "
+            "dimensions",
+        )
+
+
+def _bind(expected: Argument, shape: tuple[int, ...], bound: dict[str, tuple[int, str]]) -> None:
+    """Record the sizes of the named dimensions; raise when one had another size before."""
+    for axis, (dim, size) in enumerate(zip(expected.shape, shape, strict=True)):
+        if not isinstance(dim, str):
+            continue
+        place = f"axis {axis} of `{expected.name}`"
+        first, where = bound.setdefault(dim, (size, place))
+        if first != size:
+            raise PycError(
+                ReasonCode.DIMENSION_MISMATCH,
+                f"dimension `{dim}`: expected {first} as on {where}, got {size} on {place}",
+            )

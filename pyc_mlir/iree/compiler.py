@@ -1,0 +1,182 @@
+"""From a module that IREE accepts to the bytes of a program for one target.
+
+Artifacts are deterministic and free of paths: no source map, no debug symbols. Nothing is
+demoted: a type that the target lacks is an error before IREE starts, and assertions of the source
+program are kept. What IREE complains about is told under the source's location: ops carry
+``loc("pyc:<id>"(source))``, and `locations` maps such an id back to the text that a person knows.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from iree.compiler import ir
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.session import CompileError, Diagnostic, Session, check_phase
+from pyc_mlir.pipelines.target import Target
+
+DEFAULT_FLAGS = (
+    "--iree-opt-level=O3",
+    # O1 and above would drop the source program's own assertions.
+    "--iree-opt-strip-assertions=false",
+    "--iree-input-demote-f64-to-f32=false",
+    "--iree-input-demote-f32-to-f16=false",
+    "--iree-input-demote-i64-to-i32=false",
+    "--iree-vm-bytecode-module-strip-source-map=true",
+    "--iree-hal-executable-debug-level=0",
+    "--iree-llvmcpu-debug-symbols=false",
+)
+# A wrong value of these ends the process or contradicts the target; a target's name is checked.
+_TARGET_FLAGS = (
+    "--iree-vulkan-target",
+    "--iree-cuda-target",
+    "--iree-hal-target-device",
+    "--iree-hal-target-backends",
+)
+# An op's id as it stands in MLIR's locations, and as IREE prints it before a diagnostic.
+_OP_ID = re.compile(r'"pyc:([^"]+)"|\bpyc:([^":\s]+):1:1\b')
+_SAID_LIMIT = 1200
+
+
+def compile_module(
+    mlir: bytes,
+    target: Target,
+    extra_flags: Sequence[str] = (),
+    compile_to: str | None = None,
+    dump_phases: str | Path | None = None,
+    locations: Mapping[str, str] | None = None,
+) -> bytes:
+    """Compile MLIR text or bytecode for `target`; return the vmfb, or IR text at `compile_to`.
+
+    `extra_flags` come after the defaults, so they win. `dump_phases` names a folder that gets one
+    IR file a phase. Raises PycError: UNSUPPORTED_DTYPE, INVALID_IR, BAD_ARGUMENT (flags, phase)
+    and TARGET_COMPILE_FAILED, the last ones as CompileError with IREE's diagnostics.
+    """
+    phase = "end" if compile_to is None else compile_to
+    check_phase(phase)
+    _check_extra_flags(extra_flags)
+    places = {} if locations is None else dict(locations)
+    try:
+        with Session((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
+            session.parse(mlir)
+            places = {**mark_locations(session.module), **places}
+            check_dtypes(session.module, target, places)
+            if dump_phases is not None:
+                session.dump_phases(Path(dump_phases))
+            session.run(to=phase)
+            return session.vmfb() if phase == "end" else session.text()
+    except CompileError as error:
+        raise located(error, target, places) from None
+
+
+def _check_extra_flags(flags: Sequence[str]) -> None:
+    for flag in flags:
+        name = flag.partition("=")[0]
+        if name in _TARGET_FLAGS:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"IREE flag {flag}: expected flags that leave the target alone, got one that "
+                "chooses it; choose a PyC target by name",
+            )
+
+
+def mark_locations(module: Any) -> dict[str, str]:
+    """Make every op that carries an id carry it in a form that IREE's diagnostics print.
+
+    IREE prints only file locations: once a function is inlined, an op that has but a name is
+    shown at its caller. ``"pyc:<id>"`` becomes ``"pyc:<id>"("pyc:<id>":1:1)``. Returns what the
+    ids stood for: the source location of each, where it had one.
+    """
+    sources: dict[str, str] = {}
+
+    def visit(op: Any) -> Any:
+        location = str(op.location)
+        if (op_id := _first_id(location)) is not None:
+            source = re.search(r'"pyc:[^"]+"\((.+)\)\)$', location)
+            if source and "pyc:" not in source[1]:
+                sources.setdefault(op_id, source[1].replace('"', ""))
+            name = f"pyc:{op_id}"
+            file = ir.Location.file(name, 1, 1, op.context)
+            op.location = ir.Location.name(name, file, op.context)
+        return ir.WalkResult.ADVANCE
+
+    module.walk(visit)
+    return sources
+
+
+def check_dtypes(module: Any, target: Target, locations: Mapping[str, str]) -> None:
+    """Raise PycError (UNSUPPORTED_DTYPE) when a value has an element type that `target` lacks.
+
+    `module` is an operation of IREE's bindings. The error names the first such op that carries a
+    source op's id, or else the first one.
+    """
+    lacking = sorted(target.lacks())
+    if not lacking:
+        return
+    # The x of a shape may stand before the type, as in 4xf64.
+    pattern = re.compile(rf"(?<![a-wyz])(?:{'|'.join(lacking)})\b")
+    found = [(op, kind) for op, kind in _values(module) if pattern.search(kind)]
+    if not found:
+        return
+    op, kind = next(((o, k) for o, k in found if _first_id(str(o.location)) is not None), found[0])
+    dtype = (pattern.search(kind) or [""])[0]
+    raise PycError(
+        ReasonCode.UNSUPPORTED_DTYPE,
+        f"{_place(str(op.location), locations) or op.name}: expected an element type of target "
+        f"`{target.name}` ({', '.join(sorted(target.dtypes))}), got {dtype} in {kind}; "
+        "cast the model, or choose another target",
+    )
+
+
+def _values(op: Any) -> Iterator[tuple[Any, str]]:
+    """Every value under `op`: the op that makes it (or holds it as an argument) and its type."""
+    for result in op.results:
+        yield op, str(result.type)
+    for region in op.regions:
+        for block in region:
+            for argument in block.arguments:
+                yield op, str(argument.type)
+            for inner in block:
+                yield from _values(inner.operation)
+
+
+def located(error: CompileError, target: Target, locations: Mapping[str, str]) -> CompileError:
+    """`error` told in the source's terms: the source op's location first, then IREE's words."""
+    errors = [d for d in error.diagnostics if d.severity == "error"]
+    known = [d for d in errors if _first_id(_where(d)) is not None]
+    if not errors:
+        return error
+    chosen = (known or errors)[0]
+    place = _place(_where(chosen), locations) or chosen.location or "module"
+    noise = ("see current operation", "called from")
+    notes = [n for n in chosen.notes if not any(word in n for word in noise)]
+    said = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
+    expected = (
+        "a module that IREE can read"
+        if error.code is ReasonCode.INVALID_IR
+        else f"a module that IREE compiles for target `{target.name}`"
+    )
+    return CompileError(error.code, f"{place}: expected {expected}, got: {said}", errors)
+
+
+def _where(diagnostic: Diagnostic) -> str:
+    """The text that holds the diagnostic's op id: its own location, else those of its notes."""
+    if _first_id(diagnostic.location) is not None:
+        return diagnostic.location
+    return " ".join(note.partition(": ")[0] for note in diagnostic.notes)
+
+
+def _first_id(location: str) -> str | None:
+    found = _OP_ID.search(location)
+    return (found[1] or found[2]) if found else None
+
+
+def _place(location: str, locations: Mapping[str, str]) -> str:
+    """``source text (pyc:id)`` of the first op id in a location, or nothing."""
+    op_id = _first_id(location)
+    if op_id is None:
+        return ""
+    text = locations.get(op_id)
+    return f"{text} (pyc:{op_id})" if text else f"pyc:{op_id}"

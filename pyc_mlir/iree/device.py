@@ -1,0 +1,188 @@
+"""Where programs run: a `Device` is one of IREE's devices under a driver of its own.
+
+A driver of its own makes the memory statistics exact: IREE's peak only ever grows, per driver.
+They are exact on ``local-sync``; ``local-task`` leaves the transients of its pool out.
+Memory lives as long as the objects that refer to IREE's device; each `Array` does so itself,
+because an array that outlived its device would end the process.
+"""
+
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from iree import runtime as rt
+from iree.runtime import _binding, flags
+from iree.runtime.dtypes import map_dtype_to_hal_element_type
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target import CpuInfo, Target, read_host_cpu
+
+CPU_KINDS = ("local-sync", "local-task")
+KINDS = (*CPU_KINDS, "cuda", "vulkan", "hip")
+ALLOCATORS = ("caching",)
+_REMEDIES = {
+    "cuda": "install NVIDIA's driver (libcuda.so), or run on `local-task`",
+    "vulkan": "install a Vulkan loader and driver (Debian: mesa-vulkan-drivers), "
+    "or run on `local-task`",
+    "hip": "install AMD's ROCm runtime (libamdhip64.so), or run on `local-task`",
+}
+# The task topology is a flag of the whole process, read when a driver is created.
+_TOPOLOGY = threading.Lock()
+# IREE's stubs leave out the one function that makes a driver which nobody shares.
+_new_driver: Callable[[str], rt.HalDriver] = vars(_binding)["create_hal_driver"]
+
+
+@dataclass(frozen=True)
+class MemoryStatistics:
+    """Bytes of device memory: the peak, those live now, and all that were ever allocated."""
+
+    peak_bytes: int
+    live_bytes: int
+    allocated_bytes: int
+
+
+class Device:
+    """A device to run on, chosen once and shared by programs and arrays.
+
+    `kind` is one of `KINDS`; `threads` is the number of workers of ``local-task`` (None: one a
+    core); `allocator` None is IREE's, ``caching`` keeps freed memory for the next call.
+    Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
+    """
+
+    __slots__ = ("__weakref__", "allocator", "hal", "kind", "threads")
+
+    def __init__(
+        self, kind: str = "local-task", threads: int | None = None, allocator: str | None = None
+    ) -> None:
+        _check(kind, threads, allocator)
+        self.kind = kind
+        self.threads = 1 if kind == "local-sync" else threads
+        self.allocator = allocator
+        allocators: Any = None if allocator is None else [allocator]
+        with _TOPOLOGY:
+            if kind == "local-task":
+                flags.parse_flags(f"--task_topology_group_count={threads or 0}")
+            try:
+                self.hal = _new_driver(kind).create_default_device(allocators=allocators)
+            except (RuntimeError, ValueError) as error:
+                raise PycError(
+                    ReasonCode.DEVICE_UNAVAILABLE,
+                    f"device `{kind}`: expected a driver and a device, got: "
+                    f"{_reason(error)}; {_REMEDIES.get(kind, 'see `pyc-doctor`')}",
+                ) from None
+
+    def __repr__(self) -> str:
+        return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"
+
+    @staticmethod
+    def default_for(target: Target | str) -> "Device":
+        """The process's own device for a target, or for a device kind (``Target.device``).
+
+        The same object every time, so that arrays go from program to program. CPU programs run
+        on ``local-task``, on a machine of one core on ``local-sync``.
+        """
+        device = target if isinstance(target, str) else target.device
+        if device == "local":
+            device = "local-task" if (os.cpu_count() or 1) > 1 else "local-sync"
+        return _default_device(device)
+
+    @property
+    def is_cpu(self) -> bool:
+        """True when device memory is host memory."""
+        return self.kind in CPU_KINDS
+
+    @property
+    def runs(self) -> str:
+        """The `Target.device` of the programs that run here."""
+        return "local" if self.is_cpu else self.kind
+
+    def memory(self) -> MemoryStatistics:
+        """Device memory of everything on this device since it was created.
+
+        Zeros for a device that keeps no count.
+        """
+        counts: Mapping[str, int] = self.hal.allocator.statistics
+        peak, allocated, freed = (
+            counts.get(f"device_bytes_{name}", 0) for name in ("peak", "allocated", "freed")
+        )
+        return MemoryStatistics(peak, allocated - freed, allocated)
+
+    def upload(self, array: np.ndarray) -> rt.HalBufferView:
+        """Copy a numpy array of any layout to the device; return IREE's buffer view.
+
+        Raises PycError (UNSUPPORTED_DTYPE) for an element type that IREE has no name for.
+        """
+        element_type = map_dtype_to_hal_element_type(array.dtype)
+        if element_type is None:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_DTYPE,
+                f"device `{self.kind}`: expected an element type of IREE, got {array.dtype}",
+            )
+        view: Any = self.hal.allocator.allocate_buffer_copy(
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT,
+            device=self.hal,
+            buffer=np.asarray(array, order="C"),
+            element_type=element_type,
+        )
+        return view
+
+    def download(self, view: rt.HalBufferView, dtype: np.dtype) -> np.ndarray:
+        """Copy a buffer to a fresh numpy array, by way of a buffer that the host can map."""
+        if view.byte_length == 0:
+            return np.empty(view.shape, dtype)
+        source = view.get_buffer()
+        staging = self.hal.allocator.allocate_buffer(
+            memory_type=int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE),
+            allowed_usage=int(rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED),
+            allocation_size=source.byte_length(),
+        )
+        done = self.hal.create_semaphore(0)
+        self.hal.queue_copy(
+            source,
+            staging,
+            wait_semaphores=rt.HalFence.create_at(done, 0),
+            signal_semaphores=rt.HalFence.create_at(done, 1),
+        )
+        rt.HalFence.create_at(done, 1).wait()
+        return np.array(staging.map().asarray(view.shape, dtype))
+
+
+@functools.cache
+def host_cpu() -> CpuInfo | None:
+    """This machine's CPU, read once; None where the system does not tell."""
+    return read_host_cpu()
+
+
+@functools.cache
+def _default_device(kind: str) -> Device:
+    return Device(kind)
+
+
+def _check(kind: str, threads: int | None, allocator: str | None) -> None:
+    if kind not in KINDS:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"device: expected one of {', '.join(KINDS)}, got {kind!r}"
+        )
+    if threads is not None and (threads < 1 or kind != "local-task"):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"device `{kind}`: expected threads of `local-task`, at least 1, got {threads!r}",
+        )
+    if allocator is not None and allocator not in ALLOCATORS:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"device `{kind}`: expected allocator None or one of {', '.join(ALLOCATORS)}, "
+            f"got {allocator!r}",
+        )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what IREE says, without the source file that says it."""
+    line = (str(error).splitlines() or [""])[0]
+    return re.sub(r"^.*?\.c:\d+: ", "", line).strip(" :")

@@ -1,0 +1,119 @@
+"""A compiled module on a device: its functions as calls from arrays to arrays.
+
+The call is the hot path: it packs buffer views, invokes, and wraps the results. Everything that
+can be known before is; shapes and types of the arguments are the caller's business (guards).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from iree import runtime as rt
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.array import Array, Spec
+from pyc_mlir.iree.device import Device
+
+# Looked up once: these are on the way of every call.
+_List = rt.VmVariantList
+_View = rt.HalBufferView
+
+
+@dataclass(frozen=True)
+class ResultType:
+    """What a call returns: the element type, and the shape where it is known."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...] | None
+
+
+class Executable:
+    """A vmfb loaded on `device`. Several threads may call its entries."""
+
+    def __init__(self, vmfb: bytes, device: Device) -> None:
+        """Load. Raises PycError (BAD_ARTIFACT) for bytes that IREE cannot load here."""
+        self.device = device
+        instance = rt.VmInstance()
+        try:
+            self._module = rt.VmModule.copy_buffer(instance, vmfb)
+            hal = rt.create_hal_module(instance, device.hal)
+            self._context = rt.VmContext(instance, modules=[hal, self._module])
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
+            ) from None
+
+    def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
+        """The function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
+        function = self._module.lookup_function(name)
+        if function is None:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}",
+            )
+        return Entry(self._context, function, self.device, results)
+
+
+class Entry:
+    """One function of an executable."""
+
+    __slots__ = ("_device", "_function", "_invoke", "_results", "_specs")
+
+    def __init__(
+        self,
+        context: rt.VmContext,
+        function: rt.VmFunction,
+        device: Device,
+        results: Sequence[ResultType],
+    ) -> None:
+        self._invoke = context.invoke
+        self._function = function
+        self._device = device
+        self._results = tuple(results)
+        self._specs: tuple[Spec | None, ...] = tuple(
+            None if r.shape is None else (r.shape, r.dtype, device) for r in results
+        )
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Run on arrays of this device that passed the guards; the results are complete.
+
+        Raises PycError (RUNTIME_FAILED) with the runtime's words.
+        """
+        inputs = _List(len(arrays))
+        push: Any = inputs.push_ref
+        for array in arrays:
+            push(array._buffer)
+        specs = self._specs
+        outputs = _List(len(specs))
+        try:
+            self._invoke(self._function, inputs, outputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise PycError(
+                ReasonCode.RUNTIME_FAILED,
+                f"`{self._function.name}` on {self._device!r}: expected the call to finish, "
+                f"got: {error}",
+            ) from None
+        take = outputs.get_as_object
+        results = []
+        for index, spec in enumerate(specs):
+            view = take(index, _View)
+            results.append(Array(view, spec or self._spec_of(index, view)))
+        return results
+
+    def _spec_of(self, index: int, view: rt.HalBufferView) -> Spec:
+        return tuple(view.shape), self._results[index].dtype, self._device
+
+    def bare_call(self, arrays: Sequence[Array]) -> Callable[[], None]:
+        """The least that a call can be: IREE's invoke with a prebuilt argument list."""
+        inputs = _List(len(arrays))
+        push: Any = inputs.push_ref
+        for array in arrays:
+            push(array.view)
+        invoke, function, count = self._invoke, self._function, len(self._specs)
+
+        def call() -> None:
+            invoke(function, inputs, _List(count))
+
+        return call

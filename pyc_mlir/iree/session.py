@@ -1,0 +1,251 @@
+"""One compile by IREE, in this process: parse, run to a phase or run passes, output.
+
+IREE's Python API lacks the phase setters and the diagnostics callback, although its shared
+library exports them (`iree/compiler/embedding_api.h`); this module binds them through ctypes.
+Diagnostics become records; only a misspelt pass name still reaches the console.
+
+Facts kept here so that callers need not know them: an op of an unregistered dialect would end the
+process, so the context refuses it while parsing; a pass pipeline wrapped in
+``builtin.module(...)`` would be a silent no-op, so it is refused; a phase name that IREE does not
+know would be ignored, so it is refused too.
+"""
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from iree.compiler import api
+from iree.compiler.api import ctypes_dl
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+PHASES = (
+    "start",
+    "input",
+    "abi",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "stream",
+    "executable-sources",
+    "executable-configurations",
+    "executable-targets",
+    "hal",
+    "vm",
+    "end",
+)
+_SEVERITIES = ("note", "warning", "error", "remark")
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def _bind_library() -> Any:
+    """Declare the functions of IREE's embedding API that its Python package leaves out."""
+    library = ctypes_dl._dylib
+    for name in ("SetCompileFromPhase", "SetCompileToPhase", "SetDumpCompilationPhasesTo"):
+        function = getattr(library, f"ireeCompilerInvocation{name}")
+        function.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        function.restype = None
+    enable = library.ireeCompilerInvocationEnableCallbackDiagnostics
+    enable.argtypes = [ctypes.c_void_p, ctypes.c_int, _CALLBACK, ctypes.c_void_p]
+    enable.restype = None
+    return library
+
+
+_LIBRARY = _bind_library()
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """What IREE said: `severity`, `message`, the `location` in MLIR's notation, and notes."""
+
+    severity: str
+    message: str
+    location: str = ""
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def parse(severity: int, text: str) -> "Diagnostic":
+        """Split IREE's formatted text: ``location: message``, then notes after blank lines."""
+        first, *notes = text.split("\n\n")
+        location, message = _split_location(first)
+        name = _SEVERITIES[severity] if severity < len(_SEVERITIES) else "error"
+        return Diagnostic(name, message.strip(), location, tuple(n.strip() for n in notes))
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.message}" if self.location else self.message
+
+
+def _split_location(text: str) -> tuple[str, str]:
+    """Split ``loc(...): message`` or ``file:line:column: message``."""
+    if text.startswith("loc("):
+        depth = 0
+        for index, letter in enumerate(text):
+            depth += (letter == "(") - (letter == ")")
+            if depth == 0 and letter == ")":
+                return text[: index + 1], text[index + 1 :].removeprefix(":")
+    found = re.match(r"[^\n]*?:\d+:\d+(?=: )", text)
+    return (found[0], text[found.end() + 1 :]) if found else ("", text)
+
+
+class CompileError(PycError):
+    """IREE refused a module; `diagnostics` holds all that it said, in order."""
+
+    def __init__(
+        self, code: ReasonCode, message: str, diagnostics: Sequence[Diagnostic] = ()
+    ) -> None:
+        super().__init__(code, message)
+        self.diagnostics = tuple(diagnostics)
+
+
+class Session:
+    """A module under IREE's compiler. Use it as a context manager; not shared between threads.
+
+    Several sessions may compile at once in different threads: each has its own MLIR context.
+    """
+
+    def __init__(self, flags: Sequence[str] = ()) -> None:
+        """Open a session. Raises PycError (BAD_ARGUMENT) for a flag that IREE refuses."""
+        self.diagnostics: list[Diagnostic] = []
+        self._callback = _CALLBACK(self._collect)
+        self._session = api.Session()
+        try:
+            self._session.set_flags(*flags)
+        except ValueError as error:
+            self._session.close()
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                "IREE flags: expected flags that an IREE session knows, got: "
+                f"{' '.join(str(error).split())}; see `iree-compile --help`",
+            ) from None
+        self._session.context.allow_unregistered_dialects = False
+        self._invocation: Any = None
+        self._module: Any = None
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the module and the session. Operations taken from `module` die with it."""
+        self._invocation = None
+        self._module = None
+        self._session.close()
+
+    @property
+    def module(self) -> Any:
+        """The module's operation (`iree.compiler.ir.Operation`), which passes edit in place."""
+        assert self._module is not None, "parse a module first"
+        return self._module
+
+    @property
+    def context(self) -> Any:
+        """The MLIR context of the session."""
+        return self._session.context
+
+    def parse(self, source: bytes) -> None:
+        """Take MLIR text or bytecode. Raises CompileError (INVALID_IR)."""
+        reader = self._new_invocation()
+        if not reader.parse_source(api.Source.wrap_buffer(self._session, source)):
+            raise self._failure(ReasonCode.INVALID_IR, "module: expected IR that IREE can read")
+        self._module = reader.export_module()
+        self._invocation = self._new_invocation()
+        self._invocation.import_module(self._module)
+
+    def dump_phases(self, folder: Path) -> None:
+        """Write the IR at the end of each phase that `run` passes, one file a phase."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _LIBRARY.ireeCompilerInvocationSetDumpCompilationPhasesTo(
+            self._invocation._inv_p, str(folder).encode()
+        )
+
+    def run(self, to: str = "end", start: str = "start") -> None:
+        """Run IREE's pipeline from the phase `start` to the end of the phase `to`.
+
+        Raises PycError (BAD_ARGUMENT) for an unknown phase, CompileError
+        (TARGET_COMPILE_FAILED) when a phase fails.
+        """
+        for phase in (start, to):
+            check_phase(phase)
+        pointer = self._invocation._inv_p
+        _LIBRARY.ireeCompilerInvocationSetCompileFromPhase(pointer, start.encode())
+        _LIBRARY.ireeCompilerInvocationSetCompileToPhase(pointer, to.encode())
+        if not self._invocation.execute():
+            raise self._failure(
+                ReasonCode.TARGET_COMPILE_FAILED, f"phases {start}..{to}: expected to compile"
+            )
+
+    def run_passes(self, pipeline: str) -> None:
+        """Run passes on the module: ``pass-a,func.func(pass-b)``, without the module around it.
+
+        Raises PycError (INVALID_PIPELINE) for a wrapped pipeline, CompileError (PASS_FAILED).
+        """
+        if pipeline.lstrip().startswith("builtin.module"):
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                "IREE pipeline: expected passes without `builtin.module(...)` around them "
+                f"(IREE would run none), got {pipeline!r}",
+            )
+        if not self._invocation.execute_text_pass_pipeline(pipeline):
+            raise self._failure(ReasonCode.PASS_FAILED, f"passes {pipeline}: expected to run")
+
+    def text(self) -> bytes:
+        """The module as MLIR text (UTF-8)."""
+        return self._output(lambda out: self._invocation.output_ir(out)).rstrip(b"\0")
+
+    def bytecode(self) -> bytes:
+        """The module as MLIR bytecode."""
+        return self._output(lambda out: self._invocation.output_ir_bytecode(out))
+
+    def vmfb(self) -> bytes:
+        """The compiled program. `run` must have reached the end."""
+        return self._output(lambda out: self._invocation.output_vm_bytecode(out))
+
+    def _new_invocation(self) -> Any:
+        invocation = self._session.invocation()
+        _LIBRARY.ireeCompilerInvocationEnableCallbackDiagnostics(
+            invocation._inv_p, 0, self._callback, None
+        )
+        return invocation
+
+    def _collect(self, severity: int, text: int, size: int, _: int | None) -> None:
+        message = ctypes.string_at(text, size).decode(errors="replace")
+        self.diagnostics.append(Diagnostic.parse(severity, message))
+
+    def _failure(self, code: ReasonCode, what: str) -> CompileError:
+        errors = [d for d in self.diagnostics if d.severity == "error"] or self.diagnostics
+        said = str(errors[0]) if errors else "no diagnostic"
+        return CompileError(code, f"{what}, got {said}", self.diagnostics)
+
+    def _output(self, write: Any) -> bytes:
+        output = api.Output.open_membuffer()
+        try:
+            write(output)
+            return bytes(output.map_memory())
+        except ValueError as error:
+            raise CompileError(
+                ReasonCode.TARGET_COMPILE_FAILED,
+                f"output: expected a module that can be written, got {error}",
+                self.diagnostics,
+            ) from None
+        finally:
+            output.close()
+
+
+def check_phase(phase: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless `phase` is one of IREE's `PHASES`."""
+    if phase not in PHASES:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"phase: expected one of {', '.join(PHASES)}, got {phase!r}"
+        )

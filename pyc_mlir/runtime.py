@@ -1,0 +1,18 @@
+"""Load and run saved programs. Needs IREE's runtime and numpy, no compiler."""
+
+from pathlib import Path
+
+from pyc_mlir import artifact
+from pyc_mlir.iree.array import Array, to_device
+from pyc_mlir.iree.device import Device
+from pyc_mlir.program import Program, ProgramStats
+
+__all__ = ["Array", "Device", "Program", "ProgramStats", "load", "to_device"]
+
+
+def load(path: str | Path, device: Device | None = None) -> Program:
+    """Load a program that `Program.save` wrote, on `device` or on the process's own.
+
+    Raises PycError: BAD_ARTIFACT for a file that is none, DEVICE_UNAVAILABLE.
+    """
+    return Program(artifact.read(path), device)

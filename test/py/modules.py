@@ -1,0 +1,73 @@
+"""Small hand-written linalg modules and programs that several tests share."""
+
+from functools import cache
+
+import numpy as np
+
+from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.guards import Argument, Dim, Signature
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device, host_cpu
+from pyc_mlir.pipelines.target import CpuInfo, Target
+from pyc_mlir.program import Program
+
+_ADD = {"i64": "arith.addi", "i32": "arith.addi", "i8": "arith.addi", "i1": "arith.ori"}
+
+
+def host_target() -> Target:
+    return Target.named("cpu").on(host_cpu() or CpuInfo(frozenset(), 1))
+
+
+def _tensor(dims: tuple[Dim, ...], dtype: str) -> str:
+    return f"tensor<{''.join(f'{d}x' if isinstance(d, int) else '?x' for d in dims)}{dtype}>"
+
+
+def add_text(dims: tuple[Dim, ...] = (4,), dtype: str = "f32", loc: str = "") -> bytes:
+    """``main(a, b) = a + b`` (or, for i1) as linalg."""
+    rank = len(dims)
+    tensor = _tensor(dims, dtype)
+    ids = ", ".join(f"d{i}" for i in range(rank))
+    dynamic = [i for i, d in enumerate(dims) if not isinstance(d, int)]
+    sizes = "".join(
+        f"  %c{i} = arith.constant {i} : index\n  %s{i} = tensor.dim %a, %c{i} : {tensor}\n"
+        for i in dynamic
+    )
+    return f"""
+#id = affine_map<({ids}) -> ({ids})>
+func.func @main(%a: {tensor}, %b: {tensor}) -> {tensor} {{
+{sizes}  %e = tensor.empty({", ".join(f"%s{i}" for i in dynamic)}) : {tensor}
+  %r = linalg.generic {{indexing_maps = [#id, #id, #id],
+      iterator_types = [{", ".join(['"parallel"'] * rank)}]}}
+      ins(%a, %b : {tensor}, {tensor}) outs(%e : {tensor}) {{
+  ^bb0(%x: {dtype}, %y: {dtype}, %z: {dtype}):
+    %s = {_ADD.get(dtype, "arith.addf")} %x, %y : {dtype} {loc}
+    linalg.yield %s : {dtype}
+  }} -> {tensor} {loc}
+  return %r : {tensor}
+}}
+""".encode()
+
+
+def signature(inputs: int, dims: tuple[Dim, ...], dtype: str, outputs: int = 1) -> Signature:
+    def arguments(names: str) -> tuple[Argument, ...]:
+        return tuple(Argument(name, DTYPES[dtype], dims) for name in names)
+
+    return Signature(arguments("abcd"[:inputs]), arguments("rstu"[:outputs]))
+
+
+@cache
+def add_artifact(dims: tuple[Dim, ...] = (4,), dtype: str = "f32") -> Artifact:
+    target = host_target()
+    manifest = make_manifest(target, signature(2, dims, dtype), graph_id="add")
+    return Artifact(compile_module(add_text(dims, dtype), target), manifest, (), b"module")
+
+
+def add_program(
+    dims: tuple[Dim, ...] = (4,), dtype: str = "f32", device: Device | None = None
+) -> Program:
+    return Program(add_artifact(dims, dtype), device or Device("local-sync"))
+
+
+def ramp(*shape: int, dtype: str = "f32") -> np.ndarray:
+    return np.arange(int(np.prod(shape, dtype=int))).reshape(shape).astype(DTYPES[dtype])

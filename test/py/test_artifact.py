@@ -1,0 +1,134 @@
+import random
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from modules import add_artifact, add_program, add_text, host_target, ramp
+
+from pyc_mlir import artifact
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.executable import Executable
+from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.runtime import Device, load
+
+DECISION = Decision(
+    Site("pyc-fuse", "add.1", "m.py:3"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "default"
+)
+
+
+def full_artifact():
+    return replace(add_artifact(), decisions=(DECISION, DECISION), module=bytes(range(256)))
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "add.vmfb"
+    artifact.write(full_artifact(), path)
+    back = artifact.read(path)
+    assert back == full_artifact()
+    assert artifact.to_bytes(back) == path.read_bytes()
+
+
+def test_bytes_are_deterministic_and_free_of_paths_and_times(tmp_path):
+    data = artifact.to_bytes(full_artifact())
+    assert data == artifact.to_bytes(full_artifact())
+    assert str(tmp_path.anchor + "home").encode() not in data and b"/work" not in data
+    (tmp_path / "x").write_bytes(data)
+    with zipfile.ZipFile(tmp_path / "x") as archive:
+        assert {i.date_time[0] for i in archive.infolist()} == {1980}
+        assert archive.testzip() is None
+
+
+def test_iree_run_module_runs_main_unchanged(tmp_path):
+    path = tmp_path / "add.vmfb"
+    artifact.write(full_artifact(), path)
+    tool = Path(sys.executable).with_name("iree-run-module")
+    run = subprocess.run(
+        [
+            *(tool, f"--module={path}", "--device=local-sync", "--function=main"),
+            *("--input=4xf32=1,2,3,4", "--input=4xf32=10,10,10,10"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "4xf32=11 12 13 14" in run.stdout
+
+
+def test_whole_file_loads_as_a_module():
+    Executable(artifact.to_bytes(full_artifact()), Device("local-sync"))
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "add.vmfb"
+    add_program().save(path)
+    np.testing.assert_array_equal(load(path)(ramp(4), ramp(4)), 2 * ramp(4))
+    again = tmp_path / "again.vmfb"
+    load(path, Device("local-sync")).save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_damaged_files_are_refused():
+    data = artifact.to_bytes(full_artifact())
+    rng = random.Random(0)
+    cases = [b"", b"PK", data[:100], data[:-1], data[: len(data) // 2], rng.randbytes(500)]
+    for _ in range(300):
+        at = rng.randrange(len(data))
+        cases.append(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
+    for case in cases:
+        try:
+            read = artifact.from_bytes(case)
+        except PycError as error:
+            assert error.code is ReasonCode.BAD_ARTIFACT
+        else:
+            # A bit that no reader looks at, such as a date: what was read is whole.
+            assert read == full_artifact()
+
+
+def test_plain_vmfb_is_not_an_artifact():
+    with pytest.raises(PycError, match=r"^x: .*one without pyc/decisions.jsonl"):
+        artifact.from_bytes(add_artifact().vmfb, "x")
+    with pytest.raises(PycError, match="no-such-file: expected a readable file"):
+        artifact.read("no-such-file")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema 1, got 2"),
+        ({"device": None}, "`device` of type str"),
+        ({"entries": {}}, "entry `main`"),
+        ({"signature": {"inputs": []}}, "inputs and outputs"),
+        (
+            {"signature": {"inputs": [{"name": "a", "dtype": "f7", "shape": []}], "outputs": []}},
+            "f7",
+        ),
+    ],
+)
+def test_malformed_manifests(change, message):
+    good = full_artifact()
+    bad = artifact.to_bytes(replace(good, manifest={**good.manifest, **change}))
+    with pytest.raises(PycError, match=message) as caught:
+        artifact.from_bytes(bad)
+    assert caught.value.code is ReasonCode.BAD_ARTIFACT
+
+
+def test_only_ireees_own_archive_can_be_extended():
+    flat = compile_module(add_text(), host_target(), ["--iree-vm-emit-polyglot-zip=false"])
+    with pytest.raises(PycError, match="ZIP archive"):
+        artifact.to_bytes(replace(add_artifact(), vmfb=flat))
+    with pytest.raises(PycError, match="read it first"):
+        artifact.to_bytes(replace(add_artifact(), vmfb=artifact.to_bytes(add_artifact())))
+
+
+def test_manifest_has_what_a_reader_needs():
+    manifest = add_artifact().manifest
+    assert manifest["schema"] == 1 and manifest["target"] == "cpu" and manifest["device"] == "local"
+    assert manifest["entries"] == {"main": {}}
+    assert manifest["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
+    assert "iree-base-runtime" in manifest["versions"]

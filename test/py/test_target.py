@@ -1,0 +1,62 @@
+from pathlib import Path
+
+import pytest
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target import TARGETS, V3_FEATURES, CpuInfo, Target, read_host_cpu
+
+AVX512 = CpuInfo(V3_FEATURES | {"avx512f", "sse2"}, cores=16, l2_bytes=2 << 20)
+
+
+def test_named_and_alias():
+    assert Target.named("cuda") is Target.named("cuda-sm_80")
+    assert "--iree-cuda-target=sm_89" in Target.named("cuda-sm_89").flags
+
+
+def test_unknown_target_lists_all():
+    with pytest.raises(PycError, match=r"got 'tpu'") as caught:
+        Target.named("tpu")
+    assert caught.value.code is ReasonCode.UNKNOWN_TARGET
+    assert all(name in str(caught.value) for name in TARGETS)
+
+
+def test_host_cpu_takes_what_the_machine_has():
+    host = Target.named("cpu").on(AVX512)
+    assert (host.vector_bytes, host.vector_registers, host.cores) == (64, 32, 16)
+    assert host.l2_bytes == 2 << 20
+    assert host.features == V3_FEATURES | {"avx512f"}
+
+
+def test_named_level_keeps_its_features():
+    level = Target.named("cpu-avx2").on(AVX512)
+    assert (level.vector_bytes, level.features, level.cores) == (32, V3_FEATURES, 16)
+
+
+def test_gpu_targets_ignore_the_host():
+    assert Target.named("vulkan").on(AVX512) is Target.named("vulkan")
+
+
+def test_vulkan_lacks_doubles():
+    assert Target.named("vulkan").lacks() == {"f64"}
+    assert not Target.named("cuda").lacks()
+
+
+def test_reads_linux_files(tmp_path: Path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor\t: 0\nflags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: fma avx2\n"
+    )
+    for number, (kind, level, size) in enumerate(
+        [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "3", "32M")]
+    ):
+        folder = tmp_path / "cpu0" / "cache" / f"index{number}"
+        folder.mkdir(parents=True)
+        for part, text in (("type", kind), ("level", level), ("size", size)):
+            (folder / part).write_text(f"{text}\n")
+    cpu = read_host_cpu(cpuinfo, tmp_path)
+    assert cpu == CpuInfo(frozenset({"fma", "avx2"}), 2, l1_bytes=48 << 10, l3_bytes=32 << 20)
+    assert cpu is not None and cpu.vector_bytes == 32
+
+
+def test_no_linux_files(tmp_path: Path):
+    assert read_host_cpu(tmp_path / "none", tmp_path) is None
