@@ -1,0 +1,89 @@
+"""Whatever a user hands to the compiler, as a module: which kind of program is this?
+
+Python functions are traced, `.onnx` files and ONNX protos are imported, `.mlir` files and texts
+are parsed. A module with pyc ops takes PyC's own pipeline; any other one that IREE's input stage
+accepts (linalg, StableHLO, ...) enters at IREE as it is.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.mlir_text import parse_mlir
+
+_PYC = b"pyc."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A pyc module, or (for programs that enter at IREE) the bytes of another one."""
+
+    module: ir.Module | None
+    foreign: bytes = b""
+    name: str = "module"
+
+
+def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:
+    """Read `source` into `context`.
+
+    Raises PycError: BAD_MODEL for what is none of the kinds, MISSING_DEPENDENCY for ONNX without
+    the package, and whatever the front ends raise.
+    """
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, ir.Module):
+        return Source(source)
+    if isinstance(source, str) and "\n" in source:
+        return _from_text(source, context)
+    if isinstance(source, (str, os.PathLike)):
+        return _from_file(Path(source), context)
+    if callable(source):
+        return Source(_traced(source, inputs, context), name=getattr(source, "__name__", "main"))
+    if isinstance(source, bytes) or hasattr(source, "SerializeToString"):
+        return Source(_onnx(source, context))
+    raise PycError(
+        ReasonCode.BAD_MODEL,
+        "source: expected a Python function, an .onnx or .mlir file, an ONNX model, MLIR text or "
+        f"a module, got {type(source).__name__}",
+    )
+
+
+def _from_file(path: Path, context: ir.Context) -> Source:
+    if not path.is_file():
+        raise PycError(ReasonCode.BAD_MODEL, f"{path}: expected a file, found none")
+    if path.suffix == ".onnx":
+        return Source(_onnx(path, context), name=path.stem)
+    data = path.read_bytes()
+    if _PYC in data:
+        return Source(parse_mlir(path, context), name=path.stem)
+    return Source(None, data, path.stem)
+
+
+def _from_text(text: str, context: ir.Context) -> Source:
+    if _PYC.decode() in text:
+        return Source(parse_mlir(text, context))
+    return Source(None, text.encode())
+
+
+def _traced(
+    function: Callable[..., Any], inputs: Sequence[Any] | None, context: ir.Context
+) -> ir.Module:
+    from pyc_mlir.frontends.trace import trace
+
+    return trace(function, *(inputs or ()), context=context)
+
+
+def _onnx(model: Any, context: ir.Context) -> ir.Module:
+    try:
+        from pyc_mlir.frontends.onnx_import import import_onnx
+    except ModuleNotFoundError as error:
+        raise PycError(
+            ReasonCode.MISSING_DEPENDENCY,
+            f"ONNX models: expected the package `{error.name}`, found none; "
+            "install it with `pip install pyc-mlir[onnx]`",
+        ) from None
+    return import_onnx(model, context=context)

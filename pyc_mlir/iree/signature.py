@@ -1,0 +1,72 @@
+"""The signature of a module that PyC did not make: what does its entry take and give?
+
+IREE's own parser reads the module (linalg, StableHLO, anything that its input stage accepts); the
+entry is the function `main`, or the only public one.
+"""
+
+import re
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.guards import Argument, Signature
+from pyc_mlir.iree.session import Session
+
+_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
+
+
+def read_signature(code: bytes) -> tuple[str, Signature]:
+    """The entry's name and signature.
+
+    Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
+    no entry can be told or its types are no tensors of PyC's element types.
+    """
+    with Session() as session:
+        session.parse(code)
+        functions = [op.operation for op in session.module.regions[0].blocks[0]]
+        public = {
+            _text(op, "sym_name"): op
+            for op in functions
+            if op.name in _FUNCTIONS and _is_public(op)
+        }
+        name = "main" if "main" in public or len(public) != 1 else next(iter(public))
+        if name not in public:
+            raise PycError(
+                ReasonCode.INVALID_IR,
+                f"module: expected a public function `main`, or a single one, got {sorted(public)}",
+            )
+        return name, _signature(str(public[name].attributes["function_type"]))
+
+
+_FUNCTIONS = ("func.func", "util.func")
+
+
+def _is_public(op: Any) -> bool:
+    visible = "sym_visibility" not in op.attributes
+    return (visible or _text(op, "sym_visibility") == "public") and len(op.regions[0].blocks) > 0
+
+
+def _text(op: Any, attribute: str) -> str:
+    return str(op.attributes[attribute]).strip('"')
+
+
+def _signature(function_type: str) -> Signature:
+    """From ``(tensor<?x4xf32>) -> (tensor<4xf32>)``."""
+    taken, _, given = function_type.partition("->")
+    return Signature(_arguments(taken, "arg"), _arguments(given, "result"))
+
+
+def _arguments(text: str, prefix: str) -> tuple[Argument, ...]:
+    parts = [p.strip() for p in text.strip().strip("()").split(",") if p.strip()]
+    return tuple(_argument(part, f"{prefix}{i}") for i, part in enumerate(parts))
+
+
+def _argument(text: str, name: str) -> Argument:
+    match = _TENSOR.match(text)
+    if match is None or match[2] not in DTYPES:
+        raise PycError(
+            ReasonCode.INVALID_IR,
+            f"{name}: expected a ranked tensor of {', '.join(DTYPES)}, got {text}",
+        )
+    sizes = [d for d in match[1].split("x") if d]
+    return Argument(name, DTYPES[match[2]], tuple(None if d == "?" else int(d) for d in sizes))

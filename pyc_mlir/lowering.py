@@ -1,0 +1,130 @@
+"""From a model to MLIR that IREE compiles: the front end and the pyc passes.
+
+`lower` gives the linalg module as bytecode together with all that the artifact says about it:
+signature, decisions, graph id, and where each op came from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.attributes import array_of
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.ids import OpIds
+from pyc_mlir.dialects.interpreter import entry_function
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.sources import Source, load_source
+from pyc_mlir.guards import Signature
+from pyc_mlir.iree.signature import read_signature
+from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest, Policy, Recipe
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.signatures import refined, shapes_text, signature_of
+
+HIGH_LEVEL = (
+    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,pyc-fuse"
+)
+TO_LINALG = "convert-pyc-to-linalg,canonicalize,cse"
+# Larger constants are left out of the module that an artifact carries for reading.
+_READABLE_ELEMENTS = 64
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile; see `compile` for the meaning of each."""
+
+    target: Target = field(default_factory=lambda: Target.named("cpu"))
+    contract: Contract = field(default_factory=Contract)
+    policy: Policy = field(default_factory=FirstIsBest)
+    recipe: Recipe | None = None
+    iree_flags: tuple[str, ...] = ()
+    dump_phases: Path | None = None
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as MLIR: what IREE compiles, what a person reads, and what was decided."""
+
+    code: bytes
+    entry: str
+    signature: Signature
+    graph_id: str
+    constants_bytes: int
+    decisions: tuple[Decision, ...]
+    locations: dict[str, str]
+    pyc_text: str
+    linalg_text: str
+
+
+def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+    """Run front end and pyc passes. Raises PycError."""
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return _foreign(loaded)
+        with loaded.module.context, ir.Location.unknown():
+            refine = None if callable(source) else inputs
+            return _lower_pyc(loaded.module, refine, options)
+
+
+def _foreign(source: Source) -> Lowered:
+    """A module that enters at IREE: nothing is known of it but its signature."""
+    entry, signature = read_signature(source.foreign)
+    text = source.foreign.decode(errors="replace")
+    return Lowered(source.foreign, entry, signature, "", 0, (), {}, "", text)
+
+
+def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+    choices = Choices(options.policy, options.recipe)
+    function = entry_function(module)
+    entry = ir.StringAttr(function.attributes["sym_name"]).value
+    given = signature_of(function)
+    if inputs is not None:
+        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
+        given = refined(given, signature_of(function))
+    run_pipeline(module, HIGH_LEVEL, choices)
+    function = entry_function(module)
+    ids = OpIds(function)
+    locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
+    pyc_text = module.operation.get_asm(
+        large_elements_limit=_READABLE_ELEMENTS, large_resource_limit=_READABLE_ELEMENTS
+    )
+    constants = constant_bytes(module)
+    signature = refined(given, signature_of(function))
+    run_pipeline(module, TO_LINALG, choices)
+    _drop_argument_attributes(module)
+    decisions = tuple(choices.log)
+    code, text = bytecode(module), str(module)
+    return Lowered(
+        code, entry, signature, ids.graph_id, constants, decisions, locations, pyc_text, text
+    )
+
+
+def bytecode(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode."""
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _drop_argument_attributes(module: ir.Module) -> None:
+    """Take `pyc.*` attributes off arguments and results: IREE knows no such dialect there."""
+    for function in functions_of(module):
+        for name in ("arg_attrs", "res_attrs"):
+            if name in function.attributes:
+                del function.attributes[name]
+
+
+def constant_bytes(module: ir.Module) -> int:
+    """Bytes of all constants of a pyc module."""
+    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
+    return sum(array_of(op.attributes["value"]).nbytes for op in ops if op.name == "pyc.constant")
+
+
+def _readable(location: ir.Location) -> str:
+    """A location for people: ``loc(...)`` without its wrapper."""
+    return str(location).removeprefix("loc(").removesuffix(")")
