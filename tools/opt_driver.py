@@ -215,7 +215,7 @@ class _Part:
                 report = self._run_steps(module, steps)
             except PycError as error:
                 if not any(d.kind == "error" for d in self.reported):
-                    self._report(_located(error))
+                    self._report(_located(error, self.driver.name))
                 self._write_reproducer()
                 return False
             finally:
@@ -301,12 +301,16 @@ class _Part:
         self.seconds[name] = time.perf_counter() - start
 
 
-def _located(error: PycError) -> Diagnostic:
-    """A pass's refusal; passes start the message with the op's location where there is one."""
+def _located(error: PycError, name: str) -> Diagnostic:
+    """A pass's refusal; passes start the message with the op's location where there is one.
+
+    MLIR calls text without a file name "-"; for people that is `name`.
+    """
     match = _LOCATED.match(error.message)
     if match is None:
         return Diagnostic("error", str(error))
-    position = Position(match["file"], int(match["line"]), int(match["column"]))
+    file = name if match["file"] == "-" else match["file"]
+    position = Position(file, int(match["line"]), int(match["column"]))
     return Diagnostic("error", f"{match['rest']} [{error.code.name}]", position)
 
 

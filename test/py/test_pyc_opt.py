@@ -1,0 +1,479 @@
+"""pyc-opt and the pass manager: what steps run, what is refused, what a crash leaves behind."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import opt_harness
+import pytest
+from conftest import FULL
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.pipelines import registry
+from pyc_mlir.pipelines.choices import Alternative, Choices, Recipe, Site, read_log
+from pyc_mlir.pipelines.diagnostics import Diagnostic, Position, expectations, verify
+from pyc_mlir.pipelines.native_names import MODULE_PIPELINES, NATIVE_PASSES, UNPRINTED_OPTIONS
+from pyc_mlir.pipelines.native_passes import describe, refusal
+from pyc_mlir.pipelines.pass_base import option
+from pyc_mlir.pipelines.pass_manager import BrokenInvariant, resolve, run_pipeline
+from pyc_mlir.pipelines.pipeline_text import PipelineError, parse_flags, parse_pipeline
+from pyc_mlir.pipelines.registry import PASSES
+from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
+
+RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
+
+
+@PASSES.register
+@dataclass(frozen=True)
+class Rename:
+    """Rename every function."""
+
+    name: ClassVar[str] = "test-rename"
+    to: str = option("g", "the new name")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        names = [Alternative(self.to), Alternative("other")]
+        for op in module.body.operations:
+            chosen = choices.choose(Site(self.name, "f0"), names)
+            op.attributes["sym_name"] = ir.StringAttr.get(chosen.name)
+        return {"renamed": len(list(module.body.operations))}
+
+
+@PASSES.register
+@dataclass(frozen=True)
+class Break:
+    """Misbehave."""
+
+    name: ClassVar[str] = "test-break"
+    how: str = option("refuse", "refuse, raise or invalid")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        if self.how == "refuse":
+            location = module.body.operations[0].location
+            raise PycError(ReasonCode.UNSUPPORTED_OP, f"{location}: func.func is not liked here")
+        if self.how == "raise":
+            raise KeyError("a bug")
+        attributes = module.body.operations[0].attributes
+        attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get([], []))
+        return {}
+
+
+@pytest.fixture
+def module() -> Iterator[ir.Module]:
+    with new_context():
+        yield ir.Module.parse(RETURNS)
+
+
+def names_of(text: str, one_by_one: bool = False) -> list[str]:
+    return [str(s) for s in resolve(parse_pipeline(text), new_context(), one_by_one)]
+
+
+def test_consecutive_native_passes_are_one_step() -> None:
+    text = "cse,func.func(canonicalize,cse),test-rename{to=h},test-rename,symbol-dce"
+    assert names_of(text) == [
+        "builtin.module(cse,func.func(canonicalize,cse))",
+        "test-rename{to=h}",
+        "test-rename",
+        "builtin.module(symbol-dce)",
+    ]
+
+
+def test_one_by_one_every_pass_is_a_step() -> None:
+    assert names_of("cse,func.func(canonicalize,any(cse))", one_by_one=True) == [
+        "builtin.module(cse)",
+        "builtin.module(func.func(canonicalize))",
+        "builtin.module(func.func(any(cse)))",
+    ]
+
+
+def test_report(module: ir.Module) -> None:
+    ticks = iter(range(100))
+    choices = Choices()
+    report = run_pipeline(
+        module,
+        "cse,test-rename{to=h},canonicalize,test-rename",
+        choices,
+        clock=lambda: float(next(ticks)),
+    )
+    assert [s.name for s in report.steps] == ["cse", "test-rename", "canonicalize", "test-rename"]
+    assert report.seconds == 4.0
+    assert report.statistics == {"test-rename": {"renamed": 2}}
+    assert [d.chosen for d in choices.log] == ["h", "g"]
+    assert "@g" in str(module)
+
+
+def test_nothing_runs_when_a_later_name_is_wrong(module: ir.Module) -> None:
+    with pytest.raises(PipelineError, match="did you mean 'test-rename'"):
+        run_pipeline(module, "test-rename,test-renaem")
+    assert "@f" in str(module)
+
+
+def test_flags_nest_where_the_pass_belongs() -> None:
+    pipeline = parse_flags((("affine-loop-unroll", ""), ("affine-loop-tile", ""), ("cse", "")))
+    (step,) = resolve(pipeline, new_context())
+    assert str(step) == (
+        "builtin.module(func.func(affine-loop-unroll),func.func(affine-loop-tile),cse)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "message"),
+    [
+        ("func.func(test-rename)", 10, "runs on builtin.module, not inside 'func.func'"),
+        ("builtin.module(builtin.module(test-rename))", 30, "runs on builtin.module"),
+        ("any(test-rename)", 4, "runs on builtin.module, not inside 'any'"),
+        ("cse(canonicalize)", 0, "options go in braces"),
+        ("func.func", 0, "write func.func(...)"),
+        ("canonicalize{disable-pattern=x}", 13, "did you mean 'disable-patterns'?"),
+        ("canonicalize{region-simplify=x}", 29, "(the default is normal), got 'x'"),
+        ("canonicalize{top-down=7}", 22, "expected true or false"),
+        ("sparsifier{vll=3}", 11, "did you mean 'vl'?"),
+        ("func.func(convert-math-to-libm)", 10, "write builtin.module(convert-math-to-libm)"),
+        ("inline{op-pipelines=func.func(nope)}", 20, "option 'op-pipelines'"),
+        ("inline{op-pipelines=func.func(sparsifier)}", 20, "cannot be an option"),
+    ],
+)
+def test_refused_before_anything_runs(text: str, column: int, message: str) -> None:
+    with pytest.raises(PipelineError) as info:
+        names_of(text)
+    assert message in info.value.summary
+    assert info.value.column == column
+
+
+def test_a_pass_that_refuses(module: ir.Module) -> None:
+    with pytest.raises(PycError) as info:
+        run_pipeline(module, "test-break")
+    assert info.value.code is ReasonCode.UNSUPPORTED_OP
+
+
+def test_a_native_pass_that_fails(module: ir.Module) -> None:
+    pipeline = "one-shot-bufferize{function-boundary-type-conversion=infer-layout-map}"
+    source = (
+        "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n"
+        '  %0 = "pyc.neg"(%x) : (tensor<4xf32>) -> tensor<4xf32>\n'
+        "  return %0 : tensor<4xf32>\n}"
+    )
+    bad = ir.Module.parse(source, module.context)
+    with pytest.raises(PycError, match="op was not bufferized") as info:
+        run_pipeline(bad, pipeline)
+    assert info.value.code is ReasonCode.PASS_FAILED
+
+
+def test_a_pass_that_leaves_an_invalid_module(module: ir.Module) -> None:
+    with pytest.raises(BrokenInvariant, match="test-break left an invalid module"):
+        run_pipeline(module, "test-break{how=invalid}")
+
+
+def test_verify_each_can_be_switched_off(module: ir.Module) -> None:
+    run_pipeline(module, "test-break{how=invalid}", verify_each=False)
+
+
+# --- the registry
+
+
+def test_a_missing_built_in_module_is_an_unknown_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.BUILT_IN, "test-absent", ("pyc_mlir.pipelines.absent", "Absent"))
+    assert "test-absent" not in PASSES
+    assert "test-absent" not in list(PASSES)
+    with pytest.raises(PipelineError, match="unknown pass 'test-absent'"):
+        names_of("test-absent")
+
+
+class FakeEntryPoint:
+    value = "third_party:Pass"
+
+    def __init__(self, name: str, loaded: object) -> None:
+        self.name = name
+        self.loaded = loaded
+
+    def load(self) -> object:
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [FakeEntryPoint("their-rename", Rename), FakeEntryPoint("broken", OSError("gone"))]
+    monkeypatch.setattr(PASSES, "_entry_points", {p.name: p for p in points})
+    assert PASSES["their-rename"] is Rename
+    assert "their-rename" in list(PASSES)
+    with pytest.raises(PycError, match=r"third_party:Pass: it does not import \(OSError: gone"):
+        PASSES["broken"]
+
+
+def test_names_are_taken_once() -> None:
+    assert PASSES.register(Rename) is Rename
+    clash = type("Clash", (), {"name": "test-rename"})
+    with pytest.raises(PycError, match="is taken"):
+        PASSES.register(clash)
+
+
+# --- the table of native passes
+
+
+def test_the_wheel_knows_every_listed_pass_and_option() -> None:
+    context = new_context()
+    for name in NATIVE_PASSES:
+        assert describe(name, context) is not None, name
+    for name, options in UNPRINTED_OPTIONS.items():
+        described = describe(name, context)
+        assert described is not None
+        assert set(options) <= set(described.options)
+    assert set(UNPRINTED_OPTIONS) | MODULE_PIPELINES <= NATIVE_PASSES
+
+
+@pytest.mark.parametrize(
+    ("name", "anchor", "some_option"),
+    [
+        ("canonicalize", "any", ("max-iterations", "10")),
+        ("affine-loop-tile", "func.func", ("tile-sizes", "")),
+        ("affine-loop-unroll", "func.func", ("unroll-factor", "4")),
+        ("one-shot-bufferize", "builtin.module", ("buffer-alignment", "64")),
+        ("convert-gpu-to-nvvm", "gpu.module", ("index-bitwidth", "0")),
+        ("sparsifier", "builtin.module", ("vl", "")),
+    ],
+)
+def test_described(name: str, anchor: str, some_option: tuple[str, str]) -> None:
+    described = describe(name, new_context())
+    assert described is not None
+    assert described.anchor == anchor
+    assert some_option in described.options.items()
+
+
+@pytest.mark.skipif(not FULL, reason="reads 200 MB: part of `make test-full`")
+def test_the_table_names_every_pass_of_the_wheel() -> None:
+    import torch_mlir
+
+    folder = Path(torch_mlir.__path__[0]) / "_mlir_libs"
+    data = (folder / "libTorchMLIRAggregateCAPI.so").read_bytes()
+    words = {m.decode() for m in re.findall(rb"([a-z][a-z0-9-]{1,60})(?=\0)", data)}
+    words = {w[i:] for w in words for i in range(len(w) - 1) if w[i].isalpha()}
+    words -= MODULE_PIPELINES
+    context = new_context()
+    unknown = "does not refer to a registered pass"
+    found = set()
+    for word in words:
+        problem = refusal(f"any({word})", context)
+        if problem is None or unknown not in problem.text:
+            found.add(word)
+    assert found | MODULE_PIPELINES == NATIVE_PASSES
+
+
+# --- diagnostics
+
+
+def test_expectations_point_where_they_say() -> None:
+    text = textwrap.dedent("""\
+        // expected-error @below {{one}}
+        // expected-note @below {{two}}
+        op
+        // expected-warning @above {{three}}
+        op // expected-remark {{four}}
+        // expected-error-re @-1 {{fi{{v.}}}}
+        // expected-error @unknown {{six}}
+        """)
+    found = [(e.kind, e.text, e.line) for e in expectations(text, "f", 10)]
+    assert found == [
+        ("error", "one", 13),
+        ("note", "two", 13),
+        ("warning", "three", 13),
+        ("remark", "four", 15),
+        ("error", "fi{{v.}}", 15),
+        ("error", "six", None),
+    ]
+
+
+def test_verify_reports_both_sides() -> None:
+    expected = expectations("x // expected-error {{wanted}}\ny", "f")
+    other = Diagnostic("error", "other", Position("f", 2, 1))
+    problems = [p.message for p in verify(expected, [other])]
+    assert problems == ["unexpected error: other", 'expected error "wanted" was not produced']
+    assert len(verify(expected, [other], only_expected=True)) == 1
+    wanted = Diagnostic("error", "is wanted", Position("f", 1, 5))
+    assert verify(expected, [wanted]) == []
+
+
+# --- the driver, in process
+
+
+def test_refusals_of_passes_are_located() -> None:
+    result = opt_harness.run_opt(["--test-break"], RETURNS.encode())
+    assert result.status == 1
+    assert result.out == ""
+    assert result.err == (
+        "<stdin>:1:1: error: func.func is not liked here [UNSUPPORTED_OP]\n"
+        "func.func @f(%x: f32) -> f32 {\n^\n"
+    )
+
+
+def test_bugs_leave_the_driver() -> None:
+    with pytest.raises(KeyError):
+        opt_harness.run_opt(["--test-break=how=raise"], RETURNS.encode())
+
+
+def test_log_and_recipe(tmp_path: Path) -> None:
+    log, again = tmp_path / "log.jsonl", tmp_path / "again.jsonl"
+    first = opt_harness.run_opt(["--test-rename=to=h", f"--pyc-log={log}"], RETURNS.encode())
+    assert [json.loads(line)["chosen"] for line in log.read_text().splitlines()] == ["h"]
+    recipe = Recipe.from_log(read_log(log))
+    assert recipe.choices == {"test-rename:f0": "h"}
+    log.write_text(log.read_text().replace('"chosen": "h"', '"chosen": "other"'))
+    flags = [f"--pyc-recipe={log}", f"--pyc-log={again}"]
+    second = opt_harness.run_opt(["--test-rename=to=h", *flags], RETURNS.encode())
+    assert "@h" in first.out
+    assert "@other" in second.out
+    assert [d.decided_by for d in read_log(again)] == ["recipe"]
+
+
+def test_a_recipe_that_does_not_fit(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    opt_harness.run_opt(["--test-rename=to=h", f"--pyc-log={log}"], RETURNS.encode())
+    result = opt_harness.run_opt(["--test-rename", f"--pyc-recipe={log}"], RETURNS.encode())
+    assert result.status == 1
+    assert "RECIPE_MISMATCH" in result.err
+
+
+@pytest.mark.parametrize(("pattern", "shown"), [("rename", 1), ("fuse", 0)])
+def test_remarks(pattern: str, shown: int) -> None:
+    flags = ["--test-rename", f"--remarks-filter={pattern}"]
+    result = opt_harness.run_opt(flags, RETURNS.encode())
+    assert result.err.count("remark: [test-rename:f0] chose g over other (default)") == shown
+
+
+def test_split_parts_run_one_by_one() -> None:
+    good, bad = RETURNS, "func.func @f() {\n"
+    result = opt_harness.run_opt(
+        ["--split-input-file", "--test-rename"],
+        f"{good}// -----\n{bad}// -----\n{good}".encode(),
+    )
+    assert result.status == 1
+    assert result.out.count("func.func @g") == 2
+    assert result.out.count("// -----") == 1
+    assert "<stdin>:5:" in result.err or "<stdin>:6:" in result.err
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "message"),
+    [
+        (b"func.func @f() {\n  \xff\n}", "2:3", "expected UTF-8 text, got the byte 0xff"),
+        (b'"a"() {x = ' + b"[" * 600, "1:", "at most 500 nested brackets"),
+        (b"func.func @f() { return", "1:", "expected"),
+        (b"ML\xefR\x00garbage", "0:0", ""),
+        (b"  %0 = pyc.add %a, %b : f32", "1:", "has no custom syntax"),
+    ],
+)
+def test_malformed_input_is_located(data: bytes, place: str, message: str) -> None:
+    result = opt_harness.run_opt([], data)
+    assert result.status == 1
+    assert re.search(rf"^<stdin>:{place}\d*(:\d+)?: error: .*{message}", result.err, re.M)
+
+
+def test_brackets_in_strings_and_comments_do_not_nest() -> None:
+    text = "// " + "(" * 900 + '\nmodule attributes {test.a = "' + "[" * 900 + '"} {}\n'
+    assert opt_harness.run_opt([], text.encode()).status == 0
+
+
+def test_files_keep_their_name_in_locations(tmp_path: Path) -> None:
+    path = tmp_path / "named.mlir"
+    path.write_text(RETURNS)
+    assert f'loc("{path}":1:1)' in opt_harness.run_opt([str(path), "--mlir-print-debuginfo"]).out
+
+
+# --- reproducers
+
+
+@pytest.mark.parametrize("pipeline", ["builtin.module(cse)", 'builtin.module(a{x="q\\\\" y=\t})'])
+@pytest.mark.parametrize("verify_each", [True, False])
+def test_reproducers_round_trip(pipeline: str, verify_each: bool) -> None:
+    wanted = Reproducer(pipeline, verify_each)
+    text = write_reproducer(RETURNS, wanted, "pyc-opt 'a\nb'")
+    assert read_reproducer(text) == wanted
+    assert opt_harness.run_opt([], text.encode()).status == 0
+
+
+def test_no_reproducer() -> None:
+    assert read_reproducer(RETURNS) is None
+
+
+# --- the process
+
+_CRASHING = """
+import os, signal, sys
+from dataclasses import dataclass
+from pyc_mlir.pipelines.registry import PASSES
+from pyc_mlir.tools.pyc_opt import main
+
+@PASSES.register
+@dataclass(frozen=True)
+class Crash:
+    '''End the process.'''
+    name = "test-crash"
+    def run(self, module, choices):
+        {body}
+
+sys.exit(main())
+"""
+
+
+def run_tool(body: str, *arguments: str, data: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _CRASHING.replace("{body}", body), *arguments]
+    return subprocess.run(command, input=data, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "native code ended the process (SIGSEGV)"),
+        ("os._exit(0)", "an unexpected error"),
+        ("raise KeyError('a bug')", "KeyError: 'a bug'"),
+    ],
+)
+def test_crashes_leave_a_reproducer(body: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "crash.mlir"
+    flag = f"--mlir-pass-pipeline-crash-reproducer={path}"
+    data = f"{RETURNS}// -----\n{RETURNS.replace('@f', '@second')}"
+    flags = ("--cse", "--test-crash", "--split-input-file", flag)
+    ended = run_tool(body, *flags, data=data)
+    assert ended.returncode == 2, ended.stderr
+    assert reason in ended.stderr
+    assert f"reproducer generated at `{path}`" in ended.stderr
+    stored = read_reproducer(path.read_text())
+    assert stored == Reproducer("builtin.module(cse,test-crash)")
+    assert "@f" in path.read_text()
+    assert "@second" not in path.read_text()
+    again = run_tool("return {}", str(path), "--run-reproducer")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def test_a_crash_without_a_path_names_a_temporary_file() -> None:
+    ended = run_tool("os.abort()", "--test-crash", data=RETURNS)
+    assert ended.returncode == 2
+    named = re.search(r"reproducer generated at `(.*)`", ended.stderr)
+    assert named is not None
+    path = Path(named[1])
+    assert "@f" in path.read_text()
+    path.unlink()
+
+
+def test_the_output_file_is_written_only_on_success(tmp_path: Path) -> None:
+    out = tmp_path / "out.mlir"
+    assert run_tool("return {}", "-o", str(out), data="func.func @f() {").returncode == 1
+    assert not out.exists()
+    assert run_tool("return {}", "-o", str(out), data=RETURNS).returncode == 0
+    assert "@f" in out.read_text()
+
+
+def test_a_small_run_imports_little() -> None:
+    body = "import sys; print(*sorted(sys.modules), file=sys.stderr); return {}"
+    imported = set(run_tool(body, "--test-crash", data=RETURNS).stderr.split())
+    assert "pyc_mlir.dialects.pyc" in imported
+    heavy = {"torch_mlir.dialects.linalg", "iree", "torch", "argparse", "importlib.metadata"}
+    assert not heavy & imported
