@@ -1,0 +1,64 @@
+"""`.mlir` text as a module: the pyc dialect, linalg, or anything else that upstream MLIR reads.
+
+Errors show the line with a caret under the place, and files keep their names in locations, both
+as in `pyc-opt`. Bytecode is refused: damaged bytecode would end the process.
+"""
+
+from pathlib import Path
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import load
+from pyc_mlir.pipelines.diagnostics import Diagnostic, render
+from pyc_mlir.pipelines.module_text import ModuleText, decode, parse_module
+
+_BYTECODE = b"ML\xefR"
+
+
+def parse_mlir(source: str | Path, context: ir.Context) -> ir.Module:
+    """Parse and verify a file (a Path, or a string ending in ``.mlir``) or a text.
+
+    Raises PycError: BAD_MODEL for a file that cannot be read or holds bytecode, INVALID_IR with
+    file, line, column and a caret for text that does not parse or verify or is nested too deep.
+    """
+    load(context)
+    path = _path(source)
+    if path is None:
+        text = ModuleText(str(source), "<text>")
+    else:
+        text = ModuleText(_read(path), str(path), path=str(path))
+    reported: list[Diagnostic] = []
+    module = parse_module(text, context, reported.append)
+    if not isinstance(module, ir.Module):
+        raise _invalid(text, reported)
+    return module
+
+
+def _path(source: str | Path) -> Path | None:
+    if isinstance(source, Path):
+        return source
+    return Path(source) if source.endswith(".mlir") and "\n" not in source else None
+
+
+def _read(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PycError(
+            ReasonCode.BAD_MODEL, f"{path}: expected a readable file: {error.strerror}"
+        ) from None
+    if data.startswith(_BYTECODE):
+        raise PycError(
+            ReasonCode.BAD_MODEL,
+            f"{path}: expected text, got MLIR bytecode; convert it with `pyc-opt`",
+        )
+    text = decode(data, str(path))
+    if isinstance(text, Diagnostic):
+        raise _invalid(ModuleText("", str(path)), [text])
+    return text
+
+
+def _invalid(source: ModuleText, reported: list[Diagnostic]) -> PycError:
+    sources = {source.name: source.text.splitlines()}
+    shown = "".join(render(item, sources) for item in reported)
+    return PycError(ReasonCode.INVALID_IR, shown.rstrip("\n"))

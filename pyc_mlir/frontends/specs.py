@@ -1,0 +1,124 @@
+"""What a traced function's arguments look like: an element type and a shape with named dimensions.
+
+Three ways to say the same, for signatures and for calls:
+
+    TensorSpec("f32", "batch", 784)             # as an argument of `trace`
+    x: Tensor["f32", "batch", 784]              # as an annotation
+    spec(np.float32, ("batch", 784))            # from numpy's own words
+
+A string names a dynamic dimension (equal names must agree at run time), None leaves one unnamed.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+
+Entry = int | str | None
+
+
+def supported_dtype(dtype: Any, where: str) -> np.dtype:
+    """The numpy dtype behind an MLIR name ("f32"), a dtype or a scalar type.
+
+    Raises PycError (UNSUPPORTED_DTYPE) for types that PyC does not have.
+    """
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return DTYPES[dtype]
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or dtype_name(found) not in DTYPES:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_DTYPE,
+            f"{where}: expected an element type in {', '.join(DTYPES)}, got {dtype!r}; "
+            "convert it with `.astype`",
+        )
+    return found
+
+
+class TensorSpec:
+    """The type of an argument: ``TensorSpec("f32", "batch", 784)``. Immutable and hashable."""
+
+    __slots__ = ("dims", "dtype")
+
+    def __init__(self, dtype: Any, *dims: Entry) -> None:
+        for dim in dims:
+            named = dim is None or (isinstance(dim, str) and dim.isidentifier())
+            sized = isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) and dim >= 0
+            if not (named or sized):
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"TensorSpec: expected dimensions that are sizes >= 0, names or None, "
+                    f"got {dim!r}",
+                )
+        self.dtype = supported_dtype(dtype, "TensorSpec")
+        self.dims: tuple[Entry, ...] = tuple(map(_entry, dims))
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor type, named and unnamed dynamic dimensions as None."""
+        return TensorType(tuple(d if isinstance(d, int) else None for d in self.dims), self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, TensorSpec)
+        return same and (self.dtype, self.dims) == (other.dtype, other.dims)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.dims))
+
+    def __repr__(self) -> str:
+        parts = [repr(dtype_name(self.dtype)), *map(repr, self.dims)]
+        return f"TensorSpec({', '.join(parts)})"
+
+
+def _entry(dim: Entry | np.integer) -> Entry:
+    return int(dim) if isinstance(dim, np.integer) else dim
+
+
+class Tensor(Any):
+    """Annotation of an array argument: ``Tensor["f32", "batch", 784]`` is a TensorSpec.
+
+    Where a linter takes the names for Python's, write ``Annotated[np.ndarray, TensorSpec(...)]``.
+    """
+
+    def __class_getitem__(cls, items: Any) -> TensorSpec:
+        return TensorSpec(*(items if isinstance(items, tuple) else (items,)))
+
+
+def spec(dtype: Any, shape: Sequence[Entry] = ()) -> TensorSpec:
+    """``spec(np.float32, ("batch", 784))``: a TensorSpec from a dtype and a shape."""
+    return TensorSpec(dtype, *shape)
+
+
+def spec_of(array: Any) -> TensorSpec:
+    """The spec of an example: anything with `dtype` and `shape`."""
+    return TensorSpec(array.dtype, *array.shape)
+
+
+def is_array(value: Any) -> bool:
+    """True for numpy arrays, numpy scalars and device arrays: whatever has a dtype and a shape."""
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, type)
+
+
+def annotated_specs(function: Callable[..., Any]) -> dict[str, TensorSpec]:
+    """The specs that a function's annotations give, by parameter name."""
+    try:
+        hints = inspect.get_annotations(function, eval_str=True)
+    except NameError as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{function.__qualname__}: expected annotations that can be evaluated, got {error}; "
+            "define the name at module level, or pass the specs to `trace`",
+        ) from error
+    found = {}
+    for name, hint in hints.items():
+        options = (hint, *getattr(hint, "__metadata__", ()))
+        specs = [o for o in options if isinstance(o, TensorSpec)]
+        if specs and name != "return":
+            found[name] = specs[0]
+    return found

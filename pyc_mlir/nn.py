@@ -1,0 +1,240 @@
+"""What neural networks need and numpy lacks: on traced arrays they record one op of the dialect,
+on numpy arrays they compute its reference at once.
+
+    from pyc_mlir import nn
+    y = nn.attention(q, k, v, is_causal=True)
+
+Operands of mixed element types are promoted as numpy does; Python numbers are weak. Equations and
+shapes stand with the ops in `dialects/ops`. All raise VerificationError (a PycError) for operands
+that do not fit.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.builder import NumpyBuilder
+from pyc_mlir.dialects.types import BOOL, I64
+from pyc_mlir.frontends.dims import Dim
+from pyc_mlir.frontends.numpy_movement import as_shape
+from pyc_mlir.frontends.numpy_protocol import result_dtype
+from pyc_mlir.frontends.source import untraceable
+from pyc_mlir.frontends.specs import supported_dtype
+from pyc_mlir.frontends.traced_array import TracedArray
+from pyc_mlir.frontends.tracer import Tracer, active
+
+Array = Any
+Pair = int | Sequence[int]
+
+
+class _Eager(NumpyBuilder):
+    """Computes at once; shares `lift` with the tracer."""
+
+    def lift(self, operand: Any, dtype: np.dtype) -> np.ndarray:
+        """The operand as an array of `dtype`."""
+        return np.asarray(operand).astype(dtype, copy=False)
+
+
+def _builder(*operands: Any) -> Tracer | _Eager:
+    return next((x.tracer for x in operands if isinstance(x, TracedArray)), _Eager())
+
+
+def _beside(x: Any, other: Any) -> Any:
+    """x as a traced array if `other` is one."""
+    b = _builder(x, other)
+    return b.lift(x, result_dtype(x)) if isinstance(b, Tracer) else x
+
+
+def _record(op: str, *operands: Any, **params: Any) -> Array:
+    """One op on operands promoted to their common element type."""
+    b, dtype = _builder(*operands), result_dtype(*operands)
+    return getattr(b, op)(*(b.lift(x, dtype) for x in operands), **params)
+
+
+def relu(x: Array) -> Array:
+    """max(x, 0)."""
+    return _record("relu", x)
+
+
+def gelu(x: Array, approximate: str = "none") -> Array:
+    """x/2 * (1 + erf(x/sqrt 2)); approximate="tanh" uses the tanh formula."""
+    return _record("gelu", x, approximate=approximate)
+
+
+def silu(x: Array) -> Array:
+    """x * sigmoid(x)."""
+    return _record("silu", x)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    return _record("sigmoid", x)
+
+
+def erf(x: Array) -> Array:
+    """The error function."""
+    return _record("erf", x)
+
+
+def rsqrt(x: Array) -> Array:
+    """1 / sqrt(x)."""
+    return _record("rsqrt", x)
+
+
+def softmax(x: Array, axis: int = -1) -> Array:
+    """exp(x - max(x)) / sum(exp(x - max(x))) along `axis`."""
+    return _record("softmax", x, axis=axis)
+
+
+def log_softmax(x: Array, axis: int = -1) -> Array:
+    """log(softmax(x)) along `axis`."""
+    return _record("log_softmax", x, axis=axis)
+
+
+def layernorm(
+    x: Array, scale: Array, bias: Array, *, axis: int = -1, epsilon: float = 1e-5
+) -> Array:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias over the dimensions from `axis` on."""
+    return _record("layernorm", x, scale, bias, axis=axis, epsilon=epsilon)
+
+
+def rmsnorm(x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5) -> Array:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the dimensions from `axis` on."""
+    return _record("rmsnorm", x, scale, axis=axis, epsilon=epsilon)
+
+
+def batchnorm(
+    x: Array,
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    axis: int = 1,
+    epsilon: float = 1e-5,
+) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, vectors along `axis`."""
+    return _record("batchnorm", x, scale, bias, mean, variance, axis=axis, epsilon=epsilon)
+
+
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+) -> Array:
+    """softmax(query @ key^T * scale + mask) @ value; `scale` is 1/sqrt(depth) by default.
+
+    [..., s, d], [..., t, d], [..., t, e] -> [..., s, e]. A boolean mask keeps where true. Raises
+    PycError (UNTRACEABLE) when the depth is dynamic and no scale is given.
+    """
+    if scale is None:
+        depth = query.shape[-1]
+        if isinstance(depth, Dim):
+            raise untraceable("nn.attention: the depth is not known while tracing", "give `scale`")
+        scale = 1 / math.sqrt(depth)
+    b, dtype = _builder(query, key, value, mask), result_dtype(query, key, value)
+    operands = [b.lift(x, dtype) for x in (query, key, value)]
+    if mask is not None:
+        operands.append(b.lift(mask, BOOL if result_dtype(mask) == BOOL else dtype))
+    return b.attention(*operands, scale=float(scale), is_causal=is_causal)
+
+
+def conv2d(
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    strides: Pair = 1,
+    pads: Pair = 0,
+    dilations: Pair = 1,
+    groups: int = 1,
+    layout: str = "NCHW",
+) -> Array:
+    """2-d convolution; NCHW: weight [f, c/groups, kh, kw], NHWC: weight [kh, kw, c/groups, f].
+
+    `pads` is a number, (vertical, horizontal) or (top, left, bottom, right); `bias` is [f].
+    """
+    window = {"strides": _pair(strides), "pads": _pads(pads), "dilations": _pair(dilations)}
+    out = _record("conv2d", x, weight, groups=groups, layout=layout, **window)
+    if bias is None:
+        return out
+    return out + (np.reshape(bias, (-1, 1, 1)) if layout == "NCHW" else bias)
+
+
+def max_pool2d(
+    x: Array,
+    kernel: Pair,
+    strides: Pair | None = None,
+    *,
+    pads: Pair = 0,
+    dilations: Pair = 1,
+    layout: str = "NCHW",
+) -> Array:
+    """The maximum of each window; `strides` is `kernel` by default, padding never wins."""
+    window = {"pads": _pads(pads), "dilations": _pair(dilations), "layout": layout}
+    steps = _pair(kernel if strides is None else strides)
+    return _record("max_pool2d", x, kernel=_pair(kernel), strides=steps, **window)
+
+
+def avg_pool2d(
+    x: Array,
+    kernel: Pair,
+    strides: Pair | None = None,
+    *,
+    pads: Pair = 0,
+    count_include_pad: bool = False,
+    layout: str = "NCHW",
+) -> Array:
+    """The mean of each window; `strides` is `kernel` by default."""
+    window = {"pads": _pads(pads), "count_include_pad": count_include_pad, "layout": layout}
+    steps = _pair(kernel if strides is None else strides)
+    return _record("avg_pool2d", x, kernel=_pair(kernel), strides=steps, **window)
+
+
+def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:
+    """out[..., i, ...] = i along `axis`. While tracing, `shape` may hold dynamic dimensions."""
+    wanted, element = as_shape(shape), supported_dtype(dtype, "nn.iota")
+    b = active.get() or _Eager()
+    dynamic = any(isinstance(d, Dim) for d in wanted)
+    like = (b.like(wanted),) if dynamic and isinstance(b, Tracer) else ()
+    sizes = tuple(-1 if isinstance(d, Dim) else d for d in wanted)
+    return b.iota(*like, shape=sizes, axis=axis, dtype=element)
+
+
+def take(x: Array, indices: Array, axis: int = 0) -> Array:
+    """The entries of x at `indices` along `axis`: numpy's take, and ``x[indices]`` for axis 0,
+    also where x is a captured array and only the indices are traced (an embedding).
+
+    Negative indices count from the end; traced indices out of range are clamped.
+    """
+    return np.take(_beside(x, indices), indices, axis)
+
+
+def update_slice(x: Array, update: Array, starts: Any) -> Array:
+    """x with the box at `starts` replaced by `update`; the box is clamped to lie inside x.
+
+    `starts` is an integer vector, or a sequence of integers and rank-0 arrays.
+    """
+    b, dtype = _builder(x, update), result_dtype(x, update)
+    return b.update_slice(b.lift(x, dtype), b.lift(update, dtype), _starts(b, starts))
+
+
+def _starts(b: Tracer | _Eager, starts: Any) -> Array:
+    if not isinstance(starts, TracedArray) and isinstance(_builder(*starts), Tracer):
+        starts = np.stack([s if isinstance(s, TracedArray) else np.asarray(s) for s in starts])
+    return b.lift(starts, I64)
+
+
+def _pair(value: Pair) -> tuple[int, ...]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+def _pads(value: Pair) -> tuple[int, ...]:
+    pads = _pair(value)
+    return (*pads, *pads) if len(pads) == 2 else pads
