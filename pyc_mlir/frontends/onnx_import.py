@@ -9,7 +9,6 @@ dimension is dynamic, `pyc.dims` with the names of their dimensions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,16 @@ from pyc_mlir.dialects.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends import onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx_model import (
+    UNKNOWN_OP,
+    Finding,
     Source,
+    UnsupportedModel,
     bad_model,
     is_default_domain,
+    node_name,
     opset_of,
     prepare,
+    qualified_op,
     read_model,
 )
 from pyc_mlir.frontends.onnx_ops.graph import ConstantBuilder, GraphBuilder
@@ -44,34 +48,6 @@ _COLLECTED = frozenset(
         ReasonCode.INVALID_IR,
     }
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One node that cannot be imported."""
-
-    node: str
-    op: str
-    code: ReasonCode
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.node} ({self.op}): {self.code.name}: {self.why}"
-
-
-class UnsupportedModel(PycError):
-    """A model with nodes that PyC cannot import: `findings` has them all, in graph order.
-
-    The code is theirs when they agree, else UNSUPPORTED_OP.
-    """
-
-    def __init__(self, name: str, findings: Sequence[Finding]) -> None:
-        codes = {f.code for f in findings}
-        code = codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
-        lines = "".join(f"\n  {f}" for f in findings)
-        count = f"{len(findings)} node{'s' if len(findings) > 1 else ''}"
-        super().__init__(code, f"{name}: {count} cannot be imported:{lines}\n{code.remedy}")
-        self.findings = tuple(findings)
 
 
 class _Missing:
@@ -185,10 +161,10 @@ class _Importer:
         """Give values to the node's outputs, or record why there are none."""
         operands = [self._operand(name) for name in node.input]
         outputs: Sequence[Any] = ()
-        name = node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+        name = node_name(node)
         try:
             if node.op_type not in HANDLERS or not is_default_domain(node):
-                raise unsupported("PyC does not know this op", ReasonCode.UNSUPPORTED_OP)
+                raise unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP)
             if not any(o is _MISSING for o in operands):
                 with self._location(index, name):
                     outputs = self._outputs(node, operands)
@@ -198,8 +174,7 @@ class _Importer:
                 raise PycError(error.code, f"{where}: {error.message}") from error
             broken = error.code is ReasonCode.INVALID_IR
             code = ReasonCode.UNSUPPORTED_ATTRIBUTE if broken else error.code
-            op = node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"
-            self.findings.append(Finding(name, op, code, error.message))
+            self.findings.append(Finding(name, qualified_op(node), code, error.message))
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else _MISSING
 

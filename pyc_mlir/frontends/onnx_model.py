@@ -5,17 +5,18 @@ it; external weights lie inside the model's directory; older opsets convert to `
 are inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 OLDEST, NEWEST = 13, 23
+UNKNOWN_OP = "PyC does not know this op"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 # Weights above this many bytes say nothing about shapes: shape inference does without them.
 _SHAPE_BYTES = 1024
@@ -27,6 +28,34 @@ class Source:
 
     name: str
     directory: Path | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One node that cannot be imported."""
+
+    node: str
+    op: str
+    code: ReasonCode
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.node} ({self.op}): {self.code.name}: {self.why}"
+
+
+class UnsupportedModel(PycError):
+    """A model with nodes that PyC cannot import: `findings` has them all, in graph order.
+
+    The code is theirs when they agree, else UNSUPPORTED_OP.
+    """
+
+    def __init__(self, name: str, findings: Sequence[Finding]) -> None:
+        codes = {f.code for f in findings}
+        code = codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
+        lines = "".join(f"\n  {f}" for f in findings)
+        count = f"{len(findings)} node{'s' if len(findings) > 1 else ''}"
+        super().__init__(code, f"{name}: {count} cannot be imported:{lines}\n{code.remedy}")
+        self.findings = tuple(findings)
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
@@ -55,7 +84,22 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise bad_model(
             name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
         ) from error
+    for text in _texts(model):
+        # The protobuf runtime hands out bytes for a string that is not UTF-8.
+        if not isinstance(text, str):
+            raise bad_model(name, f"expected names in UTF-8, got {text!r}")
     return model
+
+
+def _texts(message: Message) -> Iterator[str | bytes]:
+    """Every string field of a message and of the messages in it."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == field.TYPE_STRING:
+            yield from values
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in values:
+                yield from _texts(inner)
 
 
 def bad_model(name: str, problem: str) -> PycError:
@@ -94,8 +138,9 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> onnx
             f"{opset}; export the model with opset {NEWEST}",
         )
     load_external_data(model, source)
-    if opset is None or all(schema_of(n, opset) for n in model.graph.node if is_default_domain(n)):
-        _check(model, source)
+    _refuse_undefined(model, source, opset or NEWEST, known_ops)
+    _check(model, source)
+    _check_attributes(model, source, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         model, opset = _converted(model, source, opset), OLDEST
     model = _inlined(model, opset or NEWEST, known_ops)
@@ -103,11 +148,52 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> onnx
     return model
 
 
+def node_name(node: onnx.NodeProto) -> str:
+    """The node's name; without one its op and first output."""
+    return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
+
+
+def qualified_op(node: onnx.NodeProto) -> str:
+    """The op type, with its domain unless that is ONNX's own."""
+    return node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"
+
+
+def _refuse_undefined(
+    model: onnx.ModelProto, source: Source, opset: int, known_ops: set[str]
+) -> None:
+    """Ops that ONNX itself lacks at this opset: the checker would stop at the first of them."""
+    undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
+    if not any(undefined):
+        return
+    findings = []
+    for node, absent in zip(model.graph.node, undefined, strict=True):
+        if absent or node.op_type not in known_ops or not is_default_domain(node):
+            why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
+            code = ReasonCode.UNSUPPORTED_OP
+            findings.append(Finding(node_name(node), qualified_op(node), code, why))
+    raise UnsupportedModel(source.name, findings)
+
+
 def _check(model: onnx.ModelProto, source: Source) -> None:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
+
+
+def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> None:
+    """Attributes have the type that ONNX gives them, which onnx's checker takes on trust."""
+    for node in model.graph.node:
+        schema = schema_of(node, opset)
+        for attribute in node.attribute if schema else ():
+            expected = schema.attributes.get(attribute.name) if schema else None
+            if expected and expected.type.value != attribute.type:
+                found = onnx.AttributeProto.AttributeType.Name(attribute.type)
+                raise bad_model(
+                    source.name,
+                    f"node {node_name(node)}: attribute `{attribute.name}`: expected "
+                    f"{expected.type.name}, got {found}",
+                )
 
 
 def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
