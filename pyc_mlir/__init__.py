@@ -1,0 +1,91 @@
+"""PyC: a machine-learning compiler in Python on MLIR and IREE. The public names.
+
+    program = pyc_mlir.compile(function_or_file, inputs=..., target="cpu")
+    result = program(array)
+
+Importing this package imports nothing else: each name brings its module when it is first asked
+for, so that programs run where no compiler is installed.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyc_mlir import nn
+    from pyc_mlir.api import jit
+    from pyc_mlir.compilation import compile
+    from pyc_mlir.dialects.errors import PycError, ReasonCode
+    from pyc_mlir.dialects.interpreter import interpret
+    from pyc_mlir.frontends.specs import Tensor, TensorSpec, spec
+    from pyc_mlir.frontends.trace import trace
+    from pyc_mlir.iree.array import Array
+    from pyc_mlir.iree.device import Device
+    from pyc_mlir.pipelines.choices import Recipe
+    from pyc_mlir.pipelines.contract import Contract
+    from pyc_mlir.pipelines.target import Target
+    from pyc_mlir.program import Program
+    from pyc_mlir.runtime import load
+
+    __version__: str
+
+__all__ = [
+    "Array",
+    "Contract",
+    "Device",
+    "Program",
+    "PycError",
+    "ReasonCode",
+    "Recipe",
+    "Target",
+    "Tensor",
+    "TensorSpec",
+    "__version__",
+    "compile",
+    "interpret",
+    "jit",
+    "load",
+    "nn",
+    "spec",
+    "trace",
+]
+
+# Where each name is defined.
+_HOMES = {
+    "Array": "pyc_mlir.iree.array",
+    "Contract": "pyc_mlir.pipelines.contract",
+    "Device": "pyc_mlir.iree.device",
+    "Program": "pyc_mlir.program",
+    "PycError": "pyc_mlir.dialects.errors",
+    "ReasonCode": "pyc_mlir.dialects.errors",
+    "Recipe": "pyc_mlir.pipelines.choices",
+    "Target": "pyc_mlir.pipelines.target",
+    "Tensor": "pyc_mlir.frontends.specs",
+    "TensorSpec": "pyc_mlir.frontends.specs",
+    "compile": "pyc_mlir.compilation",
+    "interpret": "pyc_mlir.dialects.interpreter",
+    "jit": "pyc_mlir.api",
+    "load": "pyc_mlir.runtime",
+    "spec": "pyc_mlir.frontends.specs",
+    "trace": "pyc_mlir.frontends.trace",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a public name stands for, once."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: Any
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = version("pyc-mlir")
+    elif name == "nn":
+        value = import_module("pyc_mlir.nn")
+    else:
+        value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -36,7 +36,7 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
     if isinstance(source, Source):
         return source
     if isinstance(source, ir.Module):
-        return Source(source)
+        return Source(_copied(source))
     if isinstance(source, str) and "\n" in source:
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
@@ -50,6 +50,17 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         "source: expected a Python function, an .onnx or .mlir file, an ONNX model, MLIR text or "
         f"a module, got {type(source).__name__}",
     )
+
+
+def _copied(module: ir.Module) -> ir.Module:
+    """A module of its own to be lowered: the caller's stays as it is."""
+    with module.context, module.operation.location:
+        copy = ir.Module.create()
+    for name, attribute in module.operation.attributes.items():
+        copy.operation.attributes[name] = attribute
+    for op in module.body.operations:
+        op.operation.clone(ir.InsertionPoint(copy.body))
+    return copy
 
 
 def _from_file(path: Path, context: ir.Context) -> Source:

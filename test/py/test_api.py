@@ -1,0 +1,93 @@
+"""The public names: what they are, that importing the package is light, that `jit` compiles."""
+
+import subprocess
+import sys
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+
+import pyc_mlir
+from pyc_mlir import Tensor, TensorSpec, nn
+from pyc_mlir.iree.device import Device
+
+HEAVY = ("torch_mlir", "iree", "onnx", "torch", "numpy")
+COMPILERS = ("torch_mlir", "iree.compiler", "onnx", "torch")
+X = np.array([[1.0, -2.0], [3.0, -4.0]], np.float32)
+
+
+def loaded_after(code: str, names: tuple[str, ...]) -> list[str]:
+    """Which packages of `names` a fresh interpreter has loaded after running `code`."""
+    report = f"\nimport sys\nprint(*[n for n in {names!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import pyc_mlir\nassert 'compile' in dir(pyc_mlir)\npyc_mlir.__version__"
+    assert loaded_after(code, HEAVY) == []
+
+
+def test_loading_and_running_needs_no_compiler(tmp_path):
+    path = tmp_path / "double.vmfb"
+    pyc_mlir.compile(lambda x: x * 2, [X], device=Device("local-sync")).save(path)
+    code = f"""
+import numpy as np, pyc_mlir
+program = pyc_mlir.load({str(path)!r}, pyc_mlir.Device("local-sync"))
+assert program(np.ones((2, 2), np.float32)).sum() == 8
+assert isinstance(program, pyc_mlir.Program)
+pyc_mlir.Contract, pyc_mlir.Target, pyc_mlir.Recipe, pyc_mlir.Array, pyc_mlir.PycError
+"""
+    assert loaded_after(code, COMPILERS) == []
+
+
+def test_every_public_name_resolves_and_is_listed():
+    for name in pyc_mlir.__all__:
+        assert getattr(pyc_mlir, name) is not None
+        assert name in dir(pyc_mlir)
+    assert pyc_mlir.__version__.count(".") == 2
+
+
+def test_compile_stays_the_function_whatever_is_imported():
+    code = "import pyc_mlir.compilation, pyc_mlir.api, pyc_mlir\nassert callable(pyc_mlir.compile)"
+    loaded_after(code, ())
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'complie'"):
+        _ = pyc_mlir.complie  # type: ignore[attr-defined]
+
+
+def test_annotations_are_specs():
+    def model(x: Tensor["f32", "batch", 784]):  # noqa: F821
+        return x
+
+    assert get_type_hints(model, globals())["x"] == TensorSpec("f32", "batch", 784)
+    assert pyc_mlir.spec(np.float32, ("batch", 784)) == TensorSpec("f32", "batch", 784)
+
+
+def test_jit_compiles_once_for_a_named_dimension():
+    @pyc_mlir.jit(device=Device("local-sync"))
+    def model(x: Tensor["f32", "batch", 2]):  # noqa: F821
+        return {"kept": nn.relu(x), "sum": x.sum()}
+
+    for rows in (1, 2):
+        out = model(X[:rows])
+        np.testing.assert_array_equal(out["kept"], np.maximum(X[:rows], 0))
+        np.testing.assert_allclose(out["sum"], X[:rows].sum())
+    assert model.cache_info() == (1, 1, 1)
+
+
+def test_jit_without_options_and_with_unknown_ones():
+    assert isinstance(pyc_mlir.jit(lambda x: x).cache_info(), tuple)
+    with pytest.raises(TypeError, match="taget"):
+        pyc_mlir.jit(taget="cpu")  # type: ignore[call-overload]
+
+
+def test_compiling_a_module_leaves_it_as_it_was():
+    module = pyc_mlir.trace(lambda x: np.exp(x) + 1, pyc_mlir.spec("f32", ("n",)))
+    before = str(module)
+    program = pyc_mlir.compile(module, device=Device("local-sync"))
+    assert str(module) == before
+    np.testing.assert_allclose(program(X[0]), pyc_mlir.interpret(module, [X[0]])[0], rtol=1e-6)
