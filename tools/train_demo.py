@@ -10,6 +10,7 @@ take `image` f32 [batch, 1, 8, 8] and give `scores` f32 [batch, 10].
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -178,8 +179,8 @@ def train_cnn(images: Images) -> Weights:
 
 def cnn_model(images: Images) -> onnx.ModelProto:
     """The convolutional network as ONNX."""
-    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    conv = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    pool: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    conv: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     nodes = []
     value = "image"
     for name in ("conv1", "conv2"):
@@ -244,7 +245,7 @@ def reference_accuracy(model: onnx.ModelProto, images: Images) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, write, and print each model's accuracy."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Train the demo's models and write them as ONNX.")
     parser.add_argument("--out", type=Path, default=MODELS["mlp"].parent, help="where to write")
     out = parser.parse_args(arguments).out
     out.mkdir(parents=True, exist_ok=True)

@@ -71,10 +71,9 @@ def import_onnx(
     """
     proto, source = read_model(model)
     checked = prepare(proto, source, set(HANDLERS))
-    if context is None:
-        context = new_context()
-    load(context)
-    with context, ir.Location.unknown():
+    active = new_context() if context is None else context
+    load(active)
+    with active, ir.Location.unknown():
         return _Importer(checked, source).run(name)
 
 
