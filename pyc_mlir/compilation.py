@@ -14,7 +14,7 @@ from typing import Any
 from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.device import Device, host_cpu
-from pyc_mlir.lowering import Options, lower
+from pyc_mlir.lowering import Lowered, Options, lower
 from pyc_mlir.pipelines.choices import FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.target import Target
@@ -76,7 +76,11 @@ def make_options(
 
 def build(source: Any, inputs: Sequence[Any] | None, options: Options) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`."""
-    lowered = lower(source, inputs, options)
+    return finish(lower(source, inputs, options), options)
+
+
+def finish(lowered: Lowered, options: Options) -> Artifact:
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile_module`."""
     vmfb = compile_module(
         lowered.code,
         options.target,

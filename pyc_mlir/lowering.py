@@ -12,6 +12,7 @@ from typing import Any
 
 from pyc_mlir.dialects.attributes import array_of
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
@@ -43,6 +44,8 @@ class Options:
     recipe: Recipe | None = None
     iree_flags: tuple[str, ...] = ()
     dump_phases: Path | None = None
+    # The passes between front end and linalg; none leaves every op alone.
+    passes: str = HIGH_LEVEL
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,6 @@ class Lowered:
     decisions: tuple[Decision, ...]
     locations: dict[str, str]
     pyc_text: str
-    linalg_text: str
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -74,8 +76,7 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
 def _foreign(source: Source) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry, signature = read_signature(source.foreign)
-    text = source.foreign.decode(errors="replace")
-    return Lowered(source.foreign, entry, signature, "", 0, (), {}, "", text)
+    return Lowered(source.foreign, entry, signature, "", 0, (), {}, "")
 
 
 def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -84,9 +85,9 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
     if inputs is not None:
-        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
+        _refine(module, inputs, choices)
         given = refined(given, signature_of(function))
-    run_pipeline(module, HIGH_LEVEL, choices)
+    run_pipeline(module, options.passes, choices)
     function = entry_function(module)
     ids = OpIds(function)
     locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
@@ -98,10 +99,59 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     run_pipeline(module, TO_LINALG, choices)
     _drop_argument_attributes(module)
     decisions = tuple(choices.log)
-    code, text = bytecode(module), str(module)
     return Lowered(
-        code, entry, signature, ids.graph_id, constants, decisions, locations, pyc_text, text
+        bytecode(module),
+        entry,
+        signature,
+        ids.graph_id,
+        constants,
+        decisions,
+        locations,
+        pyc_text,
     )
+
+
+def emit(
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: str
+) -> tuple[str, tuple[Decision, ...]]:
+    """The program as text, and what was decided: ``pyc`` after the pyc passes, or ``linalg``.
+
+    Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
+    text: PycError (BAD_ARGUMENT). Raises as `lower`.
+    """
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return _foreign_text(loaded, stage), ()
+        module = loaded.module
+        with module.context, ir.Location.unknown():
+            choices = Choices(options.policy, options.recipe)
+            _refine(module, None if callable(source) else inputs, choices)
+            run_pipeline(module, options.passes, choices)
+            if stage == "linalg":
+                run_pipeline(module, TO_LINALG, choices)
+                _drop_argument_attributes(module)
+            return str(module), tuple(choices.log)
+
+
+def _foreign_text(source: Source, stage: str) -> str:
+    if stage == "pyc":
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg",
+        )
+    try:
+        return source.foreign.decode()
+    except UnicodeDecodeError:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{source.name}: expected MLIR text to show, got bytecode"
+        ) from None
+
+
+def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -> None:
+    """Give the arguments the shapes of `inputs`."""
+    if inputs is not None:
+        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
 
 
 def bytecode(module: ir.Module) -> bytes:
