@@ -39,23 +39,26 @@ class OpIds:
         self._values: dict[ir.Value, str] = {}
         self._seen: Counter[str] = Counter()
         self.by_op: dict[ir.Operation, str] = {}
-        block = function.regions[0].blocks[0]
-        for i, argument in enumerate(block.arguments):
-            self._values[argument] = f"arg{i}:{argument.type}"
-        self.graph_id = self._visit_block(block)
+        blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
+        self.graph_id = blocks[0] if len(blocks) == 1 else _hash(*blocks)
 
     def __getitem__(self, op: ir.Operation) -> str:
         return self.by_op[op]
 
-    def _visit_block(self, block: ir.Block) -> str:
-        """Give ids to the ops in order; the block's own hash is that of its terminator."""
+    def _visit_block(self, block: ir.Block, arguments: str) -> str:
+        """Give ids to the ops in order; the block's own hash is that of its terminator.
+
+        `arguments` names the block's arguments: how deep it is nested, not which block it is.
+        """
+        for i, argument in enumerate(block.arguments):
+            self._values[argument] = f"{arguments}{i}:{argument.type}"
         last = ""
         for op in block.operations:
-            last = self._visit(op.operation)
+            last = self._visit(op.operation, f"inner-{arguments}")
         return last
 
-    def _visit(self, op: ir.Operation) -> str:
-        regions = [self._visit_block(b) for r in op.regions for b in r.blocks]
+    def _visit(self, op: ir.Operation, arguments: str) -> str:
+        regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
         attributes = [
             (name, attr) for name, attr in op.attributes.items() if not name.startswith("pyc.")
         ]
@@ -63,7 +66,7 @@ class OpIds:
             op.name,
             *(part for name, attr in attributes for part in (name, _attribute_text(attr))),
             *(str(r.type) for r in op.results),
-            *(self._values[v] for v in op.operands),
+            *(self._values.get(v, f"later:{v.type}") for v in op.operands),
             *regions,
         )
         base = f"{op.name.removeprefix('pyc.')}.{digest}"
