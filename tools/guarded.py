@@ -19,10 +19,11 @@ _STATE = struct.Struct("<?i")  # finished, progress
 
 @dataclass(frozen=True)
 class Crash:
-    """How a child ended, and the last progress that it reported."""
+    """How a child ended, the last progress that it reported, and whether a signal ended it."""
 
     reason: str
     progress: int
+    is_signal: bool
 
 
 def run_guarded(work: Callable[[Callable[[int], None]], int]) -> int | Crash:
@@ -42,8 +43,9 @@ def run_guarded(work: Callable[[Callable[[int], None]], int]) -> int | Crash:
     if finished:
         return code
     if code < 0:
-        return Crash(f"native code ended the process ({signal.Signals(-code).name})", progress)
-    return Crash("an unexpected error (above) ended the process", progress)
+        name = signal.Signals(-code).name
+        return Crash(f"native code ended the process ({name})", progress, is_signal=True)
+    return Crash("an unexpected error ended the process", progress, is_signal=False)
 
 
 def _wait(child: int) -> int:

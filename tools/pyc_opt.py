@@ -84,7 +84,8 @@ def _write(flags: OptFlags, outcome: Outcome) -> int:
 
 def _report_crash(crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str]) -> None:
     """Save what crashed and say where it is."""
-    print(f"pyc-opt: error: {crash.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
+    code = f" [{ReasonCode.NATIVE_CRASH.name}]" if crash.is_signal else "; please report this bug"
+    print(f"pyc-opt: error: {crash.reason}{code}", file=sys.stderr)
     if flags.list_passes or flags.show_dialects:
         return
     contents, suffix = _crash_input(crash, flags, data, argv)
