@@ -258,7 +258,8 @@ class Pad(OpDef, name="pad", operands="x"):
     ) -> np.ndarray:
         """numpy's constant pad."""
         fill = np.array(value).astype(x.dtype)
-        return np.pad(x, list(zip(low, high, strict=True)), constant_values=fill)
+        widths = np.array([low, high], np.int64).T
+        return np.pad(x, widths, constant_values=fill) if x.ndim else x
 
 
 class Gather(OpDef, name="gather", operands="x indices"):

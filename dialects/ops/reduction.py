@@ -1,5 +1,6 @@
 """Reductions over listed axes, and argmax. Empty reductions give the identity of the operation."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +94,8 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x"):
     @staticmethod
     def reference(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
         """The mean in f64."""
-        return np.mean(x.astype(np.float64), axis=axes, keepdims=keepdims)
+        total = np.sum(x.astype(np.float64), axis=axes, keepdims=keepdims)
+        return total / math.prod(x.shape[a] for a in axes)
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 _USE_ARRAYS = "use array operations: the value is known only when the program runs"
-_TO_ARRAY = "use `np.stack` to join arrays, and `pyc_mlir.nn.take` to index a captured array with a traced one"
+_TO_ARRAY = (
+    "use `np.stack` to join arrays, and `pyc_mlir.nn.take` to index a captured array with a "
+    "traced one"
+)
 _CONTROL = "use `np.where(condition, a, b)`, `np.maximum` or a mask"
 
 
