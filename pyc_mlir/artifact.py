@@ -172,8 +172,9 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
         if not isinstance(manifest.get(field), kind):
             got = repr(manifest.get(field))[:80]
             raise _bad(name, f"`{field}` of type {kind.__name__} in the manifest", got)
-    if "main" not in manifest["entries"]:
-        raise _bad(name, "an entry `main` in the manifest", f"{sorted(manifest['entries'])}")
+    main = manifest["entries"].get("main")
+    if not isinstance(main, dict) or not isinstance(main.get("function"), str):
+        raise _bad(name, "an entry `main` with its function in the manifest", f"{main!r}")
     Signature.from_json(manifest["signature"])
     return manifest
 

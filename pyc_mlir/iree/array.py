@@ -104,13 +104,18 @@ class Array:
     ) -> Any:
         """The memory as a DLPack capsule, shared, not copied. Results are complete: no stream.
 
-        Raises BufferError where the consumer asks for a copy or for another device.
+        Raises BufferError where the consumer asks for a copy or for another device, and where
+        IREE's driver shares no memory (Vulkan).
         """
         code, index = self.__dlpack_device__()
         if copy or (dl_device is not None and tuple(dl_device) != (code, index)):
             raise BufferError(f"{self!r} can only be shared where it is: {(code, index)}")
+        try:
+            capsule = self._hal.create_dlpack_capsule(self._buffer, code, index)
+        except RuntimeError as error:
+            raise BufferError(f"{self!r} cannot be shared: {error}") from None
         _EXPORTED.add(self._hal)
-        return self._hal.create_dlpack_capsule(self._buffer, code, index)
+        return capsule
 
 
 class _HostMemory:

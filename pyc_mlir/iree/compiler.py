@@ -31,6 +31,7 @@ DEFAULT_FLAGS = (
 # A wrong value of these ends the process or contradicts the target; a target's name is checked.
 _TARGET_FLAGS = (
     "--iree-vulkan-target",
+    "--iree-vulkan-target-features",
     "--iree-cuda-target",
     "--iree-hal-target-device",
     "--iree-hal-target-backends",

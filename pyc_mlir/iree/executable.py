@@ -81,10 +81,9 @@ class Entry:
 
         Raises PycError (RUNTIME_FAILED) with the runtime's words.
         """
-        inputs = _List(len(arrays))
-        push: Any = inputs.push_ref
+        inputs: Any = _List(len(arrays))
         for array in arrays:
-            push(array._buffer)
+            inputs.push_ref(array._buffer)
         specs = self._specs
         outputs = _List(len(specs))
         try:
@@ -95,10 +94,12 @@ class Entry:
                 f"`{self._function.name}` on {self._device!r}: expected the call to finish, "
                 f"got: {error}",
             ) from None
-        take = outputs.get_as_object
+        if len(specs) == 1:
+            view = outputs.get_as_object(0, _View)
+            return [Array(view, specs[0] or self._spec_of(0, view))]
         results = []
         for index, spec in enumerate(specs):
-            view = take(index, _View)
+            view = outputs.get_as_object(index, _View)
             results.append(Array(view, spec or self._spec_of(index, view)))
         return results
 

@@ -103,6 +103,7 @@ def test_plain_vmfb_is_not_an_artifact():
         ({"schema": 2}, "schema 1, got 2"),
         ({"device": None}, "`device` of type str"),
         ({"entries": {}}, "entry `main`"),
+        ({"entries": {"main": {}}}, "entry `main` with its function"),
         ({"signature": {"inputs": []}}, "inputs and outputs"),
         (
             {"signature": {"inputs": [{"name": "a", "dtype": "f7", "shape": []}], "outputs": []}},
@@ -129,6 +130,6 @@ def test_only_ireees_own_archive_can_be_extended():
 def test_manifest_has_what_a_reader_needs():
     manifest = add_artifact().manifest
     assert manifest["schema"] == 1 and manifest["target"] == "cpu" and manifest["device"] == "local"
-    assert manifest["entries"] == {"main": {}}
+    assert manifest["entries"] == {"main": {"function": "main"}}
     assert manifest["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
     assert "iree-base-runtime" in manifest["versions"]

@@ -213,15 +213,25 @@ def test_vmfb_that_is_none():
         assert caught.value.code is ReasonCode.BAD_ARTIFACT
 
 
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("kind", ["cuda", "vulkan"])
-def test_gpu_programs_run_where_there_is_a_device(kind):
+def test_gpu_programs_run_where_there_is_a_device(kind, dtype):
+    target = TARGETS[kind]
+    if dtype in target.lacks():
+        pytest.skip(f"{kind} lacks {dtype}")
     try:
         device = Device(kind)
     except PycError as error:
         pytest.skip(f"no {kind} device: {error.message}")
-    manifest = make_manifest(TARGETS[kind], signature(2, (4,), "f32"), "add")
-    program = Program(Artifact(compile_module(add_text(), TARGETS[kind]), manifest), device)
-    np.testing.assert_array_equal(program(ramp(4), ramp(4)), 2 * ramp(4))
+    # 15 elements: buffers of narrow types that end within a word.
+    shape = (3, 5)
+    manifest = make_manifest(target, signature(2, shape, dtype), "add")
+    program = Program(Artifact(compile_module(add_text(shape, dtype), target), manifest), device)
+    a = ramp(*shape, dtype=dtype)
+    expected = a | a if dtype == "i1" else a + a
+    np.testing.assert_array_equal(program(a, a), expected)
+    on_device = to_device(a, device)
+    np.testing.assert_array_equal(program(on_device, on_device).numpy(), expected)
 
 
 def test_overhead_is_measured():
