@@ -1,6 +1,7 @@
 """pyc to linalg: every pyc op becomes structured ops on tensors, and none remains.
 
-Composite ops are decomposed on the way, groups are dissolved, and each emitted op carries the
+Composite ops are decomposed on the way. The elementwise ops of a group, and those inside a
+composite op, become one op; a group's anchor stays an op of its own. Each emitted op carries the
 location ``pyc:<canonical id>`` around the source location. Sizes that must agree at run time and
 are not known to become `cf.assert`.
 """
@@ -17,6 +18,7 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.linalg.dims import Dim
+from pyc_mlir.pipelines.linalg.elementwise import emit_pointwise
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
 from pyc_mlir.pipelines.linalg.rules import lower
 from pyc_mlir.pipelines.rewriting import functions_of, params_of
@@ -65,7 +67,7 @@ class _Conversion:
         self.function = function
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
-        self.lowering = Lowering()
+        self.lowering = Lowering(lambda tensor: emit_pointwise(self.lowering, tensor))
         self.tensors: dict[ir.Value, Tensor] = {}
         self.dead: list[ir.Operation] = []
         self.converted = 0
@@ -106,13 +108,26 @@ class _Conversion:
             for inner in list(op.regions[0].blocks[0].operations):
                 self._visit(inner.operation)
             (yielded,) = list(op.regions[0].blocks[0].operations)[-1].operands
-            self._finish(op, self.tensors[yielded])
+            self._close_group(op, self.tensors[yielded])
         elif op.name == "pyc.yield":
             return
         elif op.name.startswith("pyc."):
             self._convert(op)
         else:
             self._rewire(op)
+
+    def _close_group(self, op: ir.Operation, out: Tensor) -> None:
+        """What is pending at the end of a group becomes one op, at the group's own id."""
+        with ir.InsertionPoint(self._anchor(op)), self._location(op):
+            self._force(out)
+        self._finish(op, out)
+
+    def _force(self, out: Tensor) -> None:
+        if out.constant is None:
+            self.lowering.value(out)
+
+    def _location(self, op: ir.Operation) -> ir.Location:
+        return ir.Location.name(f"pyc:{self.ids[op]}", op.location)
 
     def _rewire(self, op: ir.Operation) -> None:
         """An op of another dialect takes the converted values."""
@@ -143,8 +158,7 @@ class _Conversion:
         definition = OPS[name]
         params = params_of(definition, op)
         operands = [self._tensor(v) for v in op.operands]
-        location = ir.Location.name(f"pyc:{self.ids[op]}", op.location)
-        with ir.InsertionPoint(self._anchor(op)), location:
+        with ir.InsertionPoint(self._anchor(op)), self._location(op):
             if name == "constant":
                 dims = tuple(Dim(d) for d in params["value"].shape)
                 value = op.attributes["value"]
@@ -152,6 +166,8 @@ class _Conversion:
             else:
                 out = lower(self.lowering, name, operands, params)
             out = self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")
+            if op.parent.operation == self.function:
+                self._force(out)
         self._finish(op, out)
         self.converted += 1
 

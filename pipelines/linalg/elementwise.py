@@ -12,7 +12,7 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.types import BOOL
 from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg.dims import Dim
-from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, lowers
+from pyc_mlir.pipelines.linalg.lowering import Lowering, Pointwise, Tensor, lowers
 from pyc_mlir.pipelines.linalg.structured import Body, drop_dims, pointwise
 
 ONE = Dim(1)
@@ -45,10 +45,65 @@ def stretched(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> tuple[Tenso
 def broadcasting(
     lowering: Lowering, operands: Sequence[Tensor], dtype: np.dtype, body: Body
 ) -> Tensor:
-    """Apply a scalar body under numpy's broadcasting."""
+    """Apply a scalar body under numpy's broadcasting; the result is pending."""
     dims = broadcast_dims(lowering, [t.dims for t in operands])
     inputs = [stretched(lowering, t, dims) for t in operands]
-    return pointwise(lowering, inputs, dims, dtype, lambda *values: body(*values[:-1]))
+    pending = Pointwise(tuple((t, tuple(loops)) for t, loops in inputs), body)
+    return Tensor(dtype, tuple(dims), pending=pending)
+
+
+def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """One linalg.generic for a pending tensor and the pending tensors of its shape below it."""
+    leaves: dict[tuple[Tensor, tuple[int, ...]], int] = {}
+    _collect(lowering, tensor, leaves, set())
+
+    def body(*values: ir.Value) -> ir.Value:
+        known = {leaf: values[i] for leaf, i in leaves.items()}
+        return _scalar_of(lowering, tensor, known, {})
+
+    out = pointwise(lowering, list(leaves), tensor.dims, tensor.dtype, body)
+    return lowering.value(out)
+
+
+def _inlined(lowering: Lowering, child: Tensor, loops: Sequence[int], parent: Tensor) -> bool:
+    """A pending input over the same loops is computed in the same body."""
+    same = len(loops) == parent.rank and child.dims == parent.dims
+    return same and lowering.is_pending(child)
+
+
+def _collect(
+    lowering: Lowering,
+    tensor: Tensor,
+    leaves: dict[tuple[Tensor, tuple[int, ...]], int],
+    seen: set[Tensor],
+) -> None:
+    """Number the inputs that are read from memory, in order of first use."""
+    assert tensor.pending is not None
+    seen.add(tensor)
+    for child, loops in tensor.pending.inputs:
+        if not _inlined(lowering, child, loops, tensor):
+            leaves.setdefault((child, loops), len(leaves))
+        elif child not in seen:
+            _collect(lowering, child, leaves, seen)
+
+
+def _scalar_of(
+    lowering: Lowering,
+    tensor: Tensor,
+    known: dict[tuple[Tensor, tuple[int, ...]], ir.Value],
+    done: dict[Tensor, ir.Value],
+) -> ir.Value:
+    """The scalar of a pending tensor, each one computed once."""
+    if tensor not in done:
+        assert tensor.pending is not None
+        values = [
+            known[(child, loops)]
+            if (child, loops) in known
+            else _scalar_of(lowering, child, known, done)
+            for child, loops in tensor.pending.inputs
+        ]
+        done[tensor] = tensor.pending.body(*values)
+    return done[tensor]
 
 
 @lowers(*NAMES)

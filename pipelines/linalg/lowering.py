@@ -5,7 +5,7 @@ the current insertion point, and returns a `Tensor`. Rules register themselves w
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,13 +19,26 @@ from pyc_mlir.pipelines.linalg.dims import Dim, product
 
 
 @dataclass(frozen=True, eq=False)
+class Pointwise:
+    """An elementwise computation that was not emitted yet: inputs by loop numbers, scalar body."""
+
+    inputs: tuple[tuple["Tensor", tuple[int, ...]], ...]
+    body: Callable[..., ir.Value]
+
+
+@dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value with its element type and sizes. Constants are materialized when first used."""
+    """A value with its element type and sizes.
+
+    Constants and pointwise results are materialized when their value is first needed, so that
+    a chain of elementwise ops becomes one.
+    """
 
     dtype: np.dtype
     dims: tuple[Dim, ...]
     value: ir.Value | None = None
     constant: ir.Attribute | None = None
+    pending: Pointwise | None = None
 
     @property
     def rank(self) -> int:
@@ -83,7 +96,9 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 class Lowering:
     """What rules share while one function is converted: index values, sizes, run-time checks."""
 
-    def __init__(self) -> None:
+    def __init__(self, emit_pointwise: Callable[[Tensor], ir.Value]) -> None:
+        """`emit_pointwise` emits one op for a pending tensor and all that is pending below it."""
+        self.emit_pointwise = emit_pointwise
         self.index = ir.IndexType.get()
         self._atoms: list[ir.Value] = []
         self._atom_of: dict[ir.Value, int] = {}
@@ -94,19 +109,28 @@ class Lowering:
         self._elements: dict[np.dtype, ir.Type] = {}
         self._types: dict[tuple[tuple[Dim, ...], np.dtype], ir.Type] = {}
         self._segments: dict[tuple[int, ...], ir.Attribute] = {}
+        self._forced: dict[Tensor, ir.Value] = {}
         self.checks = 0
 
     # Values.
 
     def value(self, tensor: Tensor) -> ir.Value:
-        """The SSA value of a tensor; a constant becomes an arith.constant here."""
+        """The SSA value of a tensor; constants and pending computations are emitted here."""
         if tensor.value is not None:
             return tensor.value
+        if tensor.pending is not None:
+            if tensor not in self._forced:
+                self._forced[tensor] = self.emit_pointwise(tensor)
+            return self._forced[tensor]
         return ir.Operation.create(
             "arith.constant",
             results=[self.tensor_type(tensor.dims, tensor.dtype)],
             attributes={"value": tensor.constant},
         ).result
+
+    def is_pending(self, tensor: Tensor) -> bool:
+        """True for a computation that has not been emitted."""
+        return tensor.pending is not None and tensor not in self._forced
 
     def constant(self, array: np.ndarray) -> Tensor:
         """A constant tensor."""
@@ -234,7 +258,7 @@ class Lowering:
     def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
-            return Tensor(tensor.dtype, tuple(dims), tensor.value, tensor.constant)
+            return replace(tensor, dims=tuple(dims))
         type_ = self.tensor_type(dims, tensor.dtype)
         cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
         return Tensor(tensor.dtype, tuple(dims), cast.result)
