@@ -1,10 +1,15 @@
-"""A stored report as a Markdown table: one row per workload and metric, one column a candidate."""
+"""A stored report as a Markdown table: one row per workload and metric, one column a candidate.
+
+Where several candidates took time or memory for the same, a column for each of the others says
+how many times as much it took as PyC (or as the first one, in a report without PyC).
+"""
 
 from pyc_mlir.bench.schema import Record, Report
 
 _TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _SCALES = {"s": _TIME, "B": _BYTES}
+_BASE = "pyc"
 
 
 def quantity(value: float, unit: str) -> str:
@@ -30,11 +35,29 @@ def cell(record: Record) -> str:
 def markdown(report: Report) -> str:
     """The whole report: a line on the environment, then the table. Ends in a newline."""
     candidates = list(dict.fromkeys(r["candidate"] for r in report.records))
-    cells = {(r["workload"], r["metric"], r["candidate"]): cell(r) for r in report.records}
+    values = {(r["workload"], r["metric"], r["candidate"]): r for r in report.records}
     rows = dict.fromkeys((r["workload"], r["metric"]) for r in report.records)
-    lines = [_row("workload", "metric", *candidates), "|---" * (2 + len(candidates)) + "|"]
-    lines += [_row(*row, *(cells.get((*row, c), "") for c in candidates)) for row in rows]
+    base = _BASE if _BASE in candidates else next(iter(candidates), _BASE)
+    ratios = {
+        (*row, c): ratio
+        for row in rows
+        for c in candidates
+        if c != base and (ratio := _ratio(values.get((*row, c)), values.get((*row, base))))
+    }
+    compared = [c for c in candidates if any(key[2] == c for key in ratios)]
+    head = ["workload", "metric", *candidates, *(f"{c} / {base}" for c in compared)]
+    lines = [_row(*head), "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [cell(values[*row, c]) if (*row, c) in values else "" for c in candidates]
+        lines.append(_row(*row, *cells, *(ratios.get((*row, c), "") for c in compared)))
     return f"{environment_line(report)}\n\n" + "\n".join(lines) + "\n"
+
+
+def _ratio(of: Record | None, to: Record | None) -> str:
+    """How many times as much the first record took as the second; '' where that says nothing."""
+    if of is None or to is None or of["unit"] not in _SCALES or to["value"] <= 0:
+        return ""
+    return f"{of['value'] / to['value']:.3g}x"
 
 
 def environment_line(report: Report) -> str:

@@ -265,10 +265,10 @@ def test_markdown_has_a_column_for_each_candidate():
     lines = markdown(Report("demo", HERE, {}, rows)).splitlines()
     assert HERE.fingerprint in lines[0] and lines[0].startswith("demo: Test CPU, 2 cores")
     assert lines[2:] == [
-        "| workload | metric | pyc | iree |",
-        "|---|---|---|---|",
-        "| a | latency | 1 ms (900 us to 2 ms) | 2 ms |",
-        "| a | peak | 1 KiB |  |",
+        "| workload | metric | pyc | iree | iree / pyc |",
+        "|---|---|---|---|---|",
+        "| a | latency | 1 ms (900 us to 2 ms) | 2 ms | 2x |",
+        "| a | peak | 1 KiB |  |  |",
     ]
 
 
