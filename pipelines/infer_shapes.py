@@ -29,12 +29,16 @@ class InferShapes:
         """Refine every function. Raises PycError for shapes that contradict the program."""
         refined = 0
         functions = functions_of(module)
+        called = _called_symbols(module)
         for function in functions:
-            block = function.regions[0].blocks[0]
+            blocks = function.regions[0].blocks
+            name = ir.StringAttr(function.attributes["sym_name"]).value
+            may_return = len(blocks) == 1 and name not in called
             if self.shapes and function == functions[0]:
-                refined += _refine_arguments(block, parse_shapes(self.shapes))
-            refined += _refine_block(block)
-            _update_signature(function)
+                refined += _refine_arguments(blocks[0], parse_shapes(self.shapes), may_return)
+            refined += sum(_refine_block(block, may_return) for block in blocks)
+            if may_return:
+                _update_signature(function)
         return {"refined": refined}
 
 
@@ -55,13 +59,53 @@ def _parse_shape(text: str) -> Shape:
     return tuple(None if w == "?" else int(w) for w in words)
 
 
-def _refine_arguments(block: ir.Block, shapes: list[Shape]) -> int:
+def _called_symbols(module: ir.Module) -> set[str]:
+    """The functions whose type somebody else relies on."""
+    names: set[str] = set()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        for attribute in op.attributes.values():
+            if isinstance(attribute, ir.FlatSymbolRefAttr):
+                names.add(attribute.value)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return names
+
+
+def _fixed_by(value: ir.Value, may_return: bool) -> str:
+    """The name of an op that needs `value` to keep its exact type; '' when there is none.
+
+    Only pyc ops are known to take any refinement of an operand.
+    """
+    for use in value.uses:
+        user = use.owner.operation
+        if user.name == "pyc.yield":
+            fixed = _fixed_by(user.parent.results[0], may_return)
+        elif user.name == "func.return":
+            fixed = "" if may_return else user.name
+        else:
+            fixed = "" if user.name.startswith("pyc.") else user.name
+        if fixed:
+            return fixed
+    return ""
+
+
+def _refine_arguments(block: ir.Block, shapes: list[Shape], may_return: bool) -> int:
     if len(shapes) != len(block.arguments):
         raise PycError(
             ReasonCode.INVALID_PIPELINE,
             f"pyc-infer-shapes: `shapes`: expected {len(block.arguments)} shapes, "
             f"got {len(shapes)}",
         )
+    for i, value in enumerate(block.arguments):
+        fixed = _fixed_by(value, may_return)
+        if fixed:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"pyc-infer-shapes: `shapes`: argument {i} is used by `{fixed}`, which needs it as "
+                f"{value.type}; refine that op by hand",
+            )
     pairs = zip(block.arguments, shapes, strict=True)
     return sum(_refine(value, shape, f"argument {i}") for i, (value, shape) in enumerate(pairs))
 
@@ -83,21 +127,22 @@ def _refine(value: ir.Value, shape: Shape, where: str) -> bool:
     return True
 
 
-def _refine_block(block: ir.Block) -> int:
+def _refine_block(block: ir.Block, may_return: bool) -> int:
     refined = 0
     for op in block.operations:
         operation = op.operation
         definition = definition_of(operation)
         if operation.name == "pyc.group":
             inner = operation.regions[0].blocks[0]
-            refined += _refine_block(inner)
+            refined += _refine_block(inner, may_return)
             (yielded,) = list(inner.operations)[-1].operation.operands
             shape = from_mlir(yielded.type).shape
         elif definition is not None:
             shape = infer_op(definition, operation).shape
         else:
             continue
-        refined += _refine(operation.result, shape, f"{operation.location}: {operation.name}")
+        if not _fixed_by(operation.result, may_return):
+            refined += _refine(operation.result, shape, f"{operation.location}: {operation.name}")
     return refined
 
 

@@ -24,7 +24,14 @@ from pyc_mlir.tools.guarded import Crash, run_guarded
 BATCH = 50
 BATCHES = range((5000 if FULL else 200) // BATCH)
 LOCATED = re.compile(r"^(.+:\d+:\d+|<unknown>:0): error: .", re.M)
-PASSES = ((), ("--cse", "--canonicalize"), ("--pyc-decompose", "--cse"), ("--verify-roundtrip",))
+PASSES = (
+    (),
+    ("--cse", "--canonicalize"),
+    ("--verify-roundtrip",),
+    ("--pyc-decompose", "--cse"),
+    ("--pyc-infer-shapes", "--pyc-canonicalize", "--pyc-fuse", "--convert-pyc-to-linalg"),
+    ("--convert-pyc-to-linalg", "--canonicalize"),
+)
 
 TOKENS = [
     *"(){}[]<>,:=%^@#!\"'-?x01",
