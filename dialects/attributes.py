@@ -31,6 +31,8 @@ def elements_attr(array: np.ndarray) -> ir.Attribute:
         attrs = [ir.FloatAttr.get(type_.element_type, float(v)) for v in values]
         if len(attrs) == 1:
             return ir.DenseElementsAttr.get_splat(type_, attrs[0])
+        if not attrs:
+            return ir.Attribute.parse(f"dense<> : {type_}")
         return ir.DenseElementsAttr.get(attrs, type_)
     if array.dtype == BOOL:
         return ir.DenseElementsAttr.get(array)

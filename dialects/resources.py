@@ -8,6 +8,7 @@ their context; those that came in with a file are read from MLIR's own text form
 import hashlib
 import re
 import weakref
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.types import TensorType
 
 _blobs: weakref.WeakKeyDictionary[ir.Context, dict[str, np.ndarray]] = weakref.WeakKeyDictionary()
+# The attributes made in each context, as capsules: these do not keep their context alive.
+_made: weakref.WeakKeyDictionary[ir.Context, dict[str, Any]] = weakref.WeakKeyDictionary()
 _KEY = re.compile(r"^dense_resource<(.+)> : ")
 _ALIGNMENT_BYTES = 4
 
@@ -27,16 +30,17 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
     digest = hashlib.blake2b(array.tobytes(), digest_size=8)
     digest.update(str(type_).encode())
     name = f"pyc_{digest.hexdigest()}"
-    table = _blobs.setdefault(ir.Context.current, {})
-    if name in table:
-        return ir.Attribute.parse(f"dense_resource<{name}> : {type_}")
+    made = _made.setdefault(ir.Context.current, {})
+    if name in made:
+        return ir.Attribute._CAPICreate(made[name])
     frozen = array.copy()
     frozen.flags.writeable = False
     raw = frozen.reshape(-1).view(np.uint8)
     attr = ir.DenseResourceElementsAttr.get_from_buffer(
         raw.data, name, type_, max(_ALIGNMENT_BYTES, array.dtype.itemsize)
     )
-    table[resource_key(attr)] = frozen
+    _blobs.setdefault(ir.Context.current, {})[resource_key(attr)] = frozen
+    made[name] = attr._CAPIPtr
     return attr
 
 

@@ -138,9 +138,11 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
 }
 
 
-def case(op: str, *operands: Operand, special: bool = False, dynamic: bool = True, **params: Any):
+def case(
+    op: str, *operands: Operand, special: bool = False, dynamic: bool = True, **params: Any
+) -> Case:
     """A case from operands and keyword parameters."""
-    return Case(op, operands, tuple(params.items()), special, dynamic)
+    return Case(op, operands, tuple(params.items()), special, dynamic and bool(operands))
 
 
 UNARY_SHAPES: tuple[Shape, ...] = ((3, 5), (), (0, 4), (17,), (2, 1, 3, 4))
@@ -418,7 +420,7 @@ def _movement() -> Iterator[Case]:
         yield case("reshape", Operand(dtype, (2, 6)), shape=(4, 3), dynamic=False)
         yield case("concat", Operand(dtype, (2, 3)), Operand(dtype, (2, 4)), axis=1)
         yield case("broadcast_to", Operand(dtype, (3, 1)), shape=(2, 3, 4), dynamic=False)
-        bounds = {"starts": (1, END), "stops": (START, 0), "steps": (1, -2)}
+        bounds: dict[str, Any] = {"starts": (1, END), "stops": (START, 0), "steps": (1, -2)}
         yield case("slice", Operand(dtype, (4, 5)), **bounds)
         yield case("pad", Operand(dtype, (2, 3)), low=(1, 0), high=(0, 2), value=1.0)
         yield case("gather", Operand(dtype, (3, 4)), Operand("i64", (2, 2), "index"))
@@ -468,7 +470,7 @@ def _parts() -> Iterator[Case]:
     for shape, low, high in (((3,), (0,), (0,)), ((), (), ()), ((0, 2), (2, 0), (1, 1))):
         yield case("pad", Operand("f32", shape), low=low, high=high, value=-2.5)
     for value in (np.inf, -np.inf, np.nan):
-        pads = {"low": (1, 2), "high": (1, 0)}
+        pads: dict[str, Any] = {"low": (1, 2), "high": (1, 0)}
         yield case("pad", Operand("f32", (2, 2)), special=True, value=value, **pads)
     for index in ("i64", "i32", "i8"):
         for values in ("index", "far_index"):

@@ -292,7 +292,8 @@ def _reshape(x: np.ndarray, *, shape) -> np.ndarray:
     rest = math.prod(d for d in sizes if d >= 0)
     sizes = [x.size // rest if d == -1 else d for d in sizes]
     out = np.empty(sizes, x.dtype)
-    out.flat = x.flatten().tolist() if x.size else ()
+    for place, value in zip(np.ndindex(out.shape), x.flatten(), strict=True):
+        out[place] = value
     return out
 
 
