@@ -33,7 +33,13 @@ from pyc_mlir.pipelines.module_text import (
     parse_module,
 )
 from pyc_mlir.pipelines.pass_manager import RunReport, Step, resolve, run_steps
-from pyc_mlir.pipelines.pipeline_text import MODULE, Pipeline, parse_flags, parse_pipeline
+from pyc_mlir.pipelines.pipeline_text import (
+    MODULE,
+    Pipeline,
+    PipelineError,
+    parse_flags,
+    parse_pipeline,
+)
 from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.roundtrip import roundtrip_difference
 from pyc_mlir.tools.opt_flags import OptFlags, Outcome
@@ -67,13 +73,18 @@ class OptDriver:
     def run(self) -> Outcome:
         """Process the whole input."""
         try:
-            return self._run()
-        except PycError as error:
-            self._say(error.message if "error: " in error.message else f"error: {error}")
-            return Outcome(1, b"")
-        finally:
-            if self.flags.pyc_log is not None:
-                write_log(self.log, self.flags.pyc_log)
+            outcome = self._run()
+            self._write_log()
+            return outcome
+        except PipelineError as error:
+            self._say(error.message)
+        except (PycError, OSError) as error:  # OSError: a file that a flag names
+            self._say(f"pyc-opt: error: {error}")
+        return Outcome(1, b"")
+
+    def _write_log(self) -> None:
+        if self.flags.pyc_log is not None:
+            write_log(self.log, self.flags.pyc_log)
 
     def _run(self) -> Outcome:
         recipe = Recipe.load(self.flags.pyc_recipe) if self.flags.pyc_recipe else None

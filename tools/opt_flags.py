@@ -5,6 +5,7 @@ A flag that is not a field but the name of a pass adds that pass, as in mlir-opt
 ``--flag value``. Needs no MLIR.
 """
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -172,6 +173,10 @@ def _check(flags: OptFlags) -> None:
         )
     if flags.emit_bytecode and flags.split_input_file is not None:
         raise _error("--emit-bytecode: expected one module, got --split-input-file")
+    try:
+        re.compile(flags.remarks_filter or "")
+    except re.error as error:
+        raise _error(f"--remarks-filter: expected a regular expression, got {error}") from None
     for name in (*flags.mlir_print_ir_before, *flags.mlir_print_ir_after):
         if name not in NATIVE_PASSES and name not in PASSES:
             hint = did_you_mean(name, [*PASSES, *NATIVE_PASSES])

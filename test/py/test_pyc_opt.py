@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import opt_harness
 import pytest
@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.pass_manager import BrokenInvariant, resolve, run_pipeli
 from pyc_mlir.pipelines.pipeline_text import PipelineError, parse_flags, parse_pipeline
 from pyc_mlir.pipelines.registry import PASSES
 from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.tools.opt_flags import parse_flags as parse_command_line
 
 RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 
@@ -211,7 +212,7 @@ def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) 
 
 def test_names_are_taken_once() -> None:
     assert PASSES.register(Rename) is Rename
-    clash = type("Clash", (), {"name": "test-rename"})
+    clash: Any = type("Clash", (), {"name": "test-rename"})
     with pytest.raises(PycError, match="is taken"):
         PASSES.register(clash)
 
@@ -346,6 +347,61 @@ def test_remarks(pattern: str, shown: int) -> None:
     flags = ["--test-rename", f"--remarks-filter={pattern}"]
     result = opt_harness.run_opt(flags, RETURNS.encode())
     assert result.err.count("remark: [test-rename:f0] chose g over other (default)") == shown
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--pyc-recipe=/no/such/log"],
+        ["--pyc-log=/no/such/log"],
+        ["--mlir-print-ir-tree-dir=/dev/null/x"],
+        ["--test-break", "--mlir-pass-pipeline-crash-reproducer=/no/such/file"],
+    ],
+)
+def test_files_that_cannot_be_used(flags: list[str]) -> None:
+    result = opt_harness.run_opt(["--test-rename", *flags], RETURNS.encode())
+    assert result.status == 1
+    assert re.search(r"pyc-opt: error: \[Errno", result.err)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--verify-eahc"], "did you mean '--verify-each'?"),
+        (["--test-renaem"], "did you mean '--test-rename'?"),
+        (["--verify-each=maybe"], "expected true or false"),
+        (["--mlir-elide-elementsattrs-if-larger=x"], "expected a number"),
+        (["--pass-pipeline"], "expected TEXT, got the end of the line"),
+        (["--pass-pipeline=cse", "--cse"], "got both"),
+        (["--run-reproducer", "--cse"], "expected no other passes"),
+        (["--verify-diagnostics=some"], "expected all or only-expected"),
+        (["--emit-bytecode", "--split-input-file"], "expected one module"),
+        (["--mlir-print-ir-after=csse"], "expected a pass, got 'csse'; did you mean 'cse'?"),
+        (["--remarks-filter=("], "expected a regular expression"),
+        (["a.mlir", "b.mlir"], "expected one input file"),
+    ],
+)
+def test_bad_command_lines(flags: list[str], message: str) -> None:
+    with pytest.raises(PycError, match=re.escape(message)):
+        parse_command_line(flags)
+
+
+def test_command_line_forms() -> None:
+    flags = ["-pass-pipeline", "cse", "--verify-each=0", "--mlir-print-ir-after=cse,sccp", "x.mlir"]
+    parsed = parse_command_line([*flags, "--mlir-print-ir-after=inline", "-o=y", "-h"])
+    assert parsed.pass_pipeline == "cse"
+    assert parsed.input == "x.mlir"
+    assert parsed.output == "y"
+    assert parsed.help
+    assert not parsed.verify_each
+    assert parsed.mlir_print_ir_after == ("cse", "sccp", "inline")
+
+
+def test_dumps_after_failures_only() -> None:
+    flags = ["--test-rename", "--test-break", "--mlir-print-ir-after-failure"]
+    result = opt_harness.run_opt(flags, RETURNS.encode())
+    assert result.err.count("IR Dump") == 1
+    assert "IR Dump After Break Failed: test-break" in result.err
 
 
 def test_split_parts_run_one_by_one() -> None:
