@@ -64,6 +64,10 @@ class ReasonCode(Enum):
     TARGET_COMPILE_FAILED = Reason(
         "IREE could not compile the module for the target", "see the diagnostic of the named op"
     )
+    CODEGEN_FALLBACK = Reason(
+        "IREE's code generation failed under one setting and succeeded under another",
+        "none needed; the decision log names both",
+    )
     DEVICE_UNAVAILABLE = Reason(
         "the device that a program needs is not on this machine", "run `pyc-doctor`"
     )

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact import Artifact, make_manifest
-from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.lowering import Lowered, Options, lower
-from pyc_mlir.pipelines.choices import FirstIsBest, Policy, Recipe
+from pyc_mlir.pipelines.choices import Choices, FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
@@ -80,14 +80,17 @@ def build(source: Any, inputs: Sequence[Any] | None, options: Options) -> Artifa
 
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
-    """Compile a lowered program by IREE and make its artifact. Raises as `compile_module`."""
-    vmfb = compile_module(
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
+    folder = options.dump_phases
+    request = Request(
         lowered.code,
         options.target,
-        extra_flags=options.iree_flags,
-        dump_phases=options.dump_phases,
-        locations=lowered.locations,
+        options.iree_flags,
+        None if folder is None else str(folder),
+        lowered.locations,
     )
+    choices = Choices(options.policy, options.recipe, list(lowered.decisions))
+    vmfb = compile_with_fallback(request, lowered.graph_id, choices)
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -96,4 +99,4 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         options.contract,
         entry=lowered.entry,
     )
-    return Artifact(vmfb, manifest, lowered.decisions, lowered.pyc_text.encode())
+    return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode())

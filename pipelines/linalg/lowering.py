@@ -5,7 +5,7 @@ the current insertion point, and returns a `Tensor`. Rules register themselves w
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -228,11 +228,11 @@ class Lowering:
         ).result
 
     def require_equal(self, a: Dim, b: Dim, what: str) -> Dim:
-        """The size that both are, checked at run time unless known. Returns the static one."""
+        """The size that both are, checked unless known: `a`, or a static `b`."""
         if a != b and (a, b) not in self._checked:
             self._checked |= {(a, b), (b, a)}
             self.check("eq", self.size(a), self.size(b), f"{what} must agree")
-        return b if a.static is None else a
+        return b if a.static is None and b.static is not None else a
 
     def check(self, predicate: str, lhs: ir.Value, rhs: ir.Value, message: str) -> None:
         """Emit a run-time assertion on two index values."""
@@ -258,7 +258,8 @@ class Lowering:
     def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
-            return replace(tensor, dims=tuple(dims))
+            value = self.value(tensor) if tensor.pending is not None else tensor.value
+            return Tensor(tensor.dtype, tuple(dims), value, tensor.constant)
         type_ = self.tensor_type(dims, tensor.dtype)
         cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
         return Tensor(tensor.dtype, tuple(dims), cast.result)

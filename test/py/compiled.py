@@ -14,7 +14,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, is_float
 from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.pipelines.choices import Choices
@@ -83,8 +83,8 @@ def compile_and_load(module: ir.Module) -> Executable:
     """Lower a pyc module in place and load it on local-sync."""
     ConvertToLinalg().run(module, Choices())
     assert module.operation.verify()
-    code = str(module).encode()
-    return Executable(compile_module(code, Target.named("cpu")), Device("local-sync"))
+    request = Request(str(module).encode(), Target.named("cpu"))
+    return Executable(compile_with_fallback(request, "", Choices()), Device("local-sync"))
 
 
 def run_function(
@@ -126,5 +126,7 @@ def expected_of(call: OpCall) -> np.ndarray:
     """The oracle's result of a call."""
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
-        add_function(module, "main", [TensorType(a.shape, a.dtype) for a in call.arrays], call.build)
+        add_function(
+            module, "main", [TensorType(a.shape, a.dtype) for a in call.arrays], call.build
+        )
         return interpret(module, call.arrays)[0]

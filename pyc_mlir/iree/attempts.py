@@ -1,0 +1,83 @@
+"""Compile, and if IREE's code generation gives up, compile again with less fusion.
+
+IREE's aggressive fusion makes a few programs faster and fails on a few others (dynamic row
+reductions whose producers it pulls in). Which setting comes first is a choice; a failure of it is
+not silent: the fallback is recorded as a decision with IREE's words as evidence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.target import Target
+
+SITE = "iree-fusion"
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "aggressive": (),
+    "plain": ("--iree-dispatch-creation-enable-aggressive-fusion=false",),
+}
+_WHY = {
+    "aggressive": "IREE's O3 default: fewer and larger dispatches",
+    "plain": "when code generation fails on a fused dispatch",
+}
+_EVIDENCE_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile: the module, for what, how, and what its op ids stand for."""
+
+    code: bytes
+    target: Target
+    flags: tuple[str, ...] = ()
+    dump_phases: str | None = None
+    locations: Mapping[str, str] | None = None
+
+    def compile(self, setting: str) -> bytes:
+        """The vmfb under one of SETTINGS. Raises as `compile_module`."""
+        flags = (*SETTINGS[setting], *self.flags)
+        return compile_module(
+            self.code,
+            self.target,
+            extra_flags=flags,
+            dump_phases=self.dump_phases,
+            locations=self.locations,
+        )
+
+
+def compile_with_fallback(request: Request, graph_id: str, choices: Choices) -> bytes:
+    """The vmfb under the chosen setting, or under the other one if that fails.
+
+    Raises the first failure when both fail, or when it is not code generation that failed.
+    """
+    alternatives = [Alternative(name, reason=_WHY[name]) for name in SETTINGS]
+    site = Site(SITE, graph_id or "module")
+    chosen = choices.choose(site, alternatives).name
+    try:
+        return request.compile(chosen)
+    except PycError as error:
+        if error.code is not ReasonCode.TARGET_COMPILE_FAILED:
+            raise
+        return _fall_back(request, site, chosen, error, choices)
+
+
+def _fall_back(
+    request: Request, site: Site, failed: str, error: PycError, choices: Choices
+) -> bytes:
+    """Try the settings that are left; the decision for the site is replaced by the fallback."""
+    for name in SETTINGS:
+        if name == failed:
+            continue
+        try:
+            vmfb = request.compile(name)
+        except PycError:
+            raise error from None
+        evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {error.message}"
+        alternatives = choices.log[-1].alternatives
+        choices.log[-1] = Decision(
+            site, name, alternatives, "fallback", (evidence[:_EVIDENCE_CHARACTERS],)
+        )
+        return vmfb
+    raise error
