@@ -29,7 +29,6 @@ from pyc_mlir.frontends.onnx_model import (
     bad_model,
     is_default_domain,
     node_name,
-    opset_of,
     prepare,
     qualified_op,
     read_model,
@@ -83,7 +82,6 @@ class _Importer:
     def __init__(self, model: onnx.ModelProto, source: Source) -> None:
         self.graph = model.graph
         self.source = source
-        self.opset = opset_of(model) or 0
         self.b = GraphBuilder()
         self.values: dict[str, Any] = {}
         self.constants: dict[int, tuple[Any, ir.Value]] = {}
@@ -193,7 +191,7 @@ class _Importer:
         out = self._computed(node, operands)
         if out is None:
             lift = self._lift(operands)
-            out = HANDLERS[node.op_type](Node(node, self.b, operands, self.opset, lift))
+            out = HANDLERS[node.op_type](Node(node, self.b, operands, lift))
         outputs = out if isinstance(out, tuple) else (out,)
         for i, name in enumerate(node.output):
             if name and (i >= len(outputs) or outputs[i] is None):
@@ -205,14 +203,14 @@ class _Importer:
         given = [o for o in operands if o is not None]
         handler = HANDLERS[node.op_type]
         if all(isinstance(o, np.ndarray) for o in given):
-            plain = Node(node, ConstantBuilder(), operands, self.opset, operands.__getitem__)
+            plain = Node(node, ConstantBuilder(), operands, operands.__getitem__)
             out = handler(plain)
             return out if _worth_keeping(out, given) else None
         if not all(isinstance(o, (np.ndarray, Sizes)) for o in given):
             return None
         lifted = [Sizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
         try:
-            out = handler(Node(node, SizesBuilder(), operands, self.opset, lifted.__getitem__))
+            out = handler(Node(node, SizesBuilder(), operands, lifted.__getitem__))
         except (Untracked, PycError):
             # Not shape arithmetic: it is computed when the program runs, or refused there.
             return None

@@ -68,12 +68,10 @@ class Node:
         proto: onnx.NodeProto,
         builder: Any,
         operands: Sequence[Any],
-        opset: int,
         lift: Callable[[int], Any],
     ) -> None:
         self.proto = proto
         self.b = builder
-        self.opset = opset
         self.operands = operands
         self._lift = lift
         self._attributes = {a.name: a for a in proto.attribute}

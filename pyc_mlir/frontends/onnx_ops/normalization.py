@@ -78,7 +78,7 @@ def instance_norm(n: Node) -> Any:
 def group_norm(n: Node) -> Any:
     """Each group of channels of each sample by itself. Wu and He, 2018.
 
-    Scale and bias have an entry for each channel (opset 21), before that for each group.
+    Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
     """
     b, groups = n.b, n.attr("num_groups")
     channels = n.type().shape[1]
@@ -86,10 +86,7 @@ def group_norm(n: Node) -> Any:
         raise unsupported(f"{channels} channels in {groups} groups: expected a static multiple")
     grouped = split(b, n.x(), 1, (groups, channels // groups))
     out, _, _ = normalized(n, grouped, range(2, b.type_of(grouped).rank))
-    if n.opset < 21:
-        out = _by_channel(n, out)
-    out = reshape_to(b, out, n.dims())
-    return out if n.opset < 21 else _by_channel(n, out)
+    return _by_channel(n, reshape_to(b, out, n.dims()))
 
 
 def _by_channel(n: Node, x: Any) -> Any:

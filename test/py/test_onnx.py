@@ -1,0 +1,337 @@
+"""Each ONNX op in several forms, static and dynamic, against onnx's reference evaluator."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import check, node_model
+
+from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.frontends.onnx_import import import_onnx
+
+RNG = np.random.default_rng(0)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def i64(*shape: int, low: int = -5, high: int = 6) -> np.ndarray:
+    return RNG.integers(low, high, shape)
+
+
+def nonzero(*shape: int) -> np.ndarray:
+    return RNG.choice([-3, -2, -1, 1, 2, 3], shape)
+
+
+UNARY = [
+    "Abs", "Ceil", "Cos", "Erf", "Exp", "Floor", "Neg", "Round", "Sigmoid", "Sin", "Tanh",
+    "Tan", "Sinh", "Cosh", "Asinh", "Sign", "IsNaN", "IsInf", "Relu", "LeakyRelu", "Elu",
+    "Celu", "Selu", "ThresholdedRelu", "Shrink", "Softplus", "Softsign", "HardSigmoid",
+    "HardSwish", "Reciprocal", "Identity", "Softmax", "LogSoftmax",
+]  # fmt: skip
+BINARY = [
+    "Add", "Sub", "Mul", "Div", "PRelu", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual", "MatMul",
+]  # fmt: skip
+REDUCE = [
+    "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSumExp",
+]  # fmt: skip
+BOOLS = RNG.integers(0, 2, (2, 3)).astype(bool)
+X4 = f32(2, 4, 7, 6)
+KERNEL = {"kernel_shape": [3, 2]}
+X56 = f32(5, 6)
+LAST = {"select_last_index": 1, "keepdims": 0}
+
+# (op, inputs, constants, attributes); a row marked `D` also imports with dynamic dimensions.
+D, S = True, False
+CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
+    *((D, op, [f32(3, 5)], [], {}) for op in UNARY),
+    *((D, op, [np.abs(f32(2, 3)) + 1.5], [], {}) for op in ("Sqrt", "Log", "Acosh")),
+    (D, "Atanh", [np.tanh(f32(4))], [], {}),
+    *((D, op, [f32(3, 3), f32(3, 3)], [], {}) for op in BINARY),
+    *((D, op, [f32(2, 3), f32(3)], [], {}) for op in ("Add", "Mul", "Sub")),
+    (D, "Div", [i64(4, 5), nonzero(4, 5)], [], {}),
+    (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {}),
+    (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {"fmod": 1}),
+    (D, "Mod", [f32(4, 5), f32(4, 5)], [], {"fmod": 1}),
+    (D, "Pow", [np.abs(f32(3, 4)), f32(4)], [], {}),
+    (D, "Pow", [f32(3, 4)], [np.int64(3)], {}),
+    (D, "Pow", [i64(3, 4)], [np.int64(5)], {}),
+    (D, "Pow", [i64(3, 4)], [np.int64(0)], {}),
+    (D, "Where", [BOOLS, f32(2, 3), f32(3)], [], {}),
+    (D, "And", [BOOLS, ~BOOLS], [], {}),
+    (D, "Xor", [BOOLS, BOOLS[:1]], [], {}),
+    (D, "Not", [BOOLS], [], {}),
+    (D, "Clip", [f32(3, 4)], [np.float32(-0.5), np.float32(0.5)], {}),
+    (D, "Clip", [f32(3, 4)], [None, np.float32(0.5)], {}),
+    (D, "Clip", [i64(3, 4)], [np.int64(0)], {}),
+    *((D, op, [f32(3), f32(2, 3), f32(1, 3)], [], {}) for op in ("Max", "Min", "Sum")),
+    *((D, "Cast", [f32(3, 4) * 4], [], {"to": to}) for to in (1, 6, 7, 9, 10, 11)),
+    (D, "Cast", [BOOLS], [], {"to": 1}),
+    (D, "IsInf", [np.array([1, np.inf, -np.inf, np.nan], np.float32)], [], {"detect_negative": 0}),
+    # Products.
+    (D, "MatMul", [f32(2, 3, 4, 5), f32(5, 6)], [], {}),
+    (D, "MatMul", [f32(5), f32(2, 5, 6)], [], {}),
+    (D, "Gemm", [f32(3, 4), f32(4, 5)], [], {}),
+    (D, "Gemm", [f32(4, 3), f32(5, 4), f32(5)], [],
+     {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+    (D, "Gemm", [f32(3, 4)], [f32(4, 5), f32(3, 1)], {}),
+    (D, "Einsum", [f32(3, 4), f32(4, 5)], [], {"equation": "ij,jk->ik"}),
+    (D, "Einsum", [f32(2, 3, 4, 5), f32(2, 3, 6, 5)], [], {"equation": "bhid,bhjd->bhij"}),
+    (D, "Einsum", [f32(2, 7, 3, 5), f32(2, 6, 3, 5)], [], {"equation": "bihd,bjhd->bhij"}),
+    (S, "Einsum", [f32(2, 3, 4, 5), f32(4, 5, 6)], [], {"equation": "abcd,cde->abe"}),
+    (D, "Einsum", [f32(3, 4)], [], {"equation": "ij->j"}),
+    (D, "Einsum", [f32(3), f32(4)], [], {"equation": "i,j"}),
+    # Windows.
+    (D, "Conv", [X4], [f32(5, 4, 3, 3)], {}),
+    (D, "Conv", [X4], [f32(6, 2, 3, 2), f32(6)],
+     {"group": 2, "strides": [2, 1], "pads": [1, 0, 2, 1]}),
+    (D, "Conv", [X4], [f32(4, 1, 3, 3)], {"group": 4, "dilations": [2, 1]}),
+    (S, "Conv", [X4], [f32(5, 4, 3, 3)], {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    (S, "Conv", [X4], [f32(5, 4, 2, 2)], {"auto_pad": "SAME_LOWER"}),
+    (D, "Conv", [X4], [f32(5, 4, 2, 2)], {"auto_pad": "VALID"}),
+    (D, "Conv", [f32(2, 3, 9)], [f32(4, 3, 3), f32(4)], {"strides": [2], "pads": [1, 0]}),
+    (S, "ConvTranspose", [X4], [f32(4, 3, 3, 3), f32(3)],
+     {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
+    (S, "ConvTranspose", [f32(1, 2, 5)], [f32(2, 3, 3)], {"dilations": [2]}),
+    (D, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "pads": [1, 0, 1, 1]}),
+    (S, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "ceil_mode": 1, "dilations": [2, 1]}),
+    (S, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    (D, "MaxPool", [f32(2, 3, 9)], [], {"kernel_shape": [3], "strides": [2]}),
+    (D, "AveragePool", [X4], [], {**KERNEL, "strides": [2, 1], "pads": [1, 0, 1, 1]}),
+    (D, "AveragePool", [X4], [], {**KERNEL, "pads": [1, 0, 1, 1], "count_include_pad": 1}),
+    *((D, op, [X4], [], {}) for op in ("GlobalAveragePool", "GlobalMaxPool")),
+    # Normalizations.
+    (D, "BatchNormalization", [X4], [f32(4), f32(4), f32(4), np.abs(f32(4))], {"epsilon": 1e-3}),
+    (D, "LayerNormalization", [f32(2, 3, 4)], [f32(4), f32(4)], {}),
+    (D, "LayerNormalization", [f32(2, 3, 4)], [f32(3, 4)], {"axis": 1}),
+    (D, "InstanceNormalization", [X4], [f32(4), f32(4)], {}),
+    # Reductions.
+    *((D, op, [f32(2, 3, 4)], [], {}) for op in REDUCE[1:]),
+    *((D, op, [f32(2, 3, 4)], [], {"axes": [0, -1], "keepdims": 0}) for op in REDUCE[1:]),
+    (D, "ReduceSum", [f32(2, 3, 4)], [np.array([1])], {}),
+    (D, "ReduceSum", [f32(2, 3, 4)], [np.array([], np.int64)], {"noop_with_empty_axes": 1}),
+    (D, "ReduceLogSum", [np.abs(f32(2, 3))], [], {"axes": [1]}),
+    (D, "ReduceMax", [i64(3, 4)], [], {"axes": [1]}),
+    *((D, op, [i64(3, 4, high=-2)], [], {"axis": 1}) for op in ("ArgMax", "ArgMin")),
+    *((D, op, [i64(5, 4)], [], LAST) for op in ("ArgMax", "ArgMin")),
+    (S, "CumSum", [f32(3, 4)], [np.int64(1)], {"exclusive": 1, "reverse": 1}),
+    (S, "CumSum", [f32(3, 4)], [np.int64(-2)], {}),
+    (D, "Hardmax", [f32(3, 4)], [], {}),
+    # Movement.
+    (D, "Transpose", [f32(2, 3, 4)], [], {}),
+    (D, "Transpose", [f32(2, 3, 4)], [], {"perm": [1, 2, 0]}),
+    (D, "Reshape", [f32(2, 3, 4)], [np.array([0, -1])], {}),
+    (D, "Reshape", [f32(2, 3, 4)], [np.array([-1])], {}),
+    (S, "Reshape", [f32(2, 3, 4)], [np.array([4, 0, -1])], {}),
+    (S, "Reshape", [f32(0, 3)], [np.array([3, 0])], {"allowzero": 1}),
+    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": 1}),
+    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": -1}),
+    (D, "Flatten", [f32(2, 3, 4)], [], {"axis": 0}),
+    (D, "Squeeze", [f32(2, 1, 3, 1)], [np.array([1, -1])], {}),
+    (S, "Squeeze", [f32(2, 1, 3, 1)], [], {}),
+    (D, "Unsqueeze", [f32(2, 3)], [np.array([0, -1])], {}),
+    (D, "Expand", [f32(3, 1)], [np.array([2, 1, 4])], {}),
+    (D, "Tile", [f32(2, 3)], [np.array([2, 3])], {}),
+    (D, "Concat", [f32(2, 3), f32(2, 1), f32(2, 4)], [], {"axis": -1}),
+    (D, "Slice", [f32(5, 6)], [np.array([1]), np.array([2**31 - 1]), np.array([1]), np.array([2])],
+     {}),
+    (D, "Slice", [f32(5, 6)], [np.array([-1]), np.array([-(2**63)]), np.array([0]), np.array([-1])],
+     {}),
+    (S, "Slice", [X56], [np.array([2**63 - 1]), np.array([-9]), np.array([1]), np.array([-2])],
+     {}),
+    (S, "Slice", [f32(5, 6)], [np.array([-(2**63)]), np.array([3])], {}),
+    (D, "Pad", [f32(2, 3)], [np.array([1, 0, 2, 1]), np.float32(7)], {}),
+    *((S, "Pad", [f32(4, 5)], [np.array([1, 2, 0, 3])], {"mode": m}) for m in ("edge", "reflect")),
+    (D, "Gather", [f32(4, 5), i64(2, 3, low=-4, high=4)], [], {}),
+    (D, "Gather", [f32(4, 5)], [np.int64(-1)], {"axis": 1}),
+    (D, "GatherElements", [f32(4, 3), i64(2, 3, low=-4, high=4)], [], {"axis": 0}),
+    (D, "OneHot", [i64(2, 3, low=-4, high=4)], [np.int64(4), f32(2)], {"axis": 1}),
+    (S, "DepthToSpace", [f32(2, 8, 2, 3)], [], {"blocksize": 2}),
+    (S, "DepthToSpace", [f32(2, 8, 2, 3)], [], {"blocksize": 2, "mode": "CRD"}),
+    (S, "SpaceToDepth", [f32(2, 3, 4, 6)], [], {"blocksize": 2}),
+    (D, "Trilu", [f32(2, 4, 5)], [np.int64(1)], {"upper": 0}),
+    (D, "Trilu", [f32(4, 5)], [], {}),
+    (D, "EyeLike", [f32(3, 4)], [], {"k": -1}),
+    (D, "Dropout", [f32(3, 4)], [], {}),
+    (D, "Shape", [f32(3, 4)], [], {"start": 1}),
+    (D, "Size", [f32(3, 4)], [], {}),
+    (D, "CastLike", [f32(3), i64(3)], [], {}),
+]  # fmt: skip
+
+
+def label(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+@pytest.mark.parametrize(("dynamic", "op", "inputs", "constants", "attributes"), CASES, ids=label)
+def test_op(dynamic: bool, op: str, inputs: list, constants: list, attributes: dict) -> None:
+    arrays = {f"x{i}": a for i, a in enumerate(inputs)}
+    for named in (False, True)[: 1 + dynamic]:
+        weights_first = op in ("Conv", "BatchNormalization")
+        proto = node_model(op, inputs, constants, attributes, dynamic=named)
+        if named and weights_first:
+            # The channels are those of the weights.
+            proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = inputs[0].shape[1]
+        check(proto, arrays, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("counts", [[2, 3], [1, 1, 3]])
+def test_split(counts: list[int]) -> None:
+    proto = node_model(
+        "Split", [f32(2, 5)], [np.array(counts)], {"axis": 1}, outputs=len(counts), dynamic=True
+    )
+    check(proto, {"x0": f32(2, 5)})
+
+
+def test_split_equal_parts() -> None:
+    check(
+        node_model("Split", [f32(5, 2)], [], {"num_outputs": 3}, outputs=3, opset=18),
+        {"x0": f32(5, 2)},
+    )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_with_heads(causal: int, dynamic: bool) -> None:
+    arrays = [f32(2, 5, 12), f32(2, 6, 6), f32(2, 6, 6)]
+    attributes = {"q_num_heads": 4, "kv_num_heads": 2, "is_causal": causal}
+    proto = node_model("Attention", arrays, [], attributes, opset=23)
+    if dynamic:
+        for i, value in enumerate(proto.graph.input):
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+            value.type.tensor_type.shape.dim[1].dim_param = "keys" if i else "queries"
+    check(proto, {f"x{i}": a for i, a in enumerate(arrays)})
+
+
+def test_layer_norm_with_statistics() -> None:
+    proto = node_model("LayerNormalization", [f32(3, 4)], [f32(4), f32(4)], {}, outputs=3)
+    check(proto, {"x0": f32(3, 4)})
+
+
+def test_group_norm() -> None:
+    x = f32(2, 6, 3, 4)
+    constants = [f32(6), f32(6)]
+    for dynamic in (False, True):
+        proto = node_model(
+            "GroupNormalization", [x], constants, {"num_groups": 2}, opset=21, dynamic=dynamic
+        )
+        proto.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 6
+        check(proto, {"x0": x})
+
+
+def test_dequantize() -> None:
+    x = np.array([[-3, 5], [7, 9]], np.int8)
+    constants = [np.abs(f32(2)), np.array([1, 2], np.int8)]
+    check(node_model("DequantizeLinear", [x], constants, {}, opset=19), {"x0": x})
+
+
+def test_mish_rms_norm_and_gelu() -> None:
+    x = f32(2, 3, 4)
+    check(node_model("Mish", [x], [], {}, opset=18), {"x0": x})
+    check(node_model("RMSNormalization", [x], [f32(4)], {}, opset=23), {"x0": x})
+    for kind in ("none", "tanh"):
+        proto = node_model("Gelu", [x], [], {"approximate": kind}, opset=20)
+        check(proto, {"x0": x}, rtol=1e-4, atol=1e-5)
+
+
+# Opset, op, inputs, constants, attributes as they were before opset 13.
+OLD = [
+    (11, "Squeeze", [f32(2, 1, 3)], [], {"axes": [1]}),
+    (11, "Unsqueeze", [f32(2, 3)], [], {"axes": [0, 3]}),
+    (12, "ReduceSum", [f32(2, 3)], [], {"axes": [1], "keepdims": 0}),
+    (11, "Split", [f32(4, 3)], [], {"split": [1, 3]}),
+    (9, "Slice", [f32(4, 5)], [], {"starts": [1], "ends": [3], "axes": [0]}),
+    (8, "Gemm", [f32(2, 3), f32(3, 4), f32(4)], [], {}),
+    (7, "Dropout", [f32(2, 3)], [], {}),
+    (10, "Clip", [f32(2, 3)], [], {"min": -0.5, "max": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("opset", "op", "inputs", "constants", "attributes"), OLD, ids=label)
+def test_older_opsets(opset: int, op: str, inputs: list, constants: list, attributes: dict) -> None:
+    outputs = 2 if op == "Split" else 1
+    proto = node_model(op, inputs, constants, attributes, outputs=outputs, opset=opset)
+    check(proto, {f"x{i}": a for i, a in enumerate(inputs)})
+
+
+def run(op: str, x: np.ndarray, constants: list, attributes: dict, opset: int = 17) -> np.ndarray:
+    proto = node_model(op, [x], constants, attributes, opset=opset)
+    return interpret(import_onnx(proto), [x])[0]
+
+
+# What onnx's reference evaluator computes otherwise than the specification, or not at all.
+
+
+def test_mean_of_unequal_shapes() -> None:
+    proto = node_model("Mean", [f32(3), f32(2, 3)], [], {})
+    a, c = f32(3), f32(2, 3)
+    np.testing.assert_allclose(interpret(import_onnx(proto), [a, c])[0], (a + c) / 2, 1e-6)
+
+
+def test_lp_normalization_takes_absolute_values() -> None:
+    x = f32(3, 4)
+    expected = x / np.abs(x).sum(0)
+    np.testing.assert_allclose(run("LpNormalization", x, [], {"axis": 0, "p": 1}), expected, 1e-5)
+
+
+def test_local_response_normalization() -> None:
+    x = f32(2, 4, 3)
+    square = np.pad(x**2, ((0, 0), (1, 1), (0, 0)))
+    total = square[:, :-2] + square[:, 1:-1] + square[:, 2:]
+    found = run("LRN", x[..., None], [], {"size": 3, "alpha": 0.5})[..., 0]
+    np.testing.assert_allclose(found, x / (1 + 0.5 / 3 * total) ** 0.75, 1e-5)
+
+
+def test_negative_pads_cut() -> None:
+    x = f32(4, 5)
+    expected = np.pad(x[1:, :-2], ((0, 1), (2, 0)))
+    np.testing.assert_array_equal(run("Pad", x, [np.array([-1, 2, 1, -2])], {}), expected)
+
+
+def test_average_pool_counts_the_last_partial_window() -> None:
+    x = f32(1, 1, 7, 1)
+    attributes = {"kernel_shape": [3, 1], "strides": [3, 1], "ceil_mode": 1}
+    expected = [x[0, 0, 0:3, 0].mean(), x[0, 0, 3:6, 0].mean(), x[0, 0, 6, 0]]
+    found = run("AveragePool", x, [], attributes)
+    np.testing.assert_allclose(found.reshape(-1), expected, 1e-5, 1e-6)
+
+
+def test_average_pool_counts_stated_pads_only() -> None:
+    x = f32(1, 1, 5, 1)
+    attributes = {
+        "kernel_shape": [3, 1], "strides": [3, 1], "pads": [1, 0, 1, 0],
+        "ceil_mode": 1, "count_include_pad": 1,
+    }  # fmt: skip
+    expected = [x[0, 0, :2, 0].sum() / 3, x[0, 0, 2:, 0].sum() / 3]
+    found = run("AveragePool", x, [], attributes).reshape(-1)
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+
+
+def test_grouped_transposed_convolution() -> None:
+    x, weight = f32(2, 4, 5, 6), f32(4, 3, 3, 3)
+    plain = {"strides": [2, 2], "output_padding": [1, 1]}
+    halves = [
+        run("ConvTranspose", x[:, part], [weight[part]], plain)
+        for part in (slice(0, 2), slice(2, 4))
+    ]
+    whole = run("ConvTranspose", x, [weight], {"group": 2, **plain})
+    np.testing.assert_allclose(whole, np.concatenate(halves, 1), 1e-5, 1e-6)
+
+
+def test_softmax_before_opset_13_spans_the_trailing_dimensions() -> None:
+    x = f32(2, 3, 4)
+    e = np.exp(x)
+    expected = e / e.sum((1, 2), keepdims=True)
+    np.testing.assert_allclose(run("Softmax", x, [], {"axis": 1}, opset=11), expected, 1e-5)
+
+
+def test_batch_normalization_of_opset_9() -> None:
+    x = f32(2, 3, 4)
+    scale, bias, mean, variance = (np.abs(f32(3)) for _ in range(4))
+    found = run("BatchNormalization", x, [scale, bias, mean, variance], {}, opset=9)
+    columns = [v[:, None] for v in (scale, bias, mean, variance)]
+    expected = (x - columns[2]) / np.sqrt(columns[3] + 1e-5) * columns[0] + columns[1]
+    np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
