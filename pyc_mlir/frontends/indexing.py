@@ -1,5 +1,6 @@
 """``x[key]`` on traced arrays: numpy's basic indexing, and one integer array along one axis."""
 
+import operator
 from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any, TypeGuard
@@ -9,12 +10,14 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
+from pyc_mlir.frontends.numpy_protocol import implements
 from pyc_mlir.frontends.source import untraceable, user_point
 from pyc_mlir.frontends.traced_array import TracedArray
 
 _FULL = slice(None)
 
 
+@implements(operator.getitem)
 def getitem(x: TracedArray, key: Any) -> TracedArray:
     """Record ``x[key]``: one slice, a gather where an index is an array, one reshape.
 

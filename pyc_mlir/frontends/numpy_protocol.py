@@ -1,9 +1,9 @@
 """Where numpy's calls on traced arrays arrive: tables of handlers, filled by the modules beside.
 
 `UFUNCS` maps a ufunc to a handler of operands that already have the dtypes of numpy's own loop;
-`FUNCTIONS` maps any other numpy function to a handler with numpy's signature. Types follow
-numpy's promotion (NEP 50: Python scalars are weak), asked from numpy itself, with one addition:
-bfloat16, which numpy does not know, takes part as float16 does.
+`FUNCTIONS` maps other numpy functions, and `operator.getitem`, to handlers with their signatures.
+Types follow numpy's promotion (NEP 50: Python scalars are weak), asked from numpy itself, with
+one addition: bfloat16, which numpy does not know, takes part as float16 does.
 """
 
 import inspect
@@ -14,12 +14,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends import traced_array
 from pyc_mlir.frontends.dims import Dim
 from pyc_mlir.frontends.source import untraceable, user_point
 
 if TYPE_CHECKING:
-    from pyc_mlir.frontends.traced_array import TracedArray
     from pyc_mlir.frontends.tracer import Tracer
 
 Handler = Callable[..., Any]
@@ -84,7 +82,7 @@ def _run(tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[A
 def _in_place(tracer: "Tracer", ufunc: np.ufunc, out: Any, outs: tuple[Any, ...]) -> Any:
     """``x += y``: the sum under x's dtype; x's memory counts as changed."""
     target = outs[0]
-    if not isinstance(target, traced_array.TracedArray) or isinstance(out, tuple):
+    if isinstance(target, np.ndarray) or isinstance(out, tuple):
         raise untraceable(
             f"np.{ufunc.__name__} would write into an array that is not traced",
             "assign the result to a new name",
@@ -112,18 +110,10 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
     return handler(*args, **kwargs)
 
 
-def index(array: "TracedArray", key: Any) -> "TracedArray":
-    """``array[key]``; the handler is registered under `operator.getitem`'s name here."""
-    from pyc_mlir.frontends.indexing import getitem
-
-    return getitem(array, key)
-
-
 def _as_operand(value: Any) -> Any:
     """Traced arrays, dimensions and Python numbers as they are; anything else as an array."""
-    if isinstance(value, (traced_array.TracedArray, Dim, bool, int, float, np.ndarray, np.generic)):
-        return value
-    return np.asarray(value)
+    known = hasattr(value, "dtype") or isinstance(value, (Dim, bool, int, float))
+    return value if known else np.asarray(value)
 
 
 def numpy_type(operand: Any) -> Any:

@@ -6,6 +6,7 @@ the user's line. In-place operators give a new array; the old one and its views 
 any more, since numpy would have changed them.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -118,7 +119,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return numpy_protocol.call_function(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> "TracedArray":
-        return numpy_protocol.index(self, key)
+        return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
 
     def __len__(self) -> int:
         if not self.type.rank:

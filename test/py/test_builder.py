@@ -108,7 +108,7 @@ func.func @main(%a: tensor<3x4xf32>) -> tensor<3x4xf32> {
 
 def test_the_entry_is_main_or_the_only_function(context):
     one = "func.func @{}(%a: tensor<f32>) -> tensor<f32> {{ return %a : tensor<f32> }}\n"
-    zero = np.float32(0)
+    zero = np.zeros((), np.float32)
     assert interpret(ir.Module.parse(one.format("f"), context), [zero]) == [0]
     assert interpret(ir.Module.parse(one.format("f") + one.format("main"), context), [zero]) == [0]
     with pytest.raises(PycError, match="name the entry `main`"):
