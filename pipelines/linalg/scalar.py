@@ -10,10 +10,12 @@ import numpy as np
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.irtypes import element_type
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
+from pyc_mlir.pipelines.linalg import f64_math
 from pyc_mlir.pipelines.linalg.lowering import constant_scalar
 
 Scalar = ir.Value
 BF16 = DTYPES["bf16"]
+F64 = DTYPES["f64"]
 FLOAT_OPS = {
     "add": "arith.addf",
     "sub": "arith.subf",
@@ -88,6 +90,8 @@ def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
 
 def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """The scalar form of an elementwise op on operands of one element type."""
+    if dtype == F64 and name in f64_math.FUNCTIONS:
+        return f64_math.FUNCTIONS[name](operands[0])
     if is_float(dtype):
         wide = [widen(v, dtype) for v in operands]
         return narrow(emit(FLOAT_OPS[name], *wide), dtype)

@@ -24,21 +24,21 @@ from pyc_mlir.pipelines.target import Target
 
 @dataclass(frozen=True)
 class OpCall:
-    """One op on arrays; `dynamic` forgets every static size of the function's arguments."""
+    """One op on arrays; `declared` are the function's argument types if not the arrays' own."""
 
     op: str
     arrays: tuple[np.ndarray, ...]
     params: dict[str, Any] = field(default_factory=dict)
-    dynamic: bool = False
+    declared: tuple[TensorType, ...] | None = None
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.arrays)
-        return f"{self.op}({shapes}) {self.params}{' dynamic' if self.dynamic else ''}"
+        return f"{self.op}({shapes}) {self.params}{' dynamic' if self.declared else ''}"
 
     def types(self) -> list[TensorType]:
         """The argument types of the function."""
-        shapes = [(None,) * a.ndim if self.dynamic else a.shape for a in self.arrays]
-        return [TensorType(s, a.dtype) for s, a in zip(shapes, self.arrays, strict=True)]
+        own = [TensorType(a.shape, a.dtype) for a in self.arrays]
+        return list(self.declared or own)
 
     def build(self, builder: IRBuilder, *arguments: ir.Value) -> ir.Value:
         """Emit the op."""

@@ -1,0 +1,60 @@
+"""Every op, compiled for the CPU, against its numpy reference: static and dynamic shapes.
+
+Cases of one op are compiled as functions of one module. What is not compared bit for bit has the
+tolerance of its element type, times the length of what is summed.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from compiled import OpCall, assert_close, expected_of, run_calls
+from conftest import sample
+from op_cases import CASES, Case, dynamic_types, inputs
+
+from pyc_mlir.dialects.interpreter import flush_subnormals
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.pipelines.linalg import f64_math
+
+PER_OP = 6
+# A decomposition rounds several times in the 16-bit floats, its reference once.
+COMPOSITE_SCALE = 8.0
+
+
+def call_of(case: Case, dynamic: bool) -> OpCall:
+    arrays = tuple(flush_subnormals(a) for a in inputs(case, seed=1))
+    declared = tuple(dynamic_types(case)) if dynamic else None
+    return OpCall(case.op, arrays, case.keywords, declared)
+
+
+@cache
+def calls_of(op: str) -> list[OpCall]:
+    cases = sample([c for c in CASES if c.op == op], PER_OP, seed=7)
+    calls = [call_of(c, dynamic=False) for c in cases]
+    changing = [c for c in cases if c.dynamic and dynamic_types(c) != c.types]
+    return calls + [call_of(c, dynamic=True) for c in sample(changing, PER_OP // 2, seed=8)]
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_compiled_equals_reference(op: str) -> None:
+    calls = calls_of(op)
+    assert calls, f"op_cases has no case for pyc.{op}"
+    results = run_calls(calls)
+    scale = COMPOSITE_SCALE if OPS[op].decompose is not None else 4.0
+    for call, got in zip(calls, results, strict=True):
+        expected = flush_subnormals(expected_of(call))
+        assert_close(got, expected, str(call), scale)
+
+
+@pytest.mark.parametrize("name", sorted(f64_math.FUNCTIONS))
+def test_f64_functions_over_the_whole_range(name: str) -> None:
+    """The error that f64_math states, and the special values."""
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** rng.uniform(-12, 4, 20_000) * rng.choice([-1, 1], 20_000)
+    x = np.concatenate([sizes, np.linspace(-8, 8, 10_001), [0.0, -0.0, np.nan, np.inf, -np.inf]])
+    (got,) = run_calls([OpCall(name, (x,))])
+    expected = expected_of(OpCall(name, (x,)))
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    allowed = 4e-16 if name in ("tanh", "erf") else 2e-16 * np.maximum(1, np.abs(x[finite]))
+    assert np.all(np.abs(got[finite] - expected[finite]) <= allowed)
