@@ -2,8 +2,9 @@
 
     python -m pyc_mlir.tools.gen_docs [--check]
 
-dialect.md comes from the op definitions, passes.md from the pass classes, errors.md from the
-reason codes, results.md from docs/results/*.json. The same sources give the same bytes.
+dialect.md comes from the op definitions, passes.md from the pass classes, frontends.md from the
+tables of handlers, errors.md from the reason codes, results.md from docs/results/*.json. The same
+sources give the same bytes.
 """
 
 import argparse
@@ -13,12 +14,14 @@ from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.tools.doc_dialect import page as dialect_page
+from pyc_mlir.tools.doc_frontends import page as frontends_page
 from pyc_mlir.tools.doc_pages import errors_page, passes_page, results_page
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES: Mapping[str, Callable[[Path], str]] = {
     "dialect.md": lambda docs: dialect_page(),
     "passes.md": lambda docs: passes_page(),
+    "frontends.md": lambda docs: frontends_page(),
     "errors.md": lambda docs: errors_page(),
     "results.md": lambda docs: results_page(docs / "results"),
 }

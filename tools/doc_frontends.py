@@ -1,0 +1,98 @@
+"""docs/frontends.md: what can be traced and imported, from the front ends' tables of handlers."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyc_mlir import nn
+from pyc_mlir.frontends import onnx_import, trace
+from pyc_mlir.frontends.numpy_protocol import FUNCTIONS, UFUNCS
+from pyc_mlir.frontends.onnx_model import NEWEST, OLDEST
+from pyc_mlir.frontends.onnx_ops.node import HANDLERS
+
+_PAGE = """\
+# Front ends
+
+`pyc_mlir.compile` takes a Python function in numpy style, an ONNX model (a path, bytes or a
+proto), MLIR (a path, text or a module), and finds out itself which it is. MLIR with pyc ops takes
+PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
+
+## numpy
+
+{trace}
+
+Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
+recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
+
+ufuncs: {ufuncs}.
+
+functions: {functions}.
+
+## nn
+
+`pyc_mlir.nn` has what numpy lacks. On numpy arrays these compute the reference at once.
+
+| function | computes |
+|---|---|
+{nn}
+
+## ONNX
+
+{onnx}
+
+Opsets {first} to {last}; older models pass through ONNX's own version converter first. A model with
+unsupported nodes is refused with a list of all of them.
+
+| operator | imported as |
+|---|---|
+{handlers}
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    functions = {_numpy_name(f) for f in FUNCTIONS if f.__module__.startswith("numpy")}
+    handlers = [f"| {name} | {_first(HANDLERS[name])} |" for name in sorted(HANDLERS)]
+    return _PAGE.format(
+        trace=_paragraph(trace),
+        ufuncs=_listed(f"np.{u.__name__}" for u in UFUNCS),
+        functions=_listed(functions),
+        nn="\n".join(f"| `{_call(name, f)}` | {_first(f)} |" for name, f in _nn_functions()),
+        onnx=_paragraph(onnx_import),
+        first=OLDEST,
+        last=NEWEST,
+        handlers="\n".join(handlers),
+    )
+
+
+def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:
+    found = inspect.getmembers(nn, inspect.isfunction)
+    return [(n, f) for n, f in found if not n.startswith("_") and f.__module__ == nn.__name__]
+
+
+def _call(name: str, function: Callable[..., Any]) -> str:
+    """The call with its defaults, without annotations."""
+    signature = inspect.signature(function)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return name + str(inspect.Signature(bare))
+
+
+def _numpy_name(function: Callable[..., Any]) -> str:
+    module = "np.linalg" if function.__module__.startswith("numpy.linalg") else "np"
+    return f"{module}.{function.__name__}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _first(function: Callable[..., Any]) -> str:
+    """The first paragraph of a docstring on one line, as a table's cell."""
+    text = (inspect.getdoc(function) or "").partition("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _paragraph(module: Any) -> str:
+    """A module's docstring without its example blocks."""
+    parts = (inspect.getdoc(module) or "").split("\n\n")
+    return "\n\n".join(p for p in parts if not p.startswith("    "))
