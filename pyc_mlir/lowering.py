@@ -75,7 +75,7 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
 
 def _foreign(source: Source) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
-    entry, signature = read_signature(source.foreign)
+    entry, signature = read_signature(source.foreign, source.name)
     return Lowered(source.foreign, entry, signature, "", 0, (), {}, "")
 
 

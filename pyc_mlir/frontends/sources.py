@@ -71,7 +71,7 @@ def _from_file(path: Path, context: ir.Context) -> Source:
     data = path.read_bytes()
     if _PYC in data:
         return Source(parse_mlir(path, context), name=path.stem)
-    return Source(None, data, path.stem)
+    return Source(None, data, str(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:

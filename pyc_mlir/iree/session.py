@@ -154,10 +154,11 @@ class Session:
         """The MLIR context of the session."""
         return self._session.context
 
-    def parse(self, source: bytes) -> None:
-        """Take MLIR text or bytecode. Raises CompileError (INVALID_IR)."""
+    def parse(self, source: bytes, name: str = "source.mlir") -> None:
+        """Take MLIR text or bytecode, `name` in locations. Raises CompileError (INVALID_IR)."""
         reader = self._new_invocation()
-        if not reader.parse_source(api.Source.wrap_buffer(self._session, source)):
+        buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
+        if not reader.parse_source(buffer):
             raise self._failure(ReasonCode.INVALID_IR, "module: expected IR that IREE can read")
         self._module = reader.export_module()
         self._invocation = self._new_invocation()

@@ -15,14 +15,14 @@ from pyc_mlir.iree.session import Session
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
 
 
-def read_signature(code: bytes) -> tuple[str, Signature]:
-    """The entry's name and signature.
+def read_signature(code: bytes, where: str = "module") -> tuple[str, Signature]:
+    """The entry's name and signature; `where` is what errors call the module.
 
     Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
     no entry can be told or its types are no tensors of PyC's element types.
     """
     with Session() as session:
-        session.parse(code)
+        session.parse(code, where)
         functions = [op.operation for op in session.module.regions[0].blocks[0]]
         public = {
             _text(op, "sym_name"): op
@@ -33,7 +33,8 @@ def read_signature(code: bytes) -> tuple[str, Signature]:
         if name not in public:
             raise PycError(
                 ReasonCode.INVALID_IR,
-                f"module: expected a public function `main`, or a single one, got {sorted(public)}",
+                f"{where}: expected a public function `main`, or a single one, "
+                f"got {sorted(public)}",
             )
         return name, _signature(str(public[name].attributes["function_type"]))
 

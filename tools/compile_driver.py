@@ -1,0 +1,164 @@
+"""What `pyc-compile` does between its flags and its output."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from pyc_mlir.artifact import Artifact, to_bytes
+from pyc_mlir.bench.table import quantity
+from pyc_mlir.compilation import finish, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.guards import Argument, Signature
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.lowering import Lowered, Options, emit, lower
+from pyc_mlir.pipelines.choices import Decision, Policy, Recipe, write_log
+from pyc_mlir.tools.cli import Progress
+from pyc_mlir.tools.contract_flags import read_contract
+from pyc_mlir.tools.model_source import InputShape, read_model, with_shapes
+from pyc_mlir.tools.run_inputs import example
+
+
+@dataclass(frozen=True)
+class Output:
+    """What to write, what was decided, and (for a program) what to say about it."""
+
+    data: bytes
+    decisions: tuple[Decision, ...]
+    summary: str = ""
+
+
+def run(flags: argparse.Namespace, policy: Policy, progress: Progress, stdin: BinaryIO) -> Output:
+    """Compile as far as the flags ask. Raises PycError and OSError."""
+    shapes = [InputShape.parse(text) for text in flags.input]
+    options = make_options(
+        flags.target,
+        read_contract(flags),
+        policy,
+        None if flags.recipe is None else _read_recipe(flags.recipe),
+        flags.Xiree,
+        flags.dump_phases,
+    )
+    with progress.stage(f"reading {flags.model}"):
+        source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
+    if flags.emit in ("pyc", "linalg"):
+        with progress.stage(f"PyC lowers to {flags.emit}"):
+            text, decisions = emit(source, inputs, options, flags.emit)
+        output = Output(text.encode(), decisions)
+    else:
+        with progress.stage("PyC lowers to linalg"):
+            lowered = lower(source, inputs, options)
+        output = _by_iree(flags, lowered, options, progress)
+    if flags.log is not None:
+        write_log(output.decisions, flags.log)
+    return output
+
+
+def _read_recipe(path: str) -> Recipe:
+    try:
+        return Recipe.load(path)
+    except UnicodeDecodeError as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got {error}"
+        ) from None
+
+
+def _by_iree(
+    flags: argparse.Namespace, lowered: Lowered, options: Options, progress: Progress
+) -> Output:
+    """The program, or IREE's IR at the phase asked for."""
+    name = options.target.name
+    if not flags.compile_to:
+        with progress.stage(f"IREE compiles for {name}"):
+            artifact = finish(lowered, options)
+        data = to_bytes(artifact)
+        text = summary(flags.output, len(data), artifact, progress.seconds)
+        return Output(data, tuple(artifact.decisions), text)
+    with progress.stage(f"IREE compiles for {name} to phase {flags.compile_to}"):
+        data = compile_module(
+            lowered.code,
+            options.target,
+            options.iree_flags,
+            flags.compile_to,
+            options.dump_phases,
+            lowered.locations,
+        )
+    return Output(data, lowered.decisions)
+
+
+def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
+    """What was made and how to run it."""
+    manifest, signature = artifact.manifest, artifact.signature
+    constants = manifest["constants_bytes"]
+    part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
+    place = "program.vmfb" if path == "-" else path
+    rows = [
+        ("inputs", _arguments(signature.inputs)),
+        ("outputs", _arguments(signature.outputs)),
+        ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
+        ("run it", run_command(place, signature)),
+        ("with IREE", iree_command(place, artifact)),
+    ]
+    head = (
+        f"{place}: {quantity(size, 'B')}{part} for target {manifest['target']}, "
+        f"in {quantity(seconds, 's')}\n"
+    )
+    return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def run_command(path: str, signature: Signature) -> str:
+    """A command line that runs the program on random inputs; dynamic dimensions are 1."""
+    inputs = (f" --input {a.name}={example(a)}=@seed:0" for a in signature.inputs)
+    return f"pyc-run {path}{''.join(inputs)}"
+
+
+def iree_command(path: str, artifact: Artifact) -> str:
+    """The same for IREE's own tool, on ones."""
+    manifest = artifact.manifest
+    device = "local-task" if manifest["device"] == "local" else manifest["device"]
+    inputs = (f" --input={example(a)}=1" for a in artifact.signature.inputs)
+    function = manifest["entries"]["main"]["function"]
+    return f"iree-run-module --module={path} --device={device} --function={function}" + "".join(
+        inputs
+    )
+
+
+def _arguments(arguments: Sequence[Argument]) -> str:
+    return ", ".join(f"{a.name}: {a}" for a in arguments) or "none"
+
+
+def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
+    """Stages with their times, then each decision on a line."""
+    lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
+    lines += [f"{d.site.pass_name}: {describe(d)}" for d in output.decisions]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def describe(decision: Decision) -> str:
+    """``op: chosen (not a, b; saves 12 KiB of traffic) at location``."""
+    others = [a.name for a in decision.alternatives if a.name != decision.chosen]
+    saved = traffic_saved(decision)
+    notes = [f"not {', '.join(others)}"] if others else []
+    notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
+    notes += decision.evidence
+    aside = f" ({'; '.join(notes)})" if notes else ""
+    where = f" at {place(decision.site.location)}" if decision.site.location else ""
+    return f"{decision.site.op_id}: {decision.chosen}{aside}{where}"
+
+
+def place(location: str) -> str:
+    """``loc("conv1"("model.onnx":1:1))`` as ``conv1 (model.onnx:1:1)``."""
+    text = location.removeprefix("loc(").removesuffix(")").replace('"', "")
+    named = re.match(r"([^()\[\]]+)\((.+)\)$", text)
+    return f"{named[1]} ({named[2]})" if named else text
+
+
+def traffic_saved(decision: Decision) -> int | None:
+    """Predicted bytes that need not be moved, against the costliest alternative; None: unknown."""
+    costs = {a.name: a.cost for a in decision.alternatives}
+    known = [cost.traffic_bytes for cost in costs.values() if cost is not None]
+    chosen = costs[decision.chosen]
+    if chosen is None or len(known) < len(costs):
+        return None
+    return max(known) - chosen.traffic_bytes

@@ -1,0 +1,163 @@
+"""`pyc-compile`: compile a model to a program that `pyc-run` and IREE's tools run.
+
+The work runs in a forked child: a crash in native code becomes a message and exit status 2.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices import FirstIsBest, Policy
+from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
+from pyc_mlir.tools import cli
+from pyc_mlir.tools.contract_flags import add_flags
+from pyc_mlir.tools.guarded import Crash, run_guarded
+
+if TYPE_CHECKING:
+    from pyc_mlir.tools.compile_driver import Output
+
+TOOL = "pyc-compile"
+POLICIES: dict[str, Policy] = {"default": FirstIsBest()}
+_EPILOG = """\
+MODEL is an .onnx file, an .mlir file (the pyc dialect, linalg, or whatever IREE's input stage
+accepts), FILE.py:FUNCTION (traced; annotate the arguments, or give --input), or - for MLIR text
+on standard input.
+
+examples:
+  pyc-compile model.onnx -o model.vmfb
+  pyc-compile model.onnx --input image=1x1x8x8 --target cuda-sm_80 -o model.vmfb
+  pyc-compile model.py:forward --emit linalg
+  pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours or a crash)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        ended = run_guarded(lambda progress: run(arguments))
+    except KeyboardInterrupt:
+        return cli.INTERRUPTED
+    if isinstance(ended, Crash):
+        print(f"{TOOL}: error: {ended.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
+        print(cli.bug_note(TOOL), file=sys.stderr)
+        return cli.BROKEN
+    return ended
+
+
+def run(argv: Sequence[str]) -> int:
+    """The tool in this process."""
+    return cli.run_tool(TOOL, lambda: _run(argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    flags = make_parser().parse_args(argv)
+    if flags.list_targets:
+        print(list_targets(), end="")
+        return cli.OK
+    check(flags)
+    # MLIR and IREE take half a second to import, which --help need not wait for.
+    from pyc_mlir.tools import compile_driver
+
+    with cli.Progress(sys.stderr, asked=flags.progress) as progress:
+        output = compile_driver.run(flags, POLICIES[flags.policy], progress, sys.stdin.buffer)
+    _write(flags, output)
+    if flags.verbose:
+        print(compile_driver.details(output, progress.stages), end="", file=sys.stderr)
+    to_stdout = flags.output not in (None, "-")
+    if output.summary and (flags.verbose or (to_stdout and sys.stdout.isatty())):
+        print(output.summary, end="", file=sys.stdout if to_stdout else sys.stderr)
+    return cli.OK
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = cli.Parser(TOOL, "Compile a model to a program for one target.", _EPILOG)
+    parser.usage = "%(prog)s MODEL -o FILE [options]"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="what to compile; see below")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is stdout")
+    parser.add_argument("--target", default="cpu", metavar="NAME", help="default: cpu")
+    parser.add_argument("--list-targets", action="store_true", help="list the targets and exit")
+    parser.add_argument(
+        "--emit", choices=("pyc", "linalg", "vmfb"), help="stop at text, or make a program"
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]SHAPE",
+        help="sizes for dynamic dimensions, e.g. image=1x1x8x8; once per input",
+    )
+    decisions = parser.add_argument_group("decisions")
+    decisions.add_argument("--policy", default="default", choices=POLICIES, help="who prefers")
+    decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
+    decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
+    iree = parser.add_argument_group("IREE")
+    iree.add_argument("--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR")
+    iree.add_argument("--dump-phases", metavar="DIR", help="write the IR after each phase")
+    iree.add_argument(
+        "--Xiree", action="append", default=[], metavar="FLAG", help="pass a flag: --Xiree=--flag"
+    )
+    add_flags(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
+    parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
+    return parser
+
+
+def check(flags: argparse.Namespace) -> None:
+    """Raise PycError (BAD_ARGUMENT) for flags that lack each other or contradict each other."""
+    if flags.model is None:
+        raise _usage("expected a MODEL, got none")
+    if flags.emit in ("pyc", "linalg"):
+        given = {
+            "--compile-to": flags.compile_to,
+            "--dump-phases": flags.dump_phases,
+            "--Xiree": flags.Xiree,
+        }
+        for flag in (name for name, value in given.items() if value):
+            raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
+    if flags.emit == "vmfb" and flags.compile_to:
+        raise _usage("expected --emit vmfb or --compile-to, got both")
+    if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
+        raise _usage("expected -o FILE for the program, got none")
+
+
+def is_binary(flags: argparse.Namespace) -> bool:
+    """True when the output is a program, not text."""
+    return flags.emit in (None, "vmfb") and not flags.compile_to
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
+
+
+def list_targets() -> str:
+    """A table of the targets: name, device, what is special."""
+    lines = [f"{'target':<13} {'device':<8} element types\n"]
+    for name, target in sorted(TARGETS.items()):
+        lacks = ", ".join(sorted(target.lacks()))
+        types = f"all but {lacks}" if lacks else f"all {len(ALL_DTYPES)}"
+        alias = f" (is {target.name})" if target.name != name else ""
+        lines.append(f"{name:<13} {target.device:<8} {types}{alias}\n")
+    return "".join(lines)
+
+
+def _write(flags: argparse.Namespace, output: "Output") -> None:
+    """Put the output where it belongs."""
+    if flags.output in (None, "-"):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(output.data)
+        sys.stdout.buffer.flush()
+    else:
+        Path(flags.output).write_bytes(output.data)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""`pyc-run`: run a program that `pyc-compile` wrote. Needs no compiler, only IREE's runtime."""
+
+import argparse
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.tools import cli, run_inputs
+
+if TYPE_CHECKING:
+    from pyc_mlir.program import Program, ProgramStats
+
+TOOL = "pyc-run"
+# Calls before the ones that --repeat times: caches and pools fill.
+_WARMUP = 3
+_EPILOG = f"""\
+inputs, in the program's order unless named:
+{(run_inputs.__doc__ or "").partition(chr(10) * 2)[2].rstrip()}
+
+examples:
+  pyc-run model.vmfb --input image.npy
+  pyc-run model.vmfb --input x=2x784xf32=@seed:0 --output results.npz
+  pyc-run model.vmfb --input 1x784xf32=0.5 --repeat 1000 --device local-sync
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    return cli.run_tool(TOOL, lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(argv: Sequence[str]) -> int:
+    flags = make_parser().parse_args(argv)
+    _check_output(flags.output)
+    # Loading IREE takes a moment, which --help need not wait for.
+    from pyc_mlir.iree.array import to_device
+    from pyc_mlir.runtime import load
+
+    program = load(flags.program, make_device(flags))
+    arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
+    results = program(*arrays)
+    values = results if isinstance(results, tuple) else (results,)
+    named = dict(zip(result_names(program), values, strict=True))
+    if flags.output is None:
+        print(shown(named), end="")
+    else:
+        _save(Path(flags.output), named)
+    if flags.repeat is not None:
+        placed = [to_device(a, program.device) for a in arrays]
+        print(latency(lambda: program(*placed), flags.repeat))
+    if flags.stats:
+        print(statistics(program.stats(), program), end="")
+    return cli.OK
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = cli.Parser(TOOL, "Run a compiled program.", _EPILOG)
+    parser.usage = "%(prog)s PROGRAM.vmfb [--input ...] [options]"
+    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb that pyc-compile wrote")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]VALUE", help="see below"
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write the results to FILE.npz (or .npy for one)"
+    )
+    parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
+    parser.add_argument("--stats", action="store_true", help="print calls, times and memory")
+    parser.add_argument(
+        "--device", metavar="KIND", help="local-sync, local-task, cuda, vulkan or hip"
+    )
+    parser.add_argument(
+        "--threads", type=_positive, metavar="N", help="workers of local-task (default: cores)"
+    )
+    parser.add_argument(
+        "--allocator", metavar="NAME", help="caching keeps freed memory for the next call"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _check_output(path: str | None) -> None:
+    if path is not None and not path.endswith((".npz", ".npy")):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"--output: expected FILE.npz or FILE.npy, got {path!r}"
+        )
+
+
+def make_device(flags: argparse.Namespace) -> Any:
+    """The device that the flags ask for; None leaves the choice to the program."""
+    from pyc_mlir.iree.device import Device
+
+    if (flags.device, flags.threads, flags.allocator) == (None, None, None):
+        return None
+    return Device(flags.device or "local-task", flags.threads, flags.allocator)
+
+
+def result_names(program: "Program") -> list[str]:
+    """Names of the results, different from each other: a name that repeats gets its position."""
+    names = [a.name for a in program.signature.outputs]
+    return [n if names.count(n) == 1 and n else f"{n or 'result'}{i}" for i, n in enumerate(names)]
+
+
+def shown(results: dict[str, np.ndarray]) -> str:
+    """Results for people: name, type, and the elements, the middle of large arrays left out."""
+    lines = []
+    for name, array in results.items():
+        type_ = "x".join([*map(str, array.shape), dtype_name(array.dtype)])
+        text = np.array2string(array, threshold=200, edgeitems=3, max_line_width=100)
+        lines.append(f"{name}: {type_}\n{text}\n")
+    return "".join(lines)
+
+
+def _save(path: Path, results: dict[str, np.ndarray]) -> None:
+    if path.suffix == ".npz":
+        # Not `np.savez`: results may have the names of its parameters.
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, array in results.items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+    elif len(results) == 1:
+        np.save(path, next(iter(results.values())), allow_pickle=False)
+    else:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--output {path}: expected FILE.npz for {len(results)} results, got an .npy file",
+        )
+
+
+def latency(
+    call: Callable[[], object], calls: int, clock: Callable[[], float] = time.perf_counter
+) -> str:
+    """Time `calls` calls one by one: median, 10th and 90th percentile."""
+    from pyc_mlir.bench.measure import Spread
+    from pyc_mlir.bench.table import quantity
+
+    for _ in range(_WARMUP):
+        call()
+    seconds = []
+    for _ in range(calls):
+        began = clock()
+        call()
+        seconds.append(clock() - began)
+    spread = Spread.of(seconds)
+    median, p10, p90 = (quantity(v, "s") for v in (spread.median, spread.p10, spread.p90))
+    return f"latency of {calls} calls, arrays on the device: median {median}, p10 {p10}, p90 {p90}"
+
+
+def statistics(stats: "ProgramStats", program: "Program") -> str:
+    """What the program did, a fact a line."""
+    from pyc_mlir.bench.table import quantity
+
+    memory = stats.memory
+    # local-task keeps transients in a pool that its statistics leave out.
+    partial = " (without transients; local-sync counts all)"
+    aside = partial if program.device.kind == "local-task" else ""
+    rows = [
+        ("device", repr(program.device)),
+        ("calls", str(stats.calls)),
+        ("time in calls", quantity(stats.seconds_total, "s")),
+        ("peak memory", quantity(memory.peak_bytes, "B") + aside),
+        ("live memory", quantity(memory.live_bytes, "B")),
+        ("program", quantity(stats.artifact_bytes, "B")),
+        ("constants", quantity(stats.constants_bytes, "B")),
+    ]
+    return "".join(f"{name:<14} {value}\n" for name, value in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
