@@ -76,7 +76,8 @@ def _run(tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[A
     out = handler(tracer, *lifted)
     if isinstance(out, tuple):
         return tuple(map(tracer.lift, out, loop[len(inputs) :]))
-    return tracer.lift(out, loop[-1])
+    # A handler may give an operand back; numpy's ufuncs always make a new array.
+    return tracer.lift(out.detached() if any(out is x for x in lifted) else out, loop[-1])
 
 
 def _in_place(tracer: "Tracer", ufunc: np.ufunc, out: Any, outs: tuple[Any, ...]) -> Any:

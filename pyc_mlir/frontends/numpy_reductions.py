@@ -165,7 +165,7 @@ def _clip(
     if len(limits) == 2:
         return b.clip(x, *limits)
     if not limits:
-        return x
+        return x.detached()
     return b.minimum(x, limits[0]) if low is None else b.maximum(x, limits[0])
 
 
@@ -173,7 +173,7 @@ def _clip(
 def _round(a: TracedArray, /, decimals: int = 0) -> TracedArray:
     if not is_float(a.dtype):
         if decimals >= 0:
-            return a
+            return a.detached()
         raise untraceable("np.round: integers to negative decimals", "use `x // 10 * 10`")
     if not decimals:
         return a.tracer.round(a)

@@ -176,7 +176,7 @@ def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
             result = square if result is None else b.mul(result, square)
         exponent >>= 1
         square = b.mul(square, square) if exponent else square
-    return b.sub(b.add(b.sub(x, x), b.scalar(1, x)), b.scalar(0, x)) if result is None else result
+    return b.add(b.sub(x, x), b.scalar(1, x)) if result is None else result
 
 
 @handles(np.square)

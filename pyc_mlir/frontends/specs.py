@@ -106,15 +106,14 @@ def is_array(value: Any) -> bool:
 
 
 def annotated_specs(function: Callable[..., Any]) -> dict[str, TensorSpec]:
-    """The specs that a function's annotations give, by parameter name."""
+    """The specs that a function's annotations give, by parameter name.
+
+    Text that cannot be evaluated (names that exist for type checkers only) gives no spec.
+    """
     try:
         hints = inspect.get_annotations(function, eval_str=True)
-    except NameError as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"{function.__qualname__}: expected annotations that can be evaluated, got {error}; "
-            "define the name at module level, or pass the specs to `trace`",
-        ) from error
+    except NameError:
+        hints = inspect.get_annotations(function)
     found = {}
     for name, hint in hints.items():
         options = (hint, *getattr(hint, "__metadata__", ()))

@@ -67,7 +67,10 @@ def trace(
 def bind(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments by parameter; annotations and defaults stand in for those left out."""
+    """The arguments by parameter; annotations stand in for those left out.
+
+    Defaults are not filled in: the function brings them itself, as it does captured arrays.
+    """
     signature = inspect.signature(function)
     try:
         bound = signature.bind_partial(*args, **kwargs)
@@ -79,12 +82,11 @@ def bind(
     for parameter in signature.parameters.values():
         if parameter.name not in bound.arguments and parameter.name in annotated:
             bound.arguments[parameter.name] = annotated[parameter.name]
-    bound.apply_defaults()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     missing = [
         p.name
         for p in signature.parameters.values()
-        if p.name not in bound.arguments and p.kind not in variadic
+        if p.name not in bound.arguments and p.default is p.empty and p.kind not in variadic
     ]
     if missing:
         raise PycError(

@@ -77,6 +77,13 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.storage = base.storage
         return self
 
+    def detached(self) -> "TracedArray":
+        """The same value with memory of its own, as numpy's copies have."""
+        self.tracer.check(self)
+        made = TracedArray(self.tracer, self.value, self.type, self.witness)
+        made.literal = self.literal
+        return made
+
     @property
     def dtype(self) -> np.dtype:
         """The element type."""

@@ -1,7 +1,8 @@
 """The tracing front end: what a trace computes equals what numpy computes, types included."""
 
 import inspect
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from pyc_mlir.dialects.interpreter import entry_function, interpret
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.specs import Tensor, TensorSpec, spec
 from pyc_mlir.frontends.trace import trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray as Image
 
 BF16 = DTYPES["bf16"]
 WEIGHTS = np.linspace(-1, 1, 20, dtype=np.float32).reshape(4, 5)
@@ -279,6 +283,60 @@ def test_in_place_operators_give_new_arrays_of_the_same_type():
     (out,) = interpret(trace(model, F), [F])
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, (F + 1) * 2, rtol=1e-6)
+
+
+def power_in_place(x):
+    x **= 1
+    return x
+
+
+def same_value_of_its_own(x):
+    y = +x
+    y += 1
+    z = np.concatenate([x])
+    z += 2
+    return x, y, z
+
+
+@pytest.mark.parametrize("function", [power_in_place, same_value_of_its_own])
+def test_copies_are_not_views(function):
+    expected = function(F.copy())
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, want in zip(interpret(trace(function, F), [F]), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_other_callables():
+    class Model:
+        def __call__(self, x):
+            return x * 2
+
+    for function in (Model(), partial(np.multiply, 2), partial(lambda n, x: n * x, 2)):
+        np.testing.assert_array_equal(interpret(trace(function, F), [F])[0], 2 * F)
+
+
+def test_annotations_that_only_type_checkers_know_are_ignored():
+    def model(x: "Image") -> "Image":
+        return x + 1
+
+    assert "pyc.add" in str(trace(model, F))
+    with pytest.raises(PycError, match="expected a spec for `x`"):
+        trace(model)
+
+
+def test_defaults_are_captured():
+    def model(x, weight=WEIGHTS, power=2):
+        return (x @ weight) ** power
+
+    module = trace(model, F)
+    assert len(attributes_of(module, "arg_attrs")) == 1
+    np.testing.assert_allclose(interpret(module, [F])[0], model(F), rtol=1e-5)
+
+
+def test_a_size_is_a_result_like_any_other():
+    module = trace(lambda x: (x.shape[0], 3, 2.5), TensorSpec("f32", "n", 4))
+    got = interpret(module, [F])
+    assert [(a.dtype.name, a.item()) for a in got] == [("int64", 3), ("int64", 3), ("float64", 2.5)]
 
 
 def untraceable(function, *specs) -> str:
