@@ -1,4 +1,4 @@
-"""The importer against ONNX's own node tests, which the onnx wheel generates.
+"""The importer against ONNX's own tests, which the onnx wheel generates or holds as files.
 
 A case counts as `equal`, `refused` (with a PycError) or `wrong`; none may be wrong. Two changes
 make more of the cases usable: inputs that only say how (axes, shapes) become constants of the
@@ -8,9 +8,11 @@ model, and a case of a newer opset is tried as opset 23 when onnx's checker take
 import warnings
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from conftest import FULL, sample
 
 from pyc_mlir.dialects.errors import PycError
@@ -21,6 +23,7 @@ from pyc_mlir.frontends.onnx_model import NEWEST
 
 # How many cases must be equal: of all 1,884, and of the sample.
 ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1092, 500, 281
+STORED_EQUAL, STORED_SAMPLE, STORED_SAMPLE_EQUAL = 104, 50, 39
 # The oracle rounds once; onnx's references round 16-bit floats after each step.
 COARSE = {"float16": (2**-9, 2**-11), "bfloat16": (2**-6, 2**-8)}
 
@@ -118,3 +121,50 @@ def test_onnx_node_cases(record_property) -> None:
     record_property("onnx node cases", dict(counts))
     assert [name for name, result in results.items() if result == "wrong"] == []
     assert counts["equal"] >= (ALL_EQUAL if FULL else SAMPLE_EQUAL), counts
+
+
+# Models that are files: exported by PyTorch long ago (opset 6 to 9), and well-known networks.
+
+DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+STORED = [p for kind in ("pytorch-*", "simple") for p in sorted(DATA.glob(f"{kind}/*/model.onnx"))]
+
+
+def stored_outcome(path: Path, context) -> str:
+    try:
+        module = import_onnx(path, context=context)
+    except PycError:
+        return "refused"
+    folder = path.parent / "test_data_set_0"
+
+    def arrays(kind: str) -> list[np.ndarray]:
+        files = [folder / f"{kind}_{i}.pb" for i in range(len(list(folder.glob(f"{kind}_*"))))]
+        return [array(onnx.TensorProto.FromString(f.read_bytes())) for f in files]
+
+    found, wanted = interpret(module, arrays("input")), arrays("output")
+    pairs = zip(found, wanted, strict=True)
+    same = all(f.dtype == w.dtype and np.allclose(f, w, 1e-3, 1e-5) for f, w in pairs)
+    return "equal" if same else "wrong"
+
+
+def test_stored_models(record_property) -> None:
+    chosen = sample(STORED, STORED_SAMPLE)
+    context = new_context()
+    results = {path.parent.name: stored_outcome(path, context) for path in chosen}
+    counts = Counter(results.values())
+    record_property("onnx stored models", dict(counts))
+    assert [name for name, result in results.items() if result == "wrong"] == []
+    assert counts["equal"] >= (STORED_EQUAL if FULL else STORED_SAMPLE_EQUAL), counts
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("light/*.onnx")), ids=lambda p: p.stem)
+def test_well_known_networks_are_imported(path: Path) -> None:
+    module = import_onnx(path)
+    assert module.operation.verify()
+
+
+def test_a_well_known_network_runs() -> None:
+    module = import_onnx(DATA / "light" / "light_shufflenet.onnx")
+    x = np.linspace(0, 1, 3 * 224 * 224, dtype=np.float32).reshape(1, 3, 224, 224)
+    stored = (DATA / "light" / "light_shufflenet_output_0.pb").read_bytes()
+    wanted = array(onnx.TensorProto.FromString(stored))
+    np.testing.assert_allclose(interpret(module, [x])[0], wanted, 1e-4)
