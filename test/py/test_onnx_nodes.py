@@ -142,7 +142,9 @@ def stored_outcome(path: Path, context) -> str:
 
     found, wanted = interpret(module, arrays("input")), arrays("output")
     pairs = zip(found, wanted, strict=True)
-    same = all(f.dtype == w.dtype and np.allclose(f, w, 1e-3, 1e-5) for f, w in pairs)
+    same = all(
+        f.dtype == w.dtype and np.allclose(f, w, 1e-3, 1e-5, equal_nan=True) for f, w in pairs
+    )
     return "equal" if same else "wrong"
 
 
