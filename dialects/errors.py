@@ -74,6 +74,10 @@ class ReasonCode(Enum):
     BAD_ARTIFACT = Reason("a file is not a program that PyC can load", "compile it again")
     BAD_MODEL = Reason("a model file is malformed", "export the model again")
     RUNTIME_FAILED = Reason("the device refused or failed a call", "see the runtime's message")
+    WRONG_RESULT = Reason(
+        "a measured program computes something else than its reference",
+        "report the program; its figures were not stored",
+    )
     UNTRACEABLE = Reason(
         "a Python function does something that tracing cannot record",
         "use array operations in place of Python control flow on values",
