@@ -20,6 +20,7 @@ from pyc_mlir.pipelines.linalg.lowering import Index, Lowering, Tensor, lowers
 from pyc_mlir.pipelines.linalg.structured import (
     PARALLEL,
     REDUCTION,
+    extract,
     fill,
     generic,
     pad,
@@ -36,6 +37,30 @@ def pad_image(
     for axis, before, after in zip(spatial(layout), pads[:2], pads[2:], strict=True):
         low[axis], high[axis] = before, after
     return pad(lowering, x, low, high, value)
+
+
+def crop(
+    lowering: Lowering,
+    x: Tensor,
+    layout: str,
+    image: Sequence[Dim],
+    kernel: Sequence[Dim],
+    dilations: Sequence[int],
+) -> Tensor:
+    """Cut off what a window with a single position does not reach.
+
+    Folding a loop of one iteration makes the window's own loop index the input, and then the
+    sizes have to be equal.
+    """
+    sizes = list(x.dims)
+    for axis, positions, taps, dilation in zip(
+        spatial(layout), image, kernel, dilations, strict=True
+    ):
+        if positions == Dim(1) and taps.static is not None and sizes[axis].static is not None:
+            sizes[axis] = Dim(dilation * (taps.static - 1) + 1)
+    if tuple(sizes) == x.dims:
+        return x
+    return extract(lowering, x, [Dim(0)] * 4, sizes, [1] * 4)
 
 
 def window_dim(lowering: Lowering, size: Dim, kernel: Dim, stride: int, dilation: int) -> Dim:
@@ -79,6 +104,7 @@ def conv2d(
     filters = weight.dims[0] if layout == "NCHW" else weight.dims[3]
     rows = window_dim(lowering, x.dims[h], kernel[0], strides[0], dilations[0])
     columns = window_dim(lowering, x.dims[w], kernel[1], strides[1], dilations[1])
+    x = crop(lowering, x, layout, (rows, columns), kernel, dilations)
     if groups > 1:
         return _grouped(lowering, x, weight, (rows, columns), strides, dilations, groups, layout)
     depth, channels = (1, 1) if layout == "NCHW" else (2, 3)
@@ -87,6 +113,8 @@ def conv2d(
     weight = lowering.with_dims(weight, _replace(weight.dims, depth, shared))
     image = (filters, rows, columns) if layout == "NCHW" else (rows, columns, filters)
     zero = fill(lowering, [x.dims[0], *image], accumulator(x.dtype), 0)
+    if Dim(0) in zero.dims:
+        return rounded(lowering, zero, x.dtype)
     op = "linalg.conv_2d_nchw_fchw" if layout == "NCHW" else "linalg.conv_2d_nhwc_hwcf"
     attributes = {"strides": _pair(strides), "dilations": _pair(dilations)}
     body = multiply_add(x.dtype)
@@ -127,10 +155,11 @@ def _grouped(
     group = Dim(groups)
     split = [x.dims[0], group, f, *image] if nchw else [x.dims[0], *image, group, f]
     zero = fill(lowering, split, accumulator(x.dtype), 0)
+    dims = [x.dims[0], group * f, *image] if nchw else [x.dims[0], *image, group * f]
+    if Dim(0) in dims:
+        return reshape(lowering, rounded(lowering, zero, x.dtype), dims)
     iterators = [PARALLEL] * 5 + [REDUCTION] * 3
     (out,) = generic(lowering, [x, weight], [zero], maps, iterators, multiply_add(x.dtype))
-    total = group * f
-    dims = [x.dims[0], total, *image] if nchw else [x.dims[0], *image, total]
     return reshape(lowering, rounded(lowering, out, x.dtype), dims)
 
 
@@ -165,6 +194,7 @@ def pool(
     h, w = spatial(layout)
     rows = window_dim(lowering, x.dims[h], Dim(kernel[0]), strides[0], dilations[0])
     columns = window_dim(lowering, x.dims[w], Dim(kernel[1]), strides[1], dilations[1])
+    x = crop(lowering, x, layout, (rows, columns), [Dim(k) for k in kernel], dilations)
     wide = accumulator(x.dtype)
     window = lowering.empty([Dim(k) for k in kernel], wide)
     d = [ir.AffineDimExpr.get(i) for i in range(6)]
@@ -176,6 +206,8 @@ def pool(
     result = (0, 1, 2, 3) if nchw else (0, 2, 3, 1)
     dims = [n, c, rows, columns] if nchw else [n, rows, columns, c]
     begin = fill(lowering, dims, wide, start)
+    if Dim(0) in dims:
+        return begin
 
     def body(value: ir.Value, _: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
         return [combine(acc, scalar.widen(value, x.dtype))]

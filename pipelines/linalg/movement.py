@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.irtypes import element_type, to_mlir
 from pyc_mlir.dialects.ops.movement import END, START, slice_length
-from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg import structured as linalg
 from pyc_mlir.pipelines.linalg.creation import as_index, loop_index
 from pyc_mlir.pipelines.linalg.dims import Dim, product
 from pyc_mlir.pipelines.linalg.elementwise import stretched
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, compare_index, lowers
-from pyc_mlir.pipelines.linalg.structured import pointwise
+from pyc_mlir.pipelines.linalg.structured import extract, pointwise, static_or_dynamic
 
 
 @lowers("transpose")
@@ -98,11 +97,6 @@ def _sum(lowering: Lowering, a: Dim, b: Dim) -> Dim:
     return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
 
 
-def _static_or_dynamic(dims: Sequence[Dim]) -> ir.Attribute:
-    dynamic = ir.ShapedType.get_dynamic_size()
-    return ir.DenseI64ArrayAttr.get([dynamic if d.static is None else d.static for d in dims])
-
-
 def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
     """tensor.insert_slice with unit strides."""
     offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
@@ -113,8 +107,8 @@ def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[D
         results=[to_mlir(into.type)],
         operands=operands,
         attributes={
-            "static_offsets": _static_or_dynamic(offsets),
-            "static_sizes": _static_or_dynamic(source.dims),
+            "static_offsets": static_or_dynamic(offsets),
+            "static_sizes": static_or_dynamic(source.dims),
             "static_strides": ir.DenseI64ArrayAttr.get([1] * into.rank),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
         },
@@ -170,22 +164,7 @@ def slice_(
         return _backwards(lowering, x, offsets, sizes, steps)
     if tuple(sizes) == x.dims and all(s == 1 for s in steps):
         return x
-    offset_values, size_values = lowering.sizes(offsets), lowering.sizes(sizes)
-    out = TensorType(tuple(d.static for d in sizes), x.dtype)
-    op = ir.Operation.create(
-        "tensor.extract_slice",
-        results=[to_mlir(out)],
-        operands=[lowering.value(x), *offset_values, *size_values],
-        attributes={
-            "static_offsets": _static_or_dynamic(offsets),
-            "static_sizes": _static_or_dynamic(sizes),
-            "static_strides": ir.DenseI64ArrayAttr.get(list(steps)),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(
-                [1, len(offset_values), len(size_values), 0]
-            ),
-        },
-    )
-    return Tensor(x.dtype, tuple(sizes), op.result)
+    return extract(lowering, x, offsets, sizes, steps)
 
 
 def _bounds(lowering: Lowering, size: Dim, start: int, stop: int, step: int) -> tuple[Dim, Dim]:

@@ -91,7 +91,7 @@ def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
 def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """The scalar form of an elementwise op on operands of one element type."""
     if dtype == F64 and name in f64_math.FUNCTIONS:
-        return f64_math.FUNCTIONS[name](operands[0])
+        return f64_math.FUNCTIONS[name](*operands)
     if is_float(dtype):
         wide = [widen(v, dtype) for v in operands]
         return narrow(emit(FLOAT_OPS[name], *wide), dtype)

@@ -220,3 +220,32 @@ def grow(lowering: Lowering, dim: Dim, by: int) -> Dim:
     if dim.static is not None:
         return Dim(dim.static + by)
     return lowering.atom(lowering.arith("addi", lowering.size(dim), lowering.number(by)))
+
+
+def static_or_dynamic(dims: Sequence[Dim]) -> ir.Attribute:
+    """Sizes or offsets as ops list them: known ones inline, others marked dynamic."""
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return ir.DenseI64ArrayAttr.get([dynamic if d.static is None else d.static for d in dims])
+
+
+def extract(
+    lowering: Lowering,
+    x: Tensor,
+    offsets: Sequence[Dim],
+    sizes: Sequence[Dim],
+    steps: Sequence[int],
+) -> Tensor:
+    """tensor.extract_slice; `steps` are positive."""
+    offset_values, size_values = lowering.sizes(offsets), lowering.sizes(sizes)
+    op = ir.Operation.create(
+        "tensor.extract_slice",
+        results=[lowering.tensor_type(sizes, x.dtype)],
+        operands=[lowering.value(x), *offset_values, *size_values],
+        attributes={
+            "static_offsets": static_or_dynamic(offsets),
+            "static_sizes": static_or_dynamic(sizes),
+            "static_strides": ir.DenseI64ArrayAttr.get(list(steps)),
+            "operandSegmentSizes": lowering.segments(1, len(offset_values), len(size_values), 0),
+        },
+    )
+    return Tensor(x.dtype, tuple(sizes), op.result)
