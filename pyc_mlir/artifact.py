@@ -3,8 +3,8 @@
 IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, checksums of the rest
-    pyc/decisions.jsonl  the log of choices, one JSON object a line
-    pyc/module.mlirbc    the pyc module as bytecode
+    pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
+    pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
 Equal inputs give equal bytes: no paths, no times, keys in order.
@@ -30,7 +30,7 @@ SCHEMA_VERSION = 1
 _FOLDER = "pyc/"
 _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
-_MODULE = "pyc/module.mlirbc"
+_MODULE = "pyc/module.mlir"
 _TAIL = "pyc/vmfb-tail"
 _FIELDS: Mapping[str, type] = {
     "target": str,
@@ -102,7 +102,7 @@ def installed_versions() -> dict[str, str]:
 def to_bytes(artifact: Artifact) -> bytes:
     """The bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP archive."""
     start = _directory_start(artifact.vmfb)
-    log = "".join(f"{json.dumps(d.to_json(), ensure_ascii=False)}\n" for d in artifact.decisions)
+    log = "".join(f"{json.dumps(_unplaced(d), ensure_ascii=False)}\n" for d in artifact.decisions)
     parts = {
         _TAIL: artifact.vmfb[start:],
         _DECISIONS: log.encode(),
@@ -118,6 +118,11 @@ def to_bytes(artifact: Artifact) -> bytes:
             # A ZipInfo made by hand carries the year 1980, not the time of the compile.
             archive.writestr(zipfile.ZipInfo(name), data)
     return buffer.getvalue()
+
+
+def _unplaced(decision: Decision) -> dict[str, Any]:
+    """A decision without its source location, which names files of the machine that compiled."""
+    return {**decision.to_json(), "location": ""}
 
 
 def write(artifact: Artifact, path: str | Path) -> None:

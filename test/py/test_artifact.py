@@ -18,12 +18,18 @@ from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.runtime import Device, load
 
 DECISION = Decision(
-    Site("pyc-fuse", "add.1", "m.py:3"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "default"
+    Site("pyc-fuse", "add.1"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "default"
 )
 
 
 def full_artifact():
     return replace(add_artifact(), decisions=(DECISION, DECISION), module=bytes(range(256)))
+
+
+def test_source_locations_stay_on_the_machine_that_compiled():
+    placed = replace(DECISION, site=replace(DECISION.site, location="/home/m.py:3"))
+    data = artifact.to_bytes(replace(add_artifact(), decisions=(placed,)))
+    assert b"/home" not in data and artifact.from_bytes(data).decisions == (DECISION,)
 
 
 def test_round_trip(tmp_path):
