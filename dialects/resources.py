@@ -71,6 +71,8 @@ def resource_array(attr: ir.DenseResourceElementsAttr) -> np.ndarray:
 def _read_from_text(attr: ir.DenseResourceElementsAttr, key: str) -> np.ndarray:
     """Print a module that holds only this resource and decode its hexadecimal blob."""
     type_ = from_mlir(attr.type, "value")
+    if not type_.is_static:
+        raise VerificationError(f"value: expected a static shape, got {type_}")
     with attr.context, ir.Location.unknown():
         holder = ir.Module.create()
         holder.operation.attributes["pyc.value"] = attr

@@ -247,7 +247,8 @@ class Pad(OpDef, name="pad", operands="x"):
         for name, values in (("low", low), ("high", high)):
             fits = len(values) == x.rank and min(values, default=0) >= 0
             require(fits, f"`{name}`: expected {x.rank} sizes >= 0, got {values}")
-        exact = is_float(x.dtype) or float(np.array(value).astype(x.dtype)) == value
+        with np.errstate(invalid="ignore"):
+            exact = is_float(x.dtype) or float(np.array(value).astype(x.dtype)) == value
         require(exact, f"`value`: {value} is no {x.dtype}")
         sizes = zip(x.shape, low, high, strict=True)
         return x.with_shape(tuple(None if d is None else d + a + c for d, a, c in sizes))

@@ -90,6 +90,12 @@ def test_large_arrays_are_resources_and_equal_ones_are_shared():
     assert not array_of(first).flags.writeable
 
 
+def test_a_resource_of_unknown_size_is_refused():
+    text = str(constant_module(np.arange(1000, dtype=np.float32))).replace("1000x", "?x")
+    with pytest.raises(ir.MLIRError, match="expected a static shape"):
+        ir.Module.parse(text, new_context())
+
+
 def test_a_resource_is_a_copy():
     large = np.arange(INLINE_BYTES, dtype=np.float32)
     attr = elements_attr(large)
