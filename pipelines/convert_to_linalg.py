@@ -19,7 +19,7 @@ from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.linalg.dims import Dim
 from pyc_mlir.pipelines.linalg.elementwise import emit_pointwise
-from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
+from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, constant_tensor
 from pyc_mlir.pipelines.linalg.rules import lower
 from pyc_mlir.pipelines.rewriting import functions_of, params_of
 
@@ -160,9 +160,7 @@ class _Conversion:
         operands = [self._tensor(v) for v in op.operands]
         with ir.InsertionPoint(self._anchor(op)), self._location(op):
             if name == "constant":
-                dims = tuple(Dim(d) for d in params["value"].shape)
-                value = op.attributes["value"]
-                out = Tensor(params["value"].dtype, dims, constant=value)
+                out = constant_tensor(op.attributes["value"], params["value"])
             else:
                 out = lower(self.lowering, name, operands, params)
             out = self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")

@@ -8,12 +8,14 @@ slice length). [b, s, 768] collapsed is ``768*b*s``, and expanding it again need
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Dim:
-    """``coefficient * product(atoms)``; atoms are numbers given by `Lowering.atom`, sorted."""
+class Dim(NamedTuple):
+    """``coefficient * product(atoms)``; atoms are numbers given by `Lowering.atom`, sorted.
+
+    A named tuple, because sizes are compared and hashed all the time.
+    """
 
     coefficient: int = 1
     atoms: tuple[int, ...] = ()
@@ -23,7 +25,7 @@ class Dim:
         """The size when it is known."""
         return None if self.atoms and self.coefficient else self.coefficient
 
-    def __mul__(self, other: "Dim") -> "Dim":
+    def __mul__(self, other: "Dim") -> "Dim":  # type: ignore[override]
         if 0 in (self.coefficient, other.coefficient):
             return Dim(0)
         atoms = tuple(sorted(self.atoms + other.atoms))

@@ -6,7 +6,6 @@ the current insertion point, and returns a `Tensor`. Rules register themselves w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,41 +38,36 @@ class Tensor:
     value: ir.Value | None = None
     constant: ir.Attribute | None = None
     pending: Pointwise | None = None
+    # The one value that all elements of a constant have.
+    splat: Any | None = None
 
     @property
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.dims)
 
-    @cached_property
+    @property
     def shape(self) -> Shape:
         """The sizes, None where they are dynamic."""
-        return tuple(d.static for d in self.dims)
+        return tuple([d.static for d in self.dims])
 
-    @cached_property
+    @property
     def type(self) -> TensorType:
         """The tensor type."""
         return TensorType(self.shape, self.dtype)
 
-    @cached_property
+    @property
     def array(self) -> np.ndarray | None:
         """The contents, for a constant."""
         return None if self.constant is None else array_of(self.constant)
 
-    @cached_property
-    def splat(self) -> Any | None:
-        """The one value that all elements of a constant have, or None."""
-        if not self.array_is_splat:
-            return None
-        assert self.array is not None
-        return self.array.reshape(-1)[0]
 
-    @property
-    def array_is_splat(self) -> bool:
-        """True for a constant whose elements are one value."""
-        if self.constant is None or not isinstance(self.constant, ir.DenseElementsAttr):
-            return False
-        return self.constant.is_splat and Dim(0) not in self.dims
+def constant_tensor(attr: ir.Attribute, array: np.ndarray) -> Tensor:
+    """A constant, and whether it repeats one value."""
+    dims = tuple([Dim(d) for d in array.shape])
+    repeats = isinstance(attr, ir.DenseElementsAttr) and attr.is_splat and array.size > 0
+    splat = array.reshape(-1)[0] if repeats else None
+    return Tensor(array.dtype, dims, constant=attr, splat=splat)
 
 
 Index = int | ir.AffineExpr
@@ -134,8 +128,7 @@ class Lowering:
 
     def constant(self, array: np.ndarray) -> Tensor:
         """A constant tensor."""
-        dims = tuple(Dim(d) for d in array.shape)
-        return Tensor(array.dtype, dims, constant=elements_attr(array))
+        return constant_tensor(elements_attr(array), array)
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
         """A scalar constant of an element type."""
@@ -259,7 +252,7 @@ class Lowering:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
             value = self.value(tensor) if tensor.pending is not None else tensor.value
-            return Tensor(tensor.dtype, tuple(dims), value, tensor.constant)
+            return Tensor(tensor.dtype, tuple(dims), value, tensor.constant, splat=tensor.splat)
         type_ = self.tensor_type(dims, tensor.dtype)
         cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
         return Tensor(tensor.dtype, tuple(dims), cast.result)

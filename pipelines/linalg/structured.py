@@ -119,7 +119,7 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
     dims = list(dims)
     if tuple(dims) == x.dims:
         return x
-    if x.array_is_splat and all(d.static is not None for d in dims):
+    if x.splat is not None and all(d.static is not None for d in dims):
         return lowering.constant(np.full([d.static for d in dims], x.splat, x.dtype))
     if product(dims).static == 0:
         return lowering.empty(dims, x.dtype)
