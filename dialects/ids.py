@@ -11,6 +11,7 @@ from collections import Counter
 
 from pyc_mlir.dialects.attributes import array_of
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.resources import as_resource
 
 _DIGEST = 8
@@ -26,9 +27,12 @@ def _hash(*parts: str | bytes) -> str:
 
 
 def _attribute_text(attr: ir.Attribute) -> bytes:
-    """An attribute by content: resources are hashed, their names do not matter."""
-    if as_resource(attr) is not None:
-        return _hash(str(attr.type), array_of(attr).tobytes()).encode()
+    """An attribute by content: constants inline and as resources are the same."""
+    if isinstance(attr, ir.DenseElementsAttr) or as_resource(attr) is not None:
+        try:
+            return _hash(str(attr.type), array_of(attr).tobytes()).encode()
+        except VerificationError:
+            pass  # Elements of other dialects' types, such as vectors, have their text.
     return str(attr).encode()
 
 

@@ -240,12 +240,10 @@ class Lowering:
         """The tensor under the type that its op declares: sizes it knows better are checked."""
         if tensor.shape == declared.shape:
             return tensor
-        dims = []
-        for i, (have, want) in enumerate(zip(tensor.dims, declared.shape, strict=True)):
-            known = have.static is None and want is not None
-            dims.append(
-                self.require_equal(have, Dim(want), f"{what}: dimension {i}") if known else have
-            )
+        dims = list(tensor.dims)
+        for i, want in enumerate(declared.shape):
+            if dims[i].static is None and want is not None:
+                dims[i] = self.require_equal(dims[i], Dim(want), f"{what}: dimension {i}")
         return self.with_dims(tensor, dims)
 
     def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:

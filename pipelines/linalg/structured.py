@@ -27,9 +27,13 @@ def generic(
 ) -> list[Tensor]:
     """A linalg.generic; `body` gets one scalar an operand and returns one an output.
 
-    Constants with a single value are not operands: they are written into the body.
+    Constants with a single value are not operands: they are written into the body, unless a loop
+    has its size from them alone.
     """
     scalars = [i for i, t in enumerate(inputs) if t.splat is not None]
+    sized = {loop for i, m in enumerate(maps) if i not in scalars for loop in m}
+    if not sized.issuperset(range(len(iterators))):
+        scalars = []
     passed = [t for i, t in enumerate(inputs) if i not in scalars]
     kept = [m for i, m in enumerate(maps) if i not in scalars]
     loops = len(iterators)
@@ -119,8 +123,9 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
     dims = list(dims)
     if tuple(dims) == x.dims:
         return x
-    if x.splat is not None and all(d.static is not None for d in dims):
-        return lowering.constant(np.full([d.static for d in dims], x.splat, x.dtype))
+    sizes = [d.static for d in dims if d.static is not None]
+    if x.splat is not None and len(sizes) == len(dims):
+        return lowering.constant(np.full(sizes, x.splat, x.dtype))
     if product(dims).static == 0:
         return lowering.empty(dims, x.dtype)
     groups = reassociation(list(x.dims), dims)

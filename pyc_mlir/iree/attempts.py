@@ -74,7 +74,9 @@ def _fall_back(
             vmfb = request.compile(name)
         except PycError:
             raise error from None
-        evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {error.message}"
+        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+        said = error.message.partition("got: ")[2]
+        evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {said}"
         alternatives = choices.log[-1].alternatives
         choices.log[-1] = Decision(
             site, name, alternatives, "fallback", (evidence[:_EVIDENCE_CHARACTERS],)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.attributes import elements_attr
+from pyc_mlir.dialects.bindings import func, ir
 from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.resources import resource_attr
 from pyc_mlir.dialects.types import tensor
 
 BASE = """
@@ -129,3 +131,19 @@ func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
     one, two = ids(text), ids(text.replace("pyc.exp", "pyc.tanh"))
     assert one[0] != two[0]
     assert one[1]["pyc.group"] != two[1]["pyc.group"]
+
+
+def test_a_constant_has_one_id_inline_and_as_a_resource() -> None:
+    array = np.arange(3, dtype=np.float32)
+    found = []
+    with new_context(), ir.Location.unknown():
+        for value in (elements_attr(array), resource_attr(array)):
+            module = ir.Module.create()
+            with ir.InsertionPoint(module.body):
+                function = func.FuncOp("main", ([], []))
+            with ir.InsertionPoint(function.add_entry_block()):
+                attributes = {"value": value}
+                ir.Operation.create("pyc.constant", results=[value.type], attributes=attributes)
+                func.ReturnOp([])
+            found.append(list(OpIds(function.operation).by_op.values())[0])
+    assert found[0] == found[1]
