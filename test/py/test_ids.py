@@ -145,5 +145,5 @@ def test_a_constant_has_one_id_inline_and_as_a_resource() -> None:
                 attributes = {"value": value}
                 ir.Operation.create("pyc.constant", results=[value.type], attributes=attributes)
                 func.ReturnOp([])
-            found.append(list(OpIds(function.operation).by_op.values())[0])
+            found.append(next(iter(OpIds(function.operation).by_op.values())))
     assert found[0] == found[1]
