@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends.onnx_ops.graph import GraphBuilder
@@ -164,6 +163,3 @@ class Node:
     def number(self, value: float, index: int = 0) -> Any:
         """A scalar constant of the element type of input `index`."""
         return self.b.scalar(value, self.x(index))
-
-
-Value = ir.Value | np.ndarray | Sizes
