@@ -62,11 +62,14 @@ def interleave(
     min_seconds: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
     seed: int = 0,
+    rest_seconds: float = 0.0,
 ) -> dict[str, Timing]:
     """Time every candidate once in each of `rounds` rounds; the order within a round is random.
 
     `warmup` calls of each come first and are not kept. A sample lasts at least `min_seconds`: a
     quick candidate is called in a loop, as often as a trial before the rounds found necessary.
+    Each sample begins after `rest_seconds` of sleep and one call that is not timed: for candidates
+    whose worker threads spin on after a call and would take cores from the next one.
     Returns timings by name, in the order of `candidates`. Raises PycError without rounds or
     candidates; what a candidate raises goes through.
     """
@@ -86,6 +89,9 @@ def interleave(
     for _ in range(rounds):
         draw.shuffle(order)
         for name in order:
+            if rest_seconds:
+                time.sleep(rest_seconds)
+                candidates[name]()
             samples[name].append(_elapsed(candidates[name], calls[name], clock) / calls[name])
     return {name: Timing(tuple(samples[name]), calls[name]) for name in candidates}
 

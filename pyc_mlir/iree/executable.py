@@ -113,8 +113,11 @@ class Entry:
         for array in arrays:
             push(array.view)
         invoke, function, count = self._invoke, self._function, len(self._specs)
+        # The arrays keep IREE's device, and a tuple lets go of its last item first: the call may
+        # outlive all else that knows the device, and the list of buffers must not.
+        kept = (tuple(arrays), inputs)
 
         def call() -> None:
-            invoke(function, inputs, _List(count))
+            invoke(function, kept[1], _List(count))
 
         return call
