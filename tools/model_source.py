@@ -103,10 +103,12 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 
 
 def _import_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # Not the file's own name, which may be that of a package.
+    name = f"pyc_model_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # annotations are evaluated in the module's own names
+    sys.modules[name] = module  # as an import would, for what looks itself up
     sys.path.insert(0, str(path.resolve().parent))
     try:
         _told(spec.loader.exec_module, ReasonCode.BAD_MODEL, "a file to import")(module)

@@ -12,6 +12,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.guards import Argument
 from pyc_mlir.tools import cli, run_inputs
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _run(argv: Sequence[str]) -> int:
     arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
     results = program(*arrays)
     values = results if isinstance(results, tuple) else (results,)
-    named = dict(zip(result_names(program), values, strict=True))
+    named = dict(zip(result_names(program.signature.outputs), values, strict=True))
     if flags.output is None:
         print(shown(named), end="")
     else:
@@ -107,9 +108,9 @@ def make_device(flags: argparse.Namespace) -> Any:
     return Device(flags.device or "local-task", flags.threads, flags.allocator)
 
 
-def result_names(program: "Program") -> list[str]:
+def result_names(outputs: Sequence[Argument]) -> list[str]:
     """Names of the results, different from each other: a name that repeats gets its position."""
-    names = [a.name for a in program.signature.outputs]
+    names = [a.name for a in outputs]
     return [n if names.count(n) == 1 and n else f"{n or 'result'}{i}" for i, n in enumerate(names)]
 
 

@@ -1,0 +1,337 @@
+"""pyc-compile in this process; test/lit/pyc-compile runs it as a user does."""
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyc_mlir import runtime
+from pyc_mlir.artifact import read
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.guards import Argument
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.tools import cli, compile_driver, contract_flags, pyc_compile, pyc_run
+from pyc_mlir.tools.digits import MODELS
+from pyc_mlir.tools.model_source import InputShape, assign, refine
+
+F32 = DTYPES["f32"]
+PYTHON = """
+import numpy as np
+from pyc_mlir import Tensor
+
+w = np.full((8, 4), 0.5, np.float32)
+
+def layer(x: Tensor["f32", "batch", 8], y: Tensor["f32", "batch", 4]):
+    return np.maximum(x @ w + y, 0)
+
+def plain(x, k=3):
+    return x * k
+
+def attribute(x: Tensor["f32", 4]):
+    return x.nonsense
+
+def own_fault(x: Tensor["f32", 4]):
+    return {}["missing"]
+
+def branches(x: Tensor["f32", 4]):
+    return x if x[0] > 0 else -x
+
+def mismatch(x: Tensor["f32", 4]):
+    return x @ w
+"""
+BAD_PYC = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "pyc.reluu"(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+FOREIGN = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = math.exp %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working directory with small models of each kind."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "m.py": PYTHON,
+        "syntax.py": "def f(:\n",
+        "imports.py": "x = 1\nimport nothing_like_this\n",
+        "bad.mlir": BAD_PYC,
+        "foreign.mlir": FOREIGN,
+        "badforeign.mlir": FOREIGN.replace("math.exp", "math.nothing"),
+        "other.toml": 'allowed_targets = ["vulkan"]\n',
+        "type.toml": "determinism = 1\n",
+        "unknown.toml": "colour = 1\n",
+        "broken.toml": "a = \n",
+        "binary": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\xbc")
+    return tmp_path
+
+
+def compiled(*argv: str) -> None:
+    assert pyc_compile.run(argv) == 0
+
+
+REFUSED = [
+    ("", ReasonCode.BAD_ARGUMENT, "expected a MODEL"),
+    ("foreign.mlir", ReasonCode.BAD_ARGUMENT, "expected -o FILE"),
+    ("--nonsense", ReasonCode.BAD_ARGUMENT, "--nonsense"),
+    ("foreign.mlir -o x --policy wise", ReasonCode.BAD_ARGUMENT, "'wise'"),
+    ("foreign.mlir -o x --target abacus", ReasonCode.UNKNOWN_TARGET, "vulkan"),
+    ("foreign.mlir --emit pyc", ReasonCode.BAD_ARGUMENT, "foreign.mlir: expected a pyc program"),
+    ("foreign.mlir -o x --input 4", ReasonCode.BAD_ARGUMENT, "enters at IREE"),
+    ("foreign.mlir --emit linalg --dump-phases d", ReasonCode.BAD_ARGUMENT, "--dump-phases"),
+    ("foreign.mlir -o x --emit vmfb --compile-to=flow", ReasonCode.BAD_ARGUMENT, "got both"),
+    ("foreign.mlir --compile-to=lunch", ReasonCode.BAD_ARGUMENT, "executable-sources"),
+    ("foreign.mlir -o x --Xiree=--nonsense", ReasonCode.BAD_ARGUMENT, "nonsense"),
+    ("foreign.mlir -o x --Xiree=--iree-cuda-target=x", ReasonCode.BAD_ARGUMENT, "target alone"),
+    ("foreign.mlir -o x --recipe binary", ReasonCode.BAD_ARGUMENT, "binary: expected a log"),
+    ("badforeign.mlir -o x", ReasonCode.INVALID_IR, "badforeign.mlir:2:8"),
+    ("bad.mlir -o x", ReasonCode.INVALID_IR, "bad.mlir:2:8: error: "),
+    ("none.onnx -o x", ReasonCode.BAD_MODEL, "none.onnx: expected a file"),
+    ("m.py -o x", ReasonCode.BAD_MODEL, "layer, plain"),
+    ("m.py:nothing -o x", ReasonCode.BAD_MODEL, "layer, plain"),
+    ("none.py:f -o x", ReasonCode.BAD_MODEL, "none.py"),
+    ("syntax.py:f -o x", ReasonCode.BAD_MODEL, "syntax.py:1: "),
+    ("imports.py:f -o x", ReasonCode.BAD_MODEL, "imports.py:2: "),
+    ("m.py:plain -o x", ReasonCode.BAD_ARGUMENT, "annotate it"),
+    ("m.py:plain -o x --input 4", ReasonCode.BAD_ARGUMENT, "x=4xf32"),
+    ("m.py:attribute -o x", ReasonCode.UNTRACEABLE, "m.py:14: "),
+    ("m.py:own_fault -o x", ReasonCode.UNTRACEABLE, "m.py:17: "),
+    ("m.py:branches -o x", ReasonCode.UNTRACEABLE, "m.py:20:"),
+    ("m.py:mismatch -o x", ReasonCode.INVALID_IR, "m.py:23:"),
+    ("m.py:layer -o x --input x=2x8 --input y=3x4", ReasonCode.DIMENSION_MISMATCH, "`batch`"),
+    ("foreign.mlir -o x --contract other.toml", ReasonCode.BAD_ARGUMENT, "allowed_targets"),
+    ("foreign.mlir -o x --contract type.toml", ReasonCode.BAD_ARGUMENT, "type.toml: determinism"),
+    ("foreign.mlir -o x --contract unknown.toml", ReasonCode.UNSUPPORTED_CLAUSE, "colour"),
+    ("foreign.mlir -o x --contract broken.toml", ReasonCode.BAD_ARGUMENT, "broken.toml"),
+    ("foreign.mlir -o x --memory-budget=1GiB", ReasonCode.UNSUPPORTED_CLAUSE, "1073741824"),
+    ("foreign.mlir -o x --latency-goal=soon", ReasonCode.BAD_ARGUMENT, "--latency-goal"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "text"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_faults_of_the_user_are_one_message(folder, capsys, line, code, text):
+    assert pyc_compile.run(shlex.split(line)) == 1
+    captured = capsys.readouterr()
+    assert f"[{code.name}]" in captured.err and text in captured.err
+    assert "Traceback" not in captured.err and captured.out == ""
+    assert not (folder / "x").exists()
+
+
+@pytest.mark.parametrize("line", ["foreign.mlir -o no/such/x", "foreign.mlir -o x --recipe none"])
+def test_files_that_cannot_be_used(folder, capsys, line):
+    assert pyc_compile.run(shlex.split(line)) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_stdin_that_is_no_text(folder, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe")))
+    assert pyc_compile.run(["-", "--emit", "linalg"]) == 1
+    assert "[BAD_MODEL]" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_shows_the_traceback(capsys, monkeypatch, folder):
+    def broken(*_: object) -> None:
+        raise RuntimeError("impossible")
+
+    monkeypatch.setattr(compile_driver, "run", broken)
+    assert pyc_compile.run(["foreign.mlir", "-o", "x"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err and "impossible" in err and "fault of PyC" in err
+
+
+def test_a_crash_in_native_code_is_told():
+    code = (
+        "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
+        "c.run = lambda argv: os.abort(); sys.exit(c.main([]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "SIGABRT" in done.stderr and "[NATIVE_CRASH]" in done.stderr
+
+
+def test_onnx_model_end_to_end(folder, capsys):
+    """The summary's own commands run: ours here, IREE's in its own process."""
+    compiled(str(MODELS["mlp"]), "-o", "mlp.vmfb", "--input", "image=2x1x8x8", "-v")
+    summary = capsys.readouterr().out
+    lines = {k: v for k, _, v in (x.strip().partition("  ") for x in summary.splitlines())}
+    assert lines["inputs"].strip() == "image: tensor<2x1x8x8xf32>"
+    assert pyc_run.main(shlex.split(lines["run it"])[1:]) == 0
+    assert "scores: 2x10xf32" in capsys.readouterr().out
+    command = shlex.split(lines["with IREE"])
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": path})
+    assert done.returncode == 0 and "2x10xf32=" in done.stdout
+
+
+def test_quiet_when_nobody_watches(folder, capsys):
+    compiled("foreign.mlir", "-o", "x.vmfb")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_traced_function_with_named_dimensions(folder):
+    compiled("m.py:layer", "-o", "layer.vmfb")
+    program = runtime.load("layer.vmfb", runtime.Device("local-sync"))
+    x, y = np.ones((3, 8), np.float32), np.full((3, 4), -1, np.float32)
+    np.testing.assert_allclose(program(x, y), np.full((3, 4), 3.0))
+    with pytest.raises(PycError, match="batch"):
+        program(x, y[:2])
+    compiled("m.py:layer", "-o", "layer2.vmfb", "--input", "y=2x4")
+    assert [a.shape for a in read("layer2.vmfb").signature.inputs] == [(2, 8), (2, 4)]
+
+
+def test_unannotated_function_takes_the_types_given(folder):
+    compiled("m.py:plain", "-o", "plain.vmfb", "--input", "?x2xf64")
+    program = runtime.load("plain.vmfb", runtime.Device("local-sync"))
+    np.testing.assert_array_equal(program(np.ones((5, 2))), np.full((5, 2), 3.0))
+
+
+def test_log_is_a_recipe_that_gives_the_same_program(folder):
+    model = str(MODELS["mlp"])
+    compiled(model, "-o", "a.vmfb", "--log", "a.jsonl")
+    compiled(model, "-o", "b.vmfb", "--recipe", "a.jsonl", "--log", "b.jsonl")
+    first, second = (
+        [json.loads(line) for line in Path(name).read_text().splitlines()]
+        for name in ("a.jsonl", "b.jsonl")
+    )
+    assert [d["chosen"] for d in first] == [d["chosen"] for d in second]
+    assert {d["decided_by"] for d in second} == {"recipe"}
+    assert read("a.vmfb").vmfb == read("b.vmfb").vmfb
+    assert len(first) == len(read("a.vmfb").decisions)
+
+
+def test_text_output_keeps_its_decisions(folder):
+    compiled(str(MODELS["mlp"]), "--emit", "linalg", "-o", "x.mlir", "--log", "x.jsonl")
+    assert "pyc-fuse" in Path("x.jsonl").read_text()
+    compiled("x.mlir", "-o", "x.vmfb")
+
+
+def test_phases_are_dumped(folder):
+    compiled("foreign.mlir", "-o", "x.vmfb", "--dump-phases", "phases")
+    assert any("flow" in path.name for path in Path("phases").iterdir())
+
+
+def test_listing_of_targets(capsys):
+    assert pyc_compile.run(["--list-targets"]) == 0
+    out = capsys.readouterr().out
+    assert "cuda-sm_80" in out and "all but f64" in out
+
+
+def test_decisions_read_well():
+    assert compile_driver.place('loc("conv1"("m.onnx":1:2))') == "conv1 (m.onnx:1:2)"
+    assert compile_driver.place('loc("m.py":1:2)') == "m.py:1:2"
+
+
+@pytest.mark.parametrize("text", ["2x784", "?x3xf32", "scalar", "f32", "x=2x3", "a=b=scalar"])
+def test_input_shapes_that_parse(text):
+    InputShape.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "x=", "=2", "2xq", "-1x2", "2x", "x2", "\u0663"])
+def test_input_shapes_that_do_not(text):
+    with pytest.raises(PycError, match="expected"):
+        InputShape.parse(text)
+
+
+def test_shapes_are_assigned_by_name_then_in_order():
+    shapes = [InputShape.parse(t) for t in ("1", "b=2")]
+    assert {n: s and s.dims for n, s in assign("abc", shapes).items()} == {
+        "a": (1,),
+        "b": (2,),
+        "c": None,
+    }
+    for wrong in (["d=1"], ["a=1", "a=1"], ["1"] * 4):
+        with pytest.raises(PycError):
+            assign("abc", [InputShape.parse(t) for t in wrong])
+
+
+def test_sizes_of_named_dimensions_hold_everywhere():
+    declared = [Argument("a", F32, ("n", 3)), Argument("b", F32, ("n", None))]
+    said = {"a": InputShape.parse("2x?"), "b": InputShape.parse("?x5")}
+    assert [a.shape for a in refine(declared, said)] == [(2, 3), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4096", 4096), ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), ("2KiB", 2048)],
+)
+def test_sizes(text, expected):
+    assert contract_flags.size(text) == expected
+
+
+def test_durations():
+    assert [contract_flags.duration(t) for t in ("5ms", "2min", "1.5")] == [0.005, 120.0, 1.5]
+    with pytest.raises(ValueError, match="number"):
+        contract_flags.duration("5 hours")
+
+
+def test_contract_flags_win_over_the_file(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('memory_budget_bytes = "1MiB"\nmax_error = 0.5\nallowed_targets = ["cpu"]\n')
+    parser = pyc_compile.make_parser()
+    flags = parser.parse_args(
+        ["--contract", str(path), "--memory-budget=2MiB", "--deterministic=true"]
+    )
+    assert contract_flags.read_contract(flags) == Contract(
+        memory_budget_bytes=2 << 20, determinism=True, max_error=0.5, allowed_targets=("cpu",)
+    )
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def ticking(err: io.StringIO, asked: bool) -> str:
+    """What a progress shows at 1, 3 and 4 seconds of one stage, then 5 of another."""
+    now = [0.0]
+    # The watching thread never wakes: ticks come from here.
+    with cli.Progress(err, asked, lambda: now[0], interval=1e6) as progress:
+        with progress.stage("one"):
+            for now[0] in (1.0, 3.0, 4.0):
+                progress.tick()
+        progress.tick()
+        with progress.stage("two"):
+            now[0] = 5.0
+            progress.tick()
+    assert progress.stages == [("one", 4.0), ("two", 1.0)]
+    return err.getvalue()
+
+
+def test_progress_rewrites_a_line_of_the_terminal_after_two_seconds():
+    shown = ticking(Terminal(), asked=False)
+    assert shown.split("\r\x1b[K") == [
+        "",
+        "[  3.0 s] one ...",
+        "[  4.0 s] one ...",
+        "[  5.0 s] two ...",
+        "",
+    ]
+
+
+def test_progress_in_a_pipe_is_a_line_a_stage():
+    assert ticking(io.StringIO(), asked=True) == "[  3.0 s] one ...\n[  5.0 s] two ...\n"
+
+
+def test_progress_watches_by_itself():
+    err = Terminal()
+    with cli.Progress(err, delay=0, interval=0.001) as progress, progress.stage("x"):
+        while not err.getvalue():
+            pass
+    assert "x ..." in err.getvalue()
