@@ -18,7 +18,7 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.linalg.dims import Dim
-from pyc_mlir.pipelines.linalg.elementwise import emit_pointwise
+from pyc_mlir.pipelines.linalg.elementwise import emit
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, constant_tensor
 from pyc_mlir.pipelines.linalg.rules import lower
 from pyc_mlir.pipelines.rewriting import functions_of, params_of
@@ -67,7 +67,7 @@ class _Conversion:
         self.function = function
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
-        self.lowering = Lowering(lambda tensor: emit_pointwise(self.lowering, tensor))
+        self.lowering = Lowering(lambda tensor: emit(self.lowering, tensor))
         self.tensors: dict[ir.Value, Tensor] = {}
         self.dead: list[ir.Operation] = []
         self.converted = 0
@@ -123,7 +123,8 @@ class _Conversion:
         self._finish(op, out)
 
     def _force(self, out: Tensor) -> None:
-        if out.constant is None:
+        """Computations are emitted where their op stands; constants and reshapes where needed."""
+        if out.pending is not None:
             self.lowering.value(out)
 
     def _location(self, op: ir.Operation) -> ir.Location:

@@ -6,9 +6,11 @@ steps, verifies after each, and reports time and statistics per step. Printing t
 `ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
 """
 
+import gc
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.bindings import ir, passmanager
@@ -309,13 +311,25 @@ def _run_pyc(
 ) -> dict[str, int]:
     with printer.around(step.pass_, str(step), module.operation):
         try:
-            with module.context:
+            with module.context, _no_collection():
                 statistics = step.pass_.run(module, choices)
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
         if verify_each:
             _verify(module, step.name)
     return dict(statistics)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Passes make many small objects and few cycles: the collector would only look at them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _verify(module: ir.Module, name: str) -> None:

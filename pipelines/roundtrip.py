@@ -3,12 +3,14 @@
 import io
 
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.pyc import new_context
 
 
 def roundtrip_difference(module: ir.Module | ir.OpView) -> str:
     """What differs after a round trip through text and through bytecode; '' when nothing does.
 
-    Compared is the generic form with locations, as mlir-opt's ``--verify-roundtrip`` does.
+    Compared is the generic form with locations, as mlir-opt's ``--verify-roundtrip`` does. It is
+    read in a context of its own: the module's would give its resources other names.
     """
     before = _shown(module)
     for form, data in (("text", before.encode()), ("bytecode", _bytecode(module))):
@@ -23,9 +25,11 @@ def roundtrip_difference(module: ir.Module | ir.OpView) -> str:
 
 
 def _read(source: str | bytes, like: ir.Module | ir.OpView) -> ir.Module | ir.OpView:
+    context = new_context()
+    context.allow_unregistered_dialects = like.context.allow_unregistered_dialects
     if isinstance(like, ir.Module):
-        return ir.Module.parse(source, like.context)
-    return ir.Operation.parse(source, context=like.context)
+        return ir.Module.parse(source, context)
+    return ir.Operation.parse(source, context=context)
 
 
 def _shown(module: ir.Module | ir.OpView) -> str:

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.types import BOOL
 from pyc_mlir.pipelines.linalg import scalar
 from pyc_mlir.pipelines.linalg.dims import Dim
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Pointwise, Tensor, lowers
-from pyc_mlir.pipelines.linalg.structured import Body, drop_dims, pointwise
+from pyc_mlir.pipelines.linalg.structured import Body, drop_dims, emit_reshape, pointwise
 
 ONE = Dim(1)
 NAMES = sorted({*scalar.FLOAT_OPS, *scalar.INTEGER_OPS, "not"})
@@ -21,7 +21,9 @@ NAMES = sorted({*scalar.FLOAT_OPS, *scalar.INTEGER_OPS, "not"})
 
 def broadcast_dims(lowering: Lowering, operands: Sequence[Sequence[Dim]]) -> list[Dim]:
     """The sizes of the result; dynamic sizes that must agree are checked."""
-    rank = max((len(dims) for dims in operands), default=0)
+    if all(dims == operands[0] for dims in operands):
+        return list(operands[0])
+    rank = max(len(dims) for dims in operands)
     out = [ONE] * rank
     for dims in operands:
         for i, dim in enumerate(dims, start=rank - len(dims)):
@@ -34,10 +36,12 @@ def broadcast_dims(lowering: Lowering, operands: Sequence[Sequence[Dim]]) -> lis
 
 def stretched(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> tuple[Tensor, list[int]]:
     """x and its loop numbers among `dims`, without the dimensions that are stretched."""
-    offset = len(dims) - x.rank
-    dropped = [i for i, d in enumerate(x.dims) if d == ONE and dims[offset + i] != ONE]
     if x.splat is not None:
         return x, []
+    if x.dims == tuple(dims):
+        return x, list(range(x.rank))
+    offset = len(dims) - x.rank
+    dropped = [i for i, d in enumerate(x.dims) if d == ONE and dims[offset + i] != ONE]
     kept = [offset + i for i in range(x.rank) if i not in dropped]
     return (drop_dims(lowering, x, dropped) if dropped else x), kept
 
@@ -63,6 +67,13 @@ def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:
 
     out = pointwise(lowering, list(leaves), tensor.dims, tensor.dtype, body)
     return lowering.value(out)
+
+
+def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """Emit what is not a constant and has no value yet."""
+    if tensor.source is not None:
+        return emit_reshape(lowering, tensor)
+    return emit_pointwise(lowering, tensor)
 
 
 def _inlined(lowering: Lowering, child: Tensor, loops: Sequence[int], parent: Tensor) -> bool:

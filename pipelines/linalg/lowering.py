@@ -29,8 +29,8 @@ class Pointwise:
 class Tensor:
     """A value with its element type and sizes.
 
-    Constants and pointwise results are materialized when their value is first needed, so that
-    a chain of elementwise ops becomes one.
+    Constants, pointwise results and reshapes are materialized when their value is first needed, so
+    that a chain of elementwise ops becomes one, and a chain of reshapes at most one.
     """
 
     dtype: np.dtype
@@ -38,6 +38,8 @@ class Tensor:
     value: ir.Value | None = None
     constant: ir.Attribute | None = None
     pending: Pointwise | None = None
+    # What this is a reshape of, with as many elements.
+    source: "Tensor | None" = None
     # The one value that all elements of a constant have.
     splat: Any | None = None
 
@@ -90,9 +92,9 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 class Lowering:
     """What rules share while one function is converted: index values, sizes, run-time checks."""
 
-    def __init__(self, emit_pointwise: Callable[[Tensor], ir.Value]) -> None:
-        """`emit_pointwise` emits one op for a pending tensor and all that is pending below it."""
-        self.emit_pointwise = emit_pointwise
+    def __init__(self, emit: Callable[[Tensor], ir.Value]) -> None:
+        """`emit` emits a pending tensor, with what is pending below it, or a reshape."""
+        self.emit = emit
         self.index = ir.IndexType.get()
         self._atoms: list[ir.Value] = []
         self._atom_of: dict[ir.Value, int] = {}
@@ -100,6 +102,7 @@ class Lowering:
         self._checked: set[tuple[Dim, Dim]] = set()
         self._maps: dict[tuple[int, tuple[Index, ...]], ir.Attribute] = {}
         self._iterators: dict[str, ir.Attribute] = {}
+        self._loops: dict[tuple[Any, ...], dict[str, ir.Attribute]] = {}
         self._elements: dict[np.dtype, ir.Type] = {}
         self._types: dict[tuple[tuple[Dim, ...], np.dtype], ir.Type] = {}
         self._segments: dict[tuple[int, ...], ir.Attribute] = {}
@@ -112,9 +115,9 @@ class Lowering:
         """The SSA value of a tensor; constants and pending computations are emitted here."""
         if tensor.value is not None:
             return tensor.value
-        if tensor.pending is not None:
+        if tensor.constant is None:
             if tensor not in self._forced:
-                self._forced[tensor] = self.emit_pointwise(tensor)
+                self._forced[tensor] = self.emit(tensor)
             return self._forced[tensor]
         return ir.Operation.create(
             "arith.constant",
@@ -175,6 +178,19 @@ class Lowering:
             exprs = [ir.AffineDimExpr.get(i) if isinstance(i, int) else i for i in indices]
             self._maps[key] = ir.AffineMapAttr.get(ir.AffineMap.get(loops, 0, exprs))
         return self._maps[key]
+
+    def loop_attributes(
+        self, maps: Sequence[Sequence[Index]], iterators: Sequence[str]
+    ) -> dict[str, ir.Attribute]:
+        """The attributes of a linalg.generic: one index map an operand, the kind of each loop."""
+        key = (tuple(map(tuple, maps)), tuple(iterators))
+        if key not in self._loops:
+            count = len(iterators)
+            self._loops[key] = {
+                "indexing_maps": ir.ArrayAttr.get([self.index_map(count, m) for m in maps]),
+                "iterator_types": ir.ArrayAttr.get([self.iterator(k) for k in iterators]),
+            }
+        return self._loops[key]
 
     def iterator(self, kind: str) -> ir.Attribute:
         """``#linalg.iterator_type<kind>``."""
@@ -249,7 +265,7 @@ class Lowering:
     def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
-            value = self.value(tensor) if tensor.pending is not None else tensor.value
+            value = None if tensor.constant is not None else self.value(tensor)
             return Tensor(tensor.dtype, tuple(dims), value, tensor.constant, splat=tensor.splat)
         type_ = self.tensor_type(dims, tensor.dtype)
         cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])

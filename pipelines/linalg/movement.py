@@ -98,7 +98,9 @@ def _sum(lowering: Lowering, a: Dim, b: Dim) -> Dim:
 
 
 def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
-    """tensor.insert_slice with unit strides."""
+    """tensor.insert_slice with unit strides. Nothing has no place: its offset may be the end."""
+    if Dim(0) in source.dims:
+        return into
     offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
     operands = [lowering.value(source), lowering.value(into), *offset_values, *size_values]
     segments = [1, 1, len(offset_values), len(size_values), 0]
@@ -160,6 +162,8 @@ def slice_(
     """tensor.extract_slice; negative steps read backwards through an index computation."""
     bounds = [_bounds(lowering, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
     offsets, sizes = [b[0] for b in bounds], [b[1] for b in bounds]
+    if Dim(0) in sizes:
+        return lowering.empty(sizes, x.dtype)
     if min(steps, default=1) < 0:
         return _backwards(lowering, x, offsets, sizes, steps)
     if tuple(sizes) == x.dims and all(s == 1 for s in steps):

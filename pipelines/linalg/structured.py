@@ -30,27 +30,22 @@ def generic(
     Constants with a single value are not operands: they are written into the body, unless a loop
     has its size from them alone.
     """
-    scalars = [i for i, t in enumerate(inputs) if t.splat is not None]
-    sized = {loop for i, m in enumerate(maps) if i not in scalars for loop in m}
-    if not sized.issuperset(range(len(iterators))):
-        scalars = []
-    passed = [t for i, t in enumerate(inputs) if i not in scalars]
-    kept = [m for i, m in enumerate(maps) if i not in scalars]
-    loops = len(iterators)
-    attributes = {
-        "indexing_maps": ir.ArrayAttr.get([lowering.index_map(loops, m) for m in kept]),
-        "iterator_types": ir.ArrayAttr.get([lowering.iterator(k) for k in iterators]),
-    }
+    if all(t.splat is None for t in inputs):
+        attributes = lowering.loop_attributes(maps, iterators)
+        return structured(lowering, "linalg.generic", inputs, outputs, attributes, body)
+    passed = [i for i, t in enumerate(inputs) if t.splat is None]
+    kept = [maps[i] for i in passed] + list(maps[len(inputs) :])
+    attributes = lowering.loop_attributes(kept, iterators)
 
     def with_scalars(*arguments: ir.Value) -> Sequence[ir.Value]:
         values = iter(arguments)
         full = [
-            lowering.scalar(t.splat, t.dtype) if i in scalars else next(values)
-            for i, t in enumerate(inputs)
+            next(values) if t.splat is None else lowering.scalar(t.splat, t.dtype) for t in inputs
         ]
         return body(*full, *values)
 
-    return structured(lowering, "linalg.generic", passed, outputs, attributes, with_scalars)
+    read = [inputs[i] for i in passed]
+    return structured(lowering, "linalg.generic", read, outputs, attributes, with_scalars)
 
 
 def structured(
@@ -120,6 +115,7 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
 
     The caller has shown or checked that the products agree.
     """
+    x = x if x.source is None else x.source
     dims = list(dims)
     if tuple(dims) == x.dims:
         return x
@@ -128,13 +124,22 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         return lowering.constant(np.full(sizes, x.splat, x.dtype))
     if product(dims).static == 0:
         return lowering.empty(dims, x.dtype)
+    if reassociation(list(x.dims), dims) is None:
+        lowering.require_equal(product(x.dims), product(dims), "sizes of a reshape")
+    return Tensor(x.dtype, tuple(dims), source=x)
+
+
+def emit_reshape(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """collapse_shape to the sizes that both sides share, then expand_shape."""
+    x, dims = tensor.source, list(tensor.dims)
+    assert x is not None
     groups = reassociation(list(x.dims), dims)
     if groups is None:
-        flat = [lowering.require_equal(product(x.dims), product(dims), "sizes of a reshape")]
-        return _expand(lowering, _collapse(lowering, x, flat, [list(range(x.rank))]), dims, None)
+        flat = _collapse(lowering, x, [product(dims)], [list(range(x.rank))])
+        return lowering.value(_expand(lowering, flat, dims, None))
     middle = [product(x.dims[i] for i in left) for left, _ in groups]
     collapsed = _collapse(lowering, x, middle, [left for left, _ in groups])
-    return _expand(lowering, collapsed, dims, [right for _, right in groups])
+    return lowering.value(_expand(lowering, collapsed, dims, [right for _, right in groups]))
 
 
 def _groups_attr(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
