@@ -2,6 +2,7 @@
 
     pyc-bench env                    this machine's fingerprint
     pyc-bench table REPORT.json      a stored report as Markdown
+    pyc-bench compile --quick        a suite, only to see that it works
 
 A suite is one row of `SUITES`: name -> "module:function", where the function takes the remaining
 arguments and returns the exit status; its docstring is the help. Suites store `Report`s.
@@ -17,6 +18,11 @@ from pyc_mlir.dialects.errors import PycError
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.bench.commands:show_environment",
     "table": "pyc_mlir.bench.commands:show_table",
+    "tooling": "pyc_mlir.bench.tooling:run",
+    "compile": "pyc_mlir.bench.compile_time:run",
+    "demo-latency": "pyc_mlir.bench.latency:run",
+    "overhead": "pyc_mlir.bench.overhead:run",
+    "gpu": "pyc_mlir.bench.gpu:run",
 }
 
 
@@ -31,7 +37,7 @@ def help_text() -> str:
     lines = []
     for name, entry in SUITES.items():
         first_line = (load(entry).__doc__ or "").strip().splitlines()[:1]
-        lines.append(f"  {name:10} {''.join(first_line)}")
+        lines.append(f"  {name:13} {''.join(first_line)}")
     return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
 
 

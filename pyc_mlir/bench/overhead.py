@@ -1,18 +1,38 @@
-"""What does a call through `Program` cost above IREE's bare invoke?"""
+"""What does a call through `Program` cost above IREE's bare invoke? Also the suite `overhead`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyc_mlir.bench.measure import interleave
-from pyc_mlir.iree.array import Array
+import numpy as np
+
+from pyc_mlir.bench.measure import Timing, interleave, timing_records
+from pyc_mlir.bench.schema import record
+from pyc_mlir.bench.suite import note, parse
+from pyc_mlir.compilation import compile
+from pyc_mlir.iree.array import Array, to_device
+from pyc_mlir.iree.device import Device
 from pyc_mlir.program import Program
+
+SUITE = "overhead"
+ROUNDS = 51
+_ELEMENTS = 4
 
 
 @dataclass(frozen=True)
 class CallOverhead:
-    """Median seconds of one call: through the program, bare, and the difference."""
+    """One call, interleaved: through the program, and bare."""
 
-    program_seconds: float
-    bare_seconds: float
+    timings: Mapping[str, Timing]
+
+    @property
+    def program_seconds(self) -> float:
+        """The median of a call through the program."""
+        return self.timings["pyc"].median
+
+    @property
+    def bare_seconds(self) -> float:
+        """The median of IREE's invoke with a prebuilt argument list."""
+        return self.timings["iree"].median
 
     @property
     def overhead_seconds(self) -> float:
@@ -27,9 +47,22 @@ def measure_call_overhead(
 
     `args` are arrays on the program's device; a sample lasts at least `min_seconds`.
     """
-    timings = interleave(
-        {"program": lambda: program(*args), "bare": program.bare_call(*args)},
-        rounds=rounds,
-        min_seconds=min_seconds,
+    calls = {"pyc": lambda: program(*args), "iree": program.bare_call(*args)}
+    return CallOverhead(interleave(calls, rounds=rounds, min_seconds=min_seconds))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """What a call through Program costs above IREE's bare invoke: two arguments, local-sync."""
+    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    device = Device("local-sync")
+    numbers = np.arange(_ELEMENTS, dtype=np.float32)
+    program = compile(lambda a, b: a + b, [numbers, numbers], device=device)
+    a, b = to_device(numbers, device), to_device(numbers, device)
+    found = measure_call_overhead(
+        program, a, b, rounds=asked.rounds, min_seconds=asked.min_seconds / 10
     )
-    return CallOverhead(timings["program"].median, timings["bare"].median)
+    title = f"add of {_ELEMENTS} elements"
+    over = record(title, "pyc", "above bare invoke", "s", found.overhead_seconds)
+    note(f"{title}: {found.overhead_seconds * 1e6:.2f} us above {found.bare_seconds * 1e6:.2f} us")
+    asked.store([*timing_records(title, found.timings), over], device="local-sync")
+    return 0

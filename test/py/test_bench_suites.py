@@ -1,0 +1,234 @@
+"""The suites of pyc-bench: each runs in quick mode and stores records that can be believed."""
+
+import ctypes
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pyc_mlir.bench import candidates, gpu, latency, tooling
+from pyc_mlir.bench.candidates import Prepared, choose
+from pyc_mlir.bench.compile_time import command, run_command
+from pyc_mlir.bench.encoder import TINY, encoder_onnx, encoder_weights
+from pyc_mlir.bench.measure import interleave
+from pyc_mlir.bench.op_workloads import OPS, op_workload
+from pyc_mlir.bench.schema import Report
+from pyc_mlir.bench.suite import Run, parse
+from pyc_mlir.bench.table import markdown
+from pyc_mlir.bench.workloads import (
+    PUBLISHED,
+    TINY_ENCODER,
+    WORKLOADS,
+    evaluate_wide,
+    relative_error,
+)
+from pyc_mlir.compilation import compile, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.device import Device
+from pyc_mlir.tools import pyc_bench
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """Run a suite through the command line; its report."""
+
+    def run(suite: str) -> Report:
+        path = tmp_path / f"{suite}.json"
+        assert pyc_bench.main([suite, "--quick", "--json", str(path)]) == 0
+        report = Report.load(path)
+        assert (report.suite, report.settings["quick"]) == (suite, True)
+        assert report.records and markdown(report)
+        return report
+
+    return run
+
+
+def by_metric(report: Report, metric: str) -> dict[str, dict]:
+    return {r["candidate"]: r for r in report.records if r["metric"] == metric}
+
+
+def assert_timed(rows: dict[str, dict], rounds: int = 2) -> None:
+    for row in rows.values():
+        assert row["unit"] == "s" and row["n"] == rounds
+        assert 0 < row["min"] <= row["value"] <= row["p90"]
+
+
+def test_tooling(quick):
+    report = quick("tooling")
+    rows = {r["workload"]: r for r in report.records}
+    assert_timed(rows)
+    assert {"small file: pyc-opt, to linalg", "small file: python"} <= set(rows)
+    ops = f"{tooling.QUICK_OPS} ops: "
+    passes = [name.removeprefix(ops) for name in rows if name.startswith(ops)]
+    assert passes[:3] == ["parse and all passes", "parse", "1 pyc-canonicalize"]
+    assert passes[-3:] == ["6 convert-pyc-to-linalg", "7 canonicalize", "8 cse"]
+
+
+def test_the_large_module_has_as_many_ops_as_it_says():
+    assert tooling.layers(tooling.OPS).count('"pyc.') == tooling.OPS
+
+
+def test_compile(quick):
+    report = quick("compile")
+    times = by_metric(report, "compile")
+    assert set(times) == {"pyc", "iree, text", "iree, bytecode", "iree-compile"}
+    assert_timed(times)
+    ratios = by_metric(report, "pyc / this")
+    assert set(ratios) == set(times) - {"pyc"}
+    assert all(r["unit"] == "times" and r["value"] > 0 for r in ratios.values())
+
+
+def test_demo_latency(quick):
+    pytest.importorskip("onnxruntime")
+    report = quick("demo-latency")
+    times = by_metric(report, "latency")
+    assert set(times) == {"pyc", "iree", "onnxruntime"}
+    assert_timed(times)
+    assert times["pyc"]["setting"] == "local-sync"
+    tried = times["iree"]["tried"]
+    assert times["iree"]["setting"] in tried and len(tried) == 4 * len(candidates.IREE_COMPILES)
+    errors = by_metric(report, "max relative error")
+    assert set(errors) == set(times)
+    assert all(0 <= r["value"] < 100 and r["unit"] == "ppm" for r in errors.values())
+
+
+def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):
+    if latency.available_cores() < 2:
+        pytest.skip("this machine has one core")
+    asked = Run("demo-latency", 1, True, tmp_path / "x.json")
+    rows = latency.in_own_process(asked, [TINY_ENCODER], threads=2)
+    assert {r["candidate"] for r in rows} >= {"pyc", "iree"}
+    assert all(r["workload"].endswith("2 threads") for r in rows)
+    with pytest.raises(PycError, match="2 threads: expected the measuring process to finish"):
+        latency.in_own_process(asked, ["no such workload"], threads=2)
+
+
+def test_overhead(quick):
+    report = quick("overhead")
+    times = by_metric(report, "latency")
+    assert set(times) == {"pyc", "iree"}
+    assert_timed(times)
+    assert by_metric(report, "above bare invoke")["pyc"]["value"] == pytest.approx(
+        times["pyc"]["value"] - times["iree"]["value"]
+    )
+
+
+def test_gpu_suite_needs_a_gpu(tmp_path, capsys):
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        assert pyc_bench.main(["gpu", "--quick", "--json", str(tmp_path / "gpu.json")]) == 1
+        assert "device `cuda`" in capsys.readouterr().err
+        assert not (tmp_path / "gpu.json").exists()
+        with pytest.raises(PycError, match="expected a CUDA GPU") as caught:
+            gpu.compute_capability()
+        assert caught.value.code is ReasonCode.DEVICE_UNAVAILABLE
+    else:
+        pytest.skip("this machine has NVIDIA's driver")
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"),
+    [((8, 0), "cuda-sm_80"), ((8, 9), "cuda-sm_89"), ((9, 0), "cuda-sm_80")],
+)
+def test_gpus_have_a_target(capability, target):
+    assert gpu.target_for(capability) == target
+
+
+def test_old_gpus_are_refused():
+    with pytest.raises(PycError, match=r"8\.0 or newer"):
+        gpu.target_for((7, 5))
+
+
+def test_gpu_cases_are_measured_and_failures_recorded(tmp_path):
+    """The suite's own way, on the CPU: one case that works, one that is wrong."""
+    right = op_workload("take")
+    wrong = replace(right, name="wrong", reference=lambda: (np.zeros((5, 9)),))
+    asked = Run("gpu", 1, True, tmp_path / "x.json")
+    builds = [lambda: right, lambda: wrong]
+    rows = gpu.measure(builds, make_options(), Device("local-sync"), asked)
+    found = [(r["workload"], r["metric"]) for r in rows]
+    assert found == [
+        (right.name, "latency"),
+        (right.name, "max relative error"),
+        ("wrong", "failure"),
+    ]
+    assert rows[-1]["reason"].startswith("WRONG_RESULT")
+
+
+def test_quick_cases_are_few():
+    assert len(list(gpu.cases(quick=True))) == 1
+    assert len(list(gpu.cases(quick=False))) == len(OPS) + len(PUBLISHED)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op_cases_describe_what_numpy_computes(name):
+    """The function on the case's own element type agrees with its float64 reference."""
+    case = op_workload(name)
+    own = np.asarray(case.source(*case.inputs))
+    assert relative_error([own], case.expected) <= case.tolerance
+
+
+def test_the_onnx_encoder_is_the_same_program():
+    workload = WORKLOADS[TINY_ENCODER]()
+    model = encoder_onnx(TINY, encoder_weights(TINY))
+    results = evaluate_wide(model, {"x": workload.inputs[0]})
+    # The graph's own scale is f32.
+    assert relative_error(results, workload.expected) < 1e-7
+
+
+def test_relative_errors():
+    wanted = [np.array([4.0, 0.0])]
+    assert relative_error([np.array([4.0, 0.5], np.float32)], wanted) == 0.125
+    assert relative_error([np.zeros(3)], wanted) == float("inf")
+    assert np.isnan(relative_error([np.array([np.nan, 0.0])], wanted))
+    assert relative_error([np.zeros((0, 2))], [np.zeros((0, 2))]) == 0.0
+
+
+def test_nan_is_never_within_the_tolerance():
+    workload = replace(op_workload("add"), reference=lambda: (np.zeros(2),))
+    with pytest.raises(PycError, match="expected x to be within") as caught:
+        workload.check([np.array([0.0, np.nan])], "x")
+    assert caught.value.code is ReasonCode.WRONG_RESULT
+
+
+def test_the_quickest_setting_is_chosen():
+    def slow() -> None:
+        sum(range(50_000))
+
+    prepared = {name: Prepared(call, list) for name, call in (("slow", slow), ("fast", int))}
+    found = choose(prepared, rounds=3, min_seconds=0, rest=0)
+    assert found.setting == "fast" and set(found.tried) == {"slow", "fast"}
+    only = choose({"slow": prepared["slow"]}, rounds=3, min_seconds=0, rest=0)
+    assert (only.setting, only.tried) == ("slow", {})
+
+
+def test_rest_precedes_every_sample():
+    calls = []
+    interleave({"a": lambda: calls.append(1)}, rounds=3, warmup=0, rest_seconds=1e-6)
+    assert len(calls) == 6, "one call that is not timed before each sample"
+
+
+def test_suites_refuse_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(PycError, match="expected a folder"):
+        parse("tooling", "", 3, ["--json", str(tmp_path / "none" / "x.json")])
+
+
+def test_commands_that_fail_say_why():
+    with pytest.raises(PycError, match=r"iree-compile: expected status 0, got 1: .*no-such-file"):
+        run_command([str(command()), "no-such-file.mlir"])
+    with pytest.raises(PycError, match="expected the command `no-such-tool`"):
+        command("no-such-tool")
+
+
+def test_a_bare_call_outlives_its_program():
+    device = Device("local-sync")
+    program = compile(lambda a: a + a, [np.ones(4, np.float32)], device=device)
+    call = program.bare_call(to_device(np.ones(4, np.float32), device))
+    del program, device
+    gc.collect()
+    call()
+    del call
+    gc.collect()
