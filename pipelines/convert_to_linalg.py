@@ -77,7 +77,8 @@ class _Conversion:
         with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
             self._arguments()
         for op in list(self.block.operations):
-            self._visit(op.operation)
+            with ir.InsertionPoint(op):
+                self._visit(op.operation)
         for op in reversed(self.dead):
             op.erase()
 
@@ -104,23 +105,36 @@ class _Conversion:
         return [_dims_attribute(a) for a in ir.ArrayAttr(attributes["arg_attrs"])]
 
     def _visit(self, op: ir.Operation) -> None:
+        """Convert one op of the function's own block; what is emitted stands before it."""
         if op.name == "pyc.group":
-            for inner in list(op.regions[0].blocks[0].operations):
-                self._visit(inner.operation)
-            (yielded,) = list(op.regions[0].blocks[0].operations)[-1].operands
-            self._close_group(op, self.tensors[yielded])
-        elif op.name == "pyc.yield":
-            return
+            self._dissolve(op)
         elif op.name.startswith("pyc."):
-            self._convert(op)
+            with self._location(op):
+                out = self._converted(op)
+                self._force(out)
+            self._finish(op, out)
+        elif op.name == "tensor.cast" and op.operands[0] in self.tensors:
+            with op.location:
+                self._finish(op, self._recast(op))
         else:
             self._rewire(op)
 
-    def _close_group(self, op: ir.Operation, out: Tensor) -> None:
+    def _dissolve(self, group: ir.Operation) -> None:
         """What is pending at the end of a group becomes one op, at the group's own id."""
-        with ir.InsertionPoint(self._anchor(op)), self._location(op):
-            self._force(out)
-        self._finish(op, out)
+        *members, end = (op.operation for op in group.regions[0].blocks[0].operations)
+        for op in members:
+            with self._location(op):
+                out = self._recast(op) if op.name == "tensor.cast" else self._converted(op)
+            self.tensors[op.result] = out
+        result = self._tensor(end.operands[0])
+        with self._location(group):
+            self._force(result)
+        self._finish(group, result)
+
+    def _recast(self, op: ir.Operation) -> Tensor:
+        """A tensor.cast says nothing but sizes."""
+        declared = from_mlir(op.result.type)
+        return self.lowering.reconcile(self._tensor(op.operands[0]), declared, op.name)
 
     def _force(self, out: Tensor) -> None:
         """Computations are emitted where their op stands; constants and reshapes where needed."""
@@ -135,7 +149,7 @@ class _Conversion:
         for i, operand in enumerate(op.operands):
             tensor = self.tensors.get(operand)
             if tensor is not None and (tensor.value is None or tensor.value != operand):
-                with ir.InsertionPoint(self._anchor(op)), op.location:
+                with op.location:
                     declared = from_mlir(operand.type)
                     settled = self.lowering.reconcile(tensor, declared, op.name)
                     op.operands[i] = self._as_type(settled, declared)
@@ -148,27 +162,21 @@ class _Conversion:
             "tensor.cast", results=[to_mlir(declared)], operands=[self.lowering.value(tensor)]
         ).result
 
-    def _anchor(self, op: ir.Operation) -> ir.Operation:
-        """The op of the function's own block that holds `op`: groups are dissolved there."""
-        while op.parent is not None and op.parent.operation != self.function:
-            op = op.parent.operation
-        return op
-
-    def _convert(self, op: ir.Operation) -> None:
+    def _converted(self, op: ir.Operation) -> Tensor:
+        """The tensor that a pyc op computes, under the type that it declares."""
         name = op.name.removeprefix("pyc.")
-        definition = OPS[name]
-        params = params_of(definition, op)
-        operands = [self._tensor(v) for v in op.operands]
-        with ir.InsertionPoint(self._anchor(op)), self._location(op):
-            if name == "constant":
-                out = constant_tensor(op.attributes["value"], params["value"])
-            else:
-                out = lower(self.lowering, name, operands, params)
-            out = self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")
-            if op.parent.operation == self.function:
-                self._force(out)
-        self._finish(op, out)
+        if name not in OPS:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_OP,
+                f"{op.location}: expected ops of the pyc dialect inside a group, got {op.name}",
+            )
+        params = params_of(OPS[name], op)
         self.converted += 1
+        if name == "constant":
+            return constant_tensor(op.attributes["value"], params["value"])
+        operands = [self._tensor(v) for v in op.operands]
+        out = lower(self.lowering, name, operands, params)
+        return self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")
 
     def _tensor(self, value: ir.Value) -> Tensor:
         """The tensor of a value, also of one that another dialect's op has made."""
@@ -181,8 +189,7 @@ class _Conversion:
 
     def _finish(self, op: ir.Operation, out: Tensor) -> None:
         self.tensors[op.result] = out
-        if op.parent.operation == self.function:
-            self.dead.append(op)
+        self.dead.append(op)
 
 
 def _dims_attribute(attributes: ir.Attribute) -> list[str]:

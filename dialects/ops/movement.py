@@ -163,7 +163,7 @@ def slice_length(size: int | None, start: int, stop: int, step: int) -> int | No
     """The number of elements that Python's slice takes from `size`; None if that depends on it."""
     if size is not None:
         return len(range(size)[python_slice(start, stop, step)])
-    return 0 if start == stop else None
+    return 0 if start == stop and start not in (START, END) else None
 
 
 def python_slice(start: int, stop: int, step: int) -> slice:
