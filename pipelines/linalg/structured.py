@@ -28,12 +28,13 @@ def generic(
     """A linalg.generic; `body` gets one scalar an operand and returns one an output.
 
     Constants with a single value are not operands: they are written into the body, unless a loop
-    has its size from them alone.
+    has its size from them alone, or nothing else is read.
     """
-    if all(t.splat is None for t in inputs):
-        attributes = lowering.loop_attributes(maps, iterators)
-        return structured(lowering, "linalg.generic", inputs, outputs, attributes, body)
     passed = [i for i, t in enumerate(inputs) if t.splat is None]
+    if len(passed) == len(inputs) or not _suffice(passed, inputs, maps, len(iterators)):
+        attributes = lowering.loop_attributes(maps, iterators)
+        read = [_as_read(lowering, t, m) for t, m in zip(inputs, maps, strict=False)]
+        return structured(lowering, "linalg.generic", read, outputs, attributes, body)
     kept = [maps[i] for i in passed] + list(maps[len(inputs) :])
     attributes = lowering.loop_attributes(kept, iterators)
 
@@ -46,6 +47,24 @@ def generic(
 
     read = [inputs[i] for i in passed]
     return structured(lowering, "linalg.generic", read, outputs, attributes, with_scalars)
+
+
+def _suffice(
+    passed: Sequence[int], inputs: Sequence[Tensor], maps: Sequence[Sequence[Index]], loops: int
+) -> bool:
+    """Whether the inputs `passed` and the outputs give every loop its size.
+
+    One input at least: IREE 3.13 sums wrongly what an op without inputs makes.
+    """
+    kept = [*(maps[i] for i in passed), *maps[len(inputs) :]]
+    return bool(passed) and {i for m in kept for i in m}.issuperset(range(loops))
+
+
+def _as_read(lowering: Lowering, x: Tensor, indices: Sequence[Index]) -> Tensor:
+    """A constant of one value that is read at no index has rank 0."""
+    if x.splat is None or len(indices) == x.rank:
+        return x
+    return lowering.constant(np.array(x.splat, x.dtype))
 
 
 def structured(
