@@ -41,6 +41,7 @@ class OpIds:
 
     def __init__(self, function: ir.Operation) -> None:
         self._values: dict[ir.Value, str] = {}
+        self._types: dict[ir.Type, str] = {}
         self._seen: Counter[str] = Counter()
         self.by_op: dict[ir.Operation, str] = {}
         blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
@@ -69,8 +70,8 @@ class OpIds:
         digest = _hash(
             op.name,
             *(part for name, attr in attributes for part in (name, _attribute_text(attr))),
-            *(str(r.type) for r in op.results),
-            *(self._values.get(v, f"later:{v.type}") for v in op.operands),
+            *[self._type_text(r.type) for r in op.results],
+            *[self._values.get(v) or f"later:{v.type}" for v in op.operands],
             *regions,
         )
         base = f"{op.name.removeprefix('pyc.')}.{digest}"
@@ -80,3 +81,10 @@ class OpIds:
         self._seen[base] += 1
         self.by_op[op] = f"{base}#{repeat}" if repeat else base
         return digest
+
+    def _type_text(self, type_: ir.Type) -> str:
+        """`str`, asked once: programs have many values and few types."""
+        text = self._types.get(type_)
+        if text is None:
+            text = self._types[type_] = str(type_)
+        return text

@@ -57,7 +57,11 @@ class Canonicalize:
 
 
 def _clean(module: ir.Module) -> None:
-    """Dead ops and common subexpressions, by the native passes."""
+    """Dead ops and common subexpressions, by the native passes.
+
+    The result is verified once, after the whole pass.
+    """
     with module.context:
         manager = passmanager.PassManager.parse("builtin.module(func.func(canonicalize,cse))")
+        manager.enable_verifier(False)
         manager.run(module.operation)

@@ -72,6 +72,7 @@ class Graph:
         position = {op: i for i, op in enumerate(self.ops)}
         self.names = [op.name.removeprefix("pyc.") for op in self.ops]
         self.types = [_result_type(op) for op in self.ops]
+        self.sizes = [t.nbytes if t is not None and t.is_static else None for t in self.types]
         self.elementwise = [
             op.name.startswith("pyc.") and name in ELEMENTWISE
             for op, name in zip(self.ops, self.names, strict=True)
@@ -102,15 +103,26 @@ class Graph:
         type_ = self.types[i]
         return None if type_ is None else type_.shape
 
-    def nbytes(self, i: int) -> int | None:
-        """The size of an op's result, None when it is dynamic."""
-        type_ = self.types[i]
-        return type_.nbytes if type_ is not None and type_.is_static else None
-
     def escapes(self, members: Sequence[int]) -> list[int]:
         """The members whose results are used outside."""
         inside = set(members)
         return [i for i in members if not self.users[i] or not inside.issuperset(self.users[i])]
+
+    def closed_prefixes(self, members: Sequence[int]) -> list[int]:
+        """The lengths n > 1 for which only ``members[:n][-1]`` escapes, the largest first.
+
+        As asking `escapes` of every prefix, in one walk: an op's users stand behind it.
+        """
+        place = {member: n for n, member in enumerate(members)}
+        lengths, needed = [], 0
+        for n, member in enumerate(members):
+            if n > 0 and needed <= n:
+                lengths.append(n + 1)
+            users = self.users[member]
+            if not users or not place.keys() >= set(users):
+                break
+            needed = max(needed, *(place[u] for u in users))
+        return lengths[::-1]
 
 
 def _result_type(op: ir.Operation) -> TensorType | None:
@@ -142,10 +154,12 @@ def _choose(
 ) -> tuple[int, ...]:
     """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
     reach = _forward(graph, start, claimed, max_ops)
-    candidates = [reach[:n] for n in range(len(reach), 1, -1)]
-    if graph.names[start] not in ANCHORS:
-        candidates = [_with_producers(graph, c, claimed, max_ops) for c in candidates]
-    legal = [c for c in candidates if graph.escapes(c) == [c[-1]]]
+    if graph.names[start] in ANCHORS:
+        legal = [reach[:n] for n in graph.closed_prefixes(reach)]
+    else:
+        prefixes = (reach[:n] for n in range(len(reach), 1, -1))
+        grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
+        legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
     if not legal and len(reach) == 1 and not _next(graph, start):
         return (start,)
     alternatives = [
@@ -202,7 +216,7 @@ def _label(graph: Graph, members: Sequence[int]) -> str:
 def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) -> Cost | None:
     """Bytes of intermediates that are written and read again when `group` is one kernel."""
     inside = set(group[:-1])
-    sizes = [graph.nbytes(i) for i in {*reach, *group} if i not in inside]
+    sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
     if None in sizes:
         return None
     return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))

@@ -36,7 +36,8 @@ class InferShapes:
             may_return = len(blocks) == 1 and name not in called
             if self.shapes and function == functions[0]:
                 refined += _refine_arguments(blocks[0], parse_shapes(self.shapes), may_return)
-            refined += sum(_refine_block(block, may_return) for block in blocks)
+            for block in blocks:
+                refined += _refine_block(block, may_return, changed=refined > 0)
             if may_return:
                 _update_signature(function)
         return {"refined": refined}
@@ -127,14 +128,19 @@ def _refine(value: ir.Value, shape: Shape, where: str) -> bool:
     return True
 
 
-def _refine_block(block: ir.Block, may_return: bool) -> int:
+def _refine_block(block: ir.Block, may_return: bool, changed: bool) -> int:
+    """Refine the results of a block's ops; `changed` tells that types before it were refined."""
     refined = 0
     for op in block.operations:
         operation = op.operation
         definition = definition_of(operation)
+        changed = changed or refined > 0
+        if definition is not None and not changed and operation.result.type.has_static_shape:
+            # The verifier compared it with the op's rule, and nothing is new since.
+            continue
         if operation.name == "pyc.group":
             inner = operation.regions[0].blocks[0]
-            refined += _refine_block(inner, may_return)
+            refined += _refine_block(inner, may_return, changed)
             (yielded,) = list(inner.operations)[-1].operation.operands
             shape = from_mlir(yielded.type).shape
         elif definition is not None:

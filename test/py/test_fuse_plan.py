@@ -1,0 +1,28 @@
+"""Fusion's analysis without MLIR: which groups have but one result?"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyc_mlir.pipelines.fuse import Graph
+
+
+@st.composite
+def chains(draw):
+    """Users by position (all behind it) and some members, in order."""
+    size = draw(st.integers(1, 12))
+    users = [
+        sorted(draw(st.sets(st.integers(i + 1, size - 1), max_size=3))) if i + 1 < size else []
+        for i in range(size)
+    ]
+    members = sorted(draw(st.sets(st.integers(0, size - 1), min_size=1)))
+    return users, tuple(members)
+
+
+@given(chains())
+def test_closed_prefixes_are_those_with_one_result(chain):
+    graph = Graph.__new__(Graph)
+    graph.users, members = chain
+    wanted = [
+        n for n in range(len(members), 1, -1) if graph.escapes(members[:n]) == [members[n - 1]]
+    ]
+    assert graph.closed_prefixes(members) == wanted
