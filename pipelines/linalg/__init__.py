@@ -6,6 +6,7 @@ from pyc_mlir.pipelines.linalg import (
     creation,
     elementwise,
     movement,
+    power,
     reduction,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "creation",
     "elementwise",
     "movement",
+    "power",
     "reduction",
 ]

@@ -1,10 +1,9 @@
-"""f64 functions that IREE's CPU code generation lacks (tanh, erf, sin, cos) or gets wrong (pow).
+"""f64 functions that IREE's CPU code generation lacks: tanh, erf, sin and cos.
 
 Rational and polynomial approximations with the published coefficients of the Cephes library
 (Moshier, 1989). Greatest error against the C library: tanh and erf 4e-16 absolute; sin and cos
-2e-16 * max(1, |x|), which is the rounding of the argument reduction; pow 3e-16 * (1 + |y ln x|)
-relative. NaN in, NaN out; tanh and erf are exact at the infinities, sin and cos NaN; pow has the
-special values of C99 (annex F).
+2e-16 * max(1, |x|), which is the rounding of the argument reduction. NaN in, NaN out; tanh and erf
+are exact at the infinities, sin and cos NaN.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,24 +110,8 @@ def _compare(predicate: int, a: Scalar, b: Scalar) -> Scalar:
     ).result
 
 
-def _equal(a: Scalar, b: Scalar) -> Scalar:
-    return _compare(1, a, b)
-
-
 def _less(a: Scalar, b: Scalar) -> Scalar:
     return _compare(4, a, b)
-
-
-def _is_nan(a: Scalar) -> Scalar:
-    return _compare(14, a, a)
-
-
-def _and(a: Scalar, b: Scalar) -> Scalar:
-    return _op("arith.andi", a, b)
-
-
-def _or(a: Scalar, b: Scalar) -> Scalar:
-    return _op("arith.ori", a, b)
 
 
 def _select(condition: Scalar, a: Scalar, b: Scalar) -> Scalar:
@@ -197,28 +180,9 @@ def _quadrant(x: Scalar, shift: int) -> Scalar:
     return _select(upper, _op("arith.negf", value), value)
 
 
-def pow_(x: Scalar, y: Scalar) -> Scalar:
-    """exp(y ln |x|) with C99's signs and special values; IREE's own is NaN for negative x."""
-    zero, one, half = _number(0.0), _number(1.0), _number(0.5)
-    size = _op("math.absf", x)
-    value = _exp(_mul(y, _op("math.log", size)))
-    value = _select(_or(_equal(size, one), _equal(y, zero)), one, value)
-    halved = _mul(y, half)
-    odd = _equal(_sub(halved, _op("math.floor", halved)), half)
-    negative = _less(_op("math.copysign", one, x), zero)
-    signed = _select(_and(odd, negative), _op("arith.negf", value), value)
-    fractional = _less(_op("math.floor", y), y)
-    finite = _and(_less(x, zero), _less(_number(-float("inf")), x))
-    signed = _select(_and(finite, fractional), _number(float("nan")), signed)
-    unordered = _or(_is_nan(x), _is_nan(y))
-    certain = _or(_equal(y, zero), _equal(x, one))
-    return _select(certain, one, _select(unordered, _number(float("nan")), signed))
-
-
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "tanh": tanh,
     "erf": erf,
     "sin": sin,
     "cos": cos,
-    "pow": pow_,
 }

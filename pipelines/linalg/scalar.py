@@ -24,7 +24,6 @@ FLOAT_OPS = {
     "maximum": "arith.maximumf",
     "minimum": "arith.minimumf",
     "neg": "arith.negf",
-    "pow": "math.powf",
     "abs": "math.absf",
     "floor": "math.floor",
     "ceil": "math.ceil",

@@ -14,6 +14,7 @@ from op_cases import CASES, Case, dynamic_types, inputs
 
 from pyc_mlir.dialects.interpreter import flush_subnormals
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.linalg import f64_math
 
 PER_OP = 6
@@ -46,7 +47,7 @@ def test_compiled_equals_reference(op: str) -> None:
         assert_close(got, expected, str(call), scale)
 
 
-@pytest.mark.parametrize("name", sorted(set(f64_math.FUNCTIONS) - {"pow"}))
+@pytest.mark.parametrize("name", sorted(f64_math.FUNCTIONS))
 def test_f64_functions_over_the_whole_range(name: str) -> None:
     """The error that f64_math states, and the special values."""
     rng = np.random.default_rng(0)
@@ -58,6 +59,17 @@ def test_f64_functions_over_the_whole_range(name: str) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
     allowed = 4e-16 if name in ("tanh", "erf") else 2e-16 * np.maximum(1, np.abs(x[finite]))
     assert np.all(np.abs(got[finite] - expected[finite]) <= allowed)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_pow_of_every_sign_and_special_value(dtype: str) -> None:
+    values = [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, -3.5, 7, np.nan, np.inf, -np.inf]
+    special = np.array(values).astype(DTYPES[dtype])
+    call = OpCall("pow", (np.repeat(special, len(special)), np.tile(special, len(special))))
+    (got,) = run_calls([call])
+    assert_close(got, expected_of(call), str(call))
+    zeros = expected_of(call) == 0
+    np.testing.assert_array_equal(np.signbit(got[zeros]), np.signbit(expected_of(call)[zeros]))
 
 
 def test_f64_pow_over_the_whole_range() -> None:
