@@ -162,8 +162,6 @@ def slice_(
     """tensor.extract_slice; negative steps read backwards through an index computation."""
     bounds = [_bounds(lowering, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
     offsets, sizes = [b[0] for b in bounds], [b[1] for b in bounds]
-    if Dim(0) in sizes:
-        return lowering.empty(sizes, x.dtype)
     if min(steps, default=1) < 0:
         return _backwards(lowering, x, offsets, sizes, steps)
     if tuple(sizes) == x.dims and all(s == 1 for s in steps):

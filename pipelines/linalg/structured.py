@@ -264,7 +264,9 @@ def extract(
     sizes: Sequence[Dim],
     steps: Sequence[int],
 ) -> Tensor:
-    """tensor.extract_slice; `steps` are positive."""
+    """tensor.extract_slice; `steps` are positive. Nothing has no place, as in `insert`."""
+    if Dim(0) in sizes:
+        return lowering.empty(sizes, x.dtype)
     offset_values, size_values = lowering.sizes(offsets), lowering.sizes(sizes)
     op = ir.Operation.create(
         "tensor.extract_slice",
