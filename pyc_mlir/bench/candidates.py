@@ -20,6 +20,7 @@ from pyc_mlir.bench.workloads import Workload
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.attempts import SETTINGS as FUSION
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.session import Session
@@ -27,11 +28,15 @@ from pyc_mlir.lowering import Lowered, Options, lower
 from pyc_mlir.program import Program
 
 # What IREE can be told; all with the target CPU set to the host, which it needs most.
+_TILING = {
+    "no data tiling": (),
+    "data tiling at dispatch creation": ("--iree-dispatch-creation-data-tiling",),
+    "data tiling at global optimization": ("--iree-global-opt-data-tiling",),
+}
 IREE_COMPILES: Mapping[str, tuple[str, ...]] = {
-    "O3": (),
-    "O3, plain fusion": ("--iree-dispatch-creation-enable-aggressive-fusion=false",),
-    "O3, data tiling at dispatch creation": ("--iree-dispatch-creation-data-tiling",),
-    "O3, data tiling at global optimization": ("--iree-global-opt-data-tiling",),
+    f"O3, {fusion} fusion, {tiling}": (*fusion_flags, *tiling_flags)
+    for fusion, fusion_flags in FUSION.items()
+    for tiling, tiling_flags in _TILING.items()
 }
 ALLOCATORS = {"": None, ", caching allocator": "caching"}
 # onnxruntime's workers spin for 50 ms after a call, unless told to stop or not to spin at all.
@@ -96,7 +101,7 @@ def default_device(threads: int) -> Device:
 def plain_iree(workload: Workload, threads: int) -> Settings:
     """The linalg that PyC emits, compiled and called by IREE alone, under all settings.
 
-    A compile that IREE refuses is left out and noted.
+    A setting under which IREE fails is left out and noted.
     """
     options = make_options()
     lowered = lower(workload.source, workload.inputs, options)
@@ -109,7 +114,7 @@ def plain_iree(workload: Workload, threads: int) -> Settings:
         try:
             vmfb = compile_plain(lowered.code, plain_flags(options, *flags))
         except PycError as error:
-            note(f"{workload.name}: iree refuses {name}: {error.message[:200]}")
+            note(f"{workload.name}: iree alone fails under {name}: {error.message[:200]}")
             continue
         for kind, device in devices.items():
             found[f"{name}; {kind}"] = _plain_program(workload, lowered, vmfb, device)

@@ -1,8 +1,9 @@
 """How long does a compile take, against IREE alone on the same linalg? The suite `compile`.
 
-PyC goes the whole way (front end, passes, IREE, artifact). IREE gets the linalg that PyC made,
-with the same flags: as text in this process, as bytecode in this process (what PyC itself hands
-over: the strictest comparison), and as a file through the command line `iree-compile`.
+PyC goes the whole way (front end, passes, IREE, artifact), attempts that fail included. IREE gets
+the linalg that PyC made, with the flags that PyC ended with: as text in this process, as bytecode
+in this process (what PyC itself hands over: the strictest comparison), and as a file through the
+command line `iree-compile`.
 """
 
 import subprocess
@@ -19,6 +20,7 @@ from pyc_mlir.bench.suite import note, parse
 from pyc_mlir.bench.workloads import ENCODER, TINY_ENCODER, WORKLOADS, Workload
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.attempts import SETTINGS, SITE
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
 from pyc_mlir.lowering import emit, lower
 
@@ -35,19 +37,28 @@ def run(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in (TINY_ENCODER,) if asked.quick else MEASURED:
             workload = WORKLOADS[name]()
-            timings = interleave(
-                compiles(workload, Path(folder)), asked.rounds, warmup=0 if asked.quick else 1
-            )
-            records += compile_records(name, timings)
+            flags = iree_flags(workload)
+            calls = compiles(workload, flags, Path(folder))
+            timings = interleave(calls, asked.rounds, warmup=0 if asked.quick else 1)
+            records += compile_records(name, timings, flags)
             note(f"{name}: " + ", ".join(f"{n} {t.median:.2f} s" for n, t in timings.items()))
-    asked.store(records, flags=[*DEFAULT_FLAGS, *make_options().target.flags])
+    asked.store(records)
     return 0
 
 
-def compiles(workload: Workload, folder: Path) -> Mapping[str, Callable[[], object]]:
+def iree_flags(workload: Workload) -> tuple[str, ...]:
+    """What PyC tells IREE, with the fusion setting that its compile of the workload ends with."""
+    options = make_options()
+    decisions = build(workload.source, workload.inputs, options).decisions
+    fusion = next((SETTINGS[d.chosen] for d in decisions if d.site.pass_name == SITE), ())
+    return (*DEFAULT_FLAGS, *options.target.flags, *fusion)
+
+
+def compiles(
+    workload: Workload, flags: Sequence[str], folder: Path
+) -> Mapping[str, Callable[[], object]]:
     """The candidates: each call is one whole compile. `folder` takes the command line's files."""
     options = make_options()
-    flags = (*DEFAULT_FLAGS, *options.target.flags)
     text = emit(workload.source, workload.inputs, options, "linalg")[0]
     source, out = folder / "in.mlir", folder / "out.vmfb"
     source.write_text(text)
@@ -60,9 +71,9 @@ def compiles(workload: Workload, folder: Path) -> Mapping[str, Callable[[], obje
     }
 
 
-def compile_records(name: str, timings: Mapping[str, Timing]) -> list[Record]:
+def compile_records(name: str, timings: Mapping[str, Timing], flags: Sequence[str]) -> list[Record]:
     """The times, and how many times as long PyC took as each of the others, round by round."""
-    times = timing_records(name, timings)
+    times = timing_records(name, timings, flags=list(flags))
     for row in times:
         row["metric"] = "compile"
     ratios = []

@@ -70,8 +70,10 @@ def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -
         for setting, prepared in settings.items():
             error = workload.check(prepared.results(), f"{name} ({setting})")
             errors[name] = max(error, errors.get(name, 0.0))
+        # Only onnxruntime's workers disturb whoever comes next.
+        pause = rest if name == "onnxruntime" else 0.0
         trials = min(rounds, _TRIAL_ROUNDS)
-        chosen[name] = candidates.choose(settings, trials, min_seconds * _TRIAL_SHARE, rest)
+        chosen[name] = candidates.choose(settings, trials, min_seconds * _TRIAL_SHARE, pause)
     calls = {name: choice.prepared.call for name, choice in chosen.items()}
     timings = interleave(calls, rounds, min_seconds=min_seconds, rest_seconds=rest)
     title = f"{workload.name}; {threads} thread{'s' if threads > 1 else ''}"
