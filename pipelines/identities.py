@@ -14,6 +14,7 @@ from pyc_mlir.dialects.builder import IRBuilder
 from pyc_mlir.dialects.interpreter import flush_subnormals
 from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.pyc import infer_op
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.rewriting import (
     constant_array,
@@ -56,6 +57,13 @@ def _is_same_type(op: ir.Operation, value: ir.Value) -> bool:
     return op.result.type == value.type
 
 
+def _is_whole(op: ir.Operation, value: ir.Value) -> bool:
+    """The type of `value` is what the op's rule gives: no other operand knows more of its sizes."""
+    found = definition_of(op)
+    assert found is not None
+    return _is_same_type(op, value) and infer_op(found, op) == from_mlir(value.type)
+
+
 def _neutral(name: str, dtype: np.dtype) -> Any:
     """The right operand that changes nothing, in every bit."""
     if name == "add":
@@ -72,7 +80,7 @@ def neutral_operand(op: ir.Operation) -> ir.Value | None:
     """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = x``."""
     x, other = op.operands
     splat = splat_of(other)
-    if splat is None or not _is_same_type(op, x):
+    if splat is None or not _is_whole(op, x):
         return None
     dtype = from_mlir(x.type).dtype
     if dtype == np.bool_:
@@ -122,7 +130,7 @@ def known_condition(op: ir.Operation) -> ir.Value | None:
     chosen = a if a == b or (splat is not None and bool(splat)) else b
     if splat is None and a != b:
         return None
-    return chosen if _is_same_type(op, chosen) else None
+    return chosen if _is_whole(op, chosen) else None
 
 
 @rewrites("cast")
@@ -183,7 +191,7 @@ def empty_part(op: ir.Operation) -> ir.Value | None:
     lhs, rhs = op.operands
     axis = _params(op)["axis"]
     for part, other in ((lhs, rhs), (rhs, lhs)):
-        if from_mlir(part.type).shape[axis] == 0 and _is_same_type(op, other):
+        if from_mlir(part.type).shape[axis] == 0 and _is_whole(op, other):
             return other
     return None
 
@@ -203,7 +211,8 @@ def integer_zero(op: ir.Operation) -> ir.Value | None:
     """``x * 0 = 0`` for integers of a known shape."""
     out = from_mlir(op.result.type)
     splat = splat_of(op.operands[1])
-    if splat is None or is_float(out.dtype) or splat != 0 or not out.is_static:
+    known = out.is_static and from_mlir(op.operands[0].type).is_static
+    if splat is None or is_float(out.dtype) or splat != 0 or not known:
         return None
     return IRBuilder().constant(np.zeros([d or 0 for d in out.shape], out.dtype))
 
@@ -215,9 +224,10 @@ def fold_constants(op: ir.Operation, max_bytes: int) -> ir.Value | None:
         return None
     if any(_made_by(v, "constant") is None for v in op.operands):
         return None
-    out = from_mlir(op.result.type)
-    given = sum(from_mlir(v.type).nbytes for v in op.operands)
-    if not out.is_static or out.nbytes > max(max_bytes, given):
+    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
+    if not all(t.is_static for t in (out, *given)):
+        return None
+    if out.nbytes > max(max_bytes, sum(t.nbytes for t in given)):
         return None
     return _evaluate(op)
 
