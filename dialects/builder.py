@@ -75,6 +75,10 @@ class Builder(ABC):
             return self.constant(np.array(np.prod(np.array(sizes, np.float64)), dtype))
         return self.cast(self.size(x, *axes), dtype=dtype)
 
+    def convert(self, x: Any, dtype: np.dtype) -> Any:
+        """x as `dtype`; x itself if that is its type."""
+        return x if self.type_of(x).dtype == dtype else self.cast(x, dtype=dtype)
+
     def iota_like(self, x: Any, axis: int) -> Any:
         """i64 of rank as x: the index along `axis`, size 1 elsewhere."""
         type_ = self.type_of(x)

@@ -276,6 +276,8 @@ class Gather(OpDef, name="gather", operands="x indices"):
         """x.shape[:axis] + indices.shape + x.shape[axis+1:]."""
         axis = normalize_axis(axis, x.rank)
         require(indices.dtype in INTEGERS, "`indices`: expected an integer type")
+        nothing = x.shape[axis] == 0 and indices.is_static and indices.elements > 0
+        require(not nothing, f"`axis`: {axis} has no elements to take")
         return x.with_shape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
     @staticmethod

@@ -8,7 +8,7 @@ import numpy as np
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.elementwise import FLOAT, TRANSCENDENTAL_FLOPS, require_dtype
 from pyc_mlir.dialects.ops.shapes import agree, normalize_axis, require, same_dtype, show
-from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.types import TensorType, accumulator
 
 
 def _f64(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -110,13 +110,14 @@ class Layernorm(OpDef, name="layernorm", operands="x scale bias"):
 
     @staticmethod
     def decompose(b: Any, x: Any, scale: Any, bias: Any, *, axis: int, epsilon: float) -> Any:
-        """Two passes: the variance of the centered values."""
-        rank = b.type_of(x).rank
+        """Two passes: the variance of the centered values. In f32 for the 16-bit floats."""
+        rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
+        x, scale, bias = (b.convert(v, accumulator(dtype)) for v in (x, scale, bias))
         axes = tuple(range(axis % rank, rank))
         centered = b.sub(x, b.reduce_mean(x, axes=axes, keepdims=True))
         variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
         inverse = b.rsqrt(b.add(variance, b.scalar(epsilon, x)))
-        return b.add(b.mul(b.mul(centered, inverse), scale), bias)
+        return b.convert(b.add(b.mul(b.mul(centered, inverse), scale), bias), dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
@@ -148,11 +149,13 @@ class Rmsnorm(OpDef, name="rmsnorm", operands="x scale"):
 
     @staticmethod
     def decompose(b: Any, x: Any, scale: Any, *, axis: int, epsilon: float) -> Any:
-        """The equation in primitive ops."""
-        rank = b.type_of(x).rank
+        """The equation in primitive ops; in f32 for the 16-bit floats: squares may overflow."""
+        rank, dtype = b.type_of(x).rank, b.type_of(x).dtype
+        x, scale = (b.convert(v, accumulator(dtype)) for v in (x, scale))
         axes = tuple(range(axis % rank, rank))
         mean = b.reduce_mean(b.mul(x, x), axes=axes, keepdims=True)
-        return b.mul(b.mul(x, b.rsqrt(b.add(mean, b.scalar(epsilon, x)))), scale)
+        out = b.mul(b.mul(x, b.rsqrt(b.add(mean, b.scalar(epsilon, x)))), scale)
+        return b.convert(out, dtype)
 
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:

@@ -8,8 +8,8 @@ import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.elementwise import FLOAT, NUMBER, require_dtype
-from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
-from pyc_mlir.dialects.types import I64, Shape, TensorType, is_float
+from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis, require
+from pyc_mlir.dialects.types import I64, Shape, TensorType, accumulator, is_float
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
@@ -99,9 +99,11 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x"):
 
     @staticmethod
     def decompose(b: Any, x: Any, *, axes: tuple[int, ...], keepdims: bool) -> Any:
-        """div(reduce_sum(x), count)."""
+        """div(reduce_sum(x), count); in f32 for the 16-bit floats, whose sums may overflow."""
+        dtype = b.type_of(x).dtype
+        x = b.convert(x, accumulator(dtype))
         total = b.reduce_sum(x, axes=axes, keepdims=keepdims)
-        return b.div(total, b.count(x, axes))
+        return b.convert(b.div(total, b.count(x, axes)), dtype)
 
 
 class Argmax(OpDef, name="argmax", operands="x"):
@@ -115,6 +117,7 @@ class Argmax(OpDef, name="argmax", operands="x"):
         """i64 of the shape without `axis`."""
         require_dtype(x, NUMBER, "operand 0")
         axis = normalize_axis(axis, x.rank)
+        require(x.shape[axis] != 0, f"`axis`: {axis} has no elements")
         return TensorType(reduced_shape(x.shape, (axis,), keepdims), I64)
 
     @staticmethod

@@ -225,6 +225,15 @@ def _backwards(
     return pointwise(lowering, [], sizes, x.dtype, body)
 
 
+def _require_elements(lowering: Lowering, size: ir.Value, dim: Dim, taken: Dim) -> None:
+    """An axis from which something is taken has elements."""
+    if dim.static is None and taken.static is None:
+        some = lowering.arith("minsi", lowering.size(taken), lowering.number(1))
+        lowering.check("sle", some, size, "gather: size of the axis and number of indices")
+    elif dim.static is None and taken.static:
+        lowering.check("sgt", size, lowering.number(0), "gather: size of the axis")
+
+
 @lowers("gather")
 def gather(lowering: Lowering, name: str, x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """Each output element reads x at a wrapped and clamped index."""
@@ -234,6 +243,7 @@ def gather(lowering: Lowering, name: str, x: Tensor, indices: Tensor, *, axis: i
     size = lowering.size(x.dims[axis])
     zero = lowering.number(0)
     last = lowering.arith("subi", size, lowering.number(1))
+    _require_elements(lowering, size, x.dims[axis], product(indices.dims))
     after = axis + indices.rank
 
     def body(index: ir.Value, _: ir.Value) -> ir.Value:

@@ -60,6 +60,9 @@ def reduce(
 def argmax(lowering: Lowering, name: str, x: Tensor, *, axis: int, keepdims: bool) -> Tensor:
     """The pair (best value, its index); the order in which elements are visited does not matter."""
     axis %= x.rank
+    if x.dims[axis].static is None:
+        size = lowering.size(x.dims[axis])
+        lowering.check("sgt", size, lowering.number(0), f"argmax: size of axis {axis}")
     kept, iterators = _layout(x, (axis,))
     dims = [x.dims[i] for i in kept]
     wide = accumulator(x.dtype)
