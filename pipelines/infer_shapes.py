@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.ops.shapes import merge
 from pyc_mlir.dialects.pyc import compatible, infer_op
@@ -28,13 +29,13 @@ class InferShapes:
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Refine every function. Raises PycError for shapes that contradict the program."""
         refined = 0
-        functions = functions_of(module)
         called = _called_symbols(module)
-        for function in functions:
+        entry = entry_function(module) if self.shapes else None
+        for function in functions_of(module):
             blocks = function.regions[0].blocks
             name = ir.StringAttr(function.attributes["sym_name"]).value
             may_return = len(blocks) == 1 and name not in called
-            if self.shapes and function == functions[0]:
+            if entry is not None and function == entry:
                 refined += _refine_arguments(blocks[0], parse_shapes(self.shapes), may_return)
             for block in blocks:
                 refined += _refine_block(block, may_return, changed=refined > 0)
