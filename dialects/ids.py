@@ -37,12 +37,16 @@ def _attribute_text(attr: ir.Attribute) -> bytes:
 
 
 class OpIds:
-    """The ids of every op of one function, by operation. Recompute after changing the function."""
+    """The ids of every op of one function, by operation. Recompute after changing the function.
 
-    def __init__(self, function: ir.Operation) -> None:
+    `seen` counts the computations that stand twice; shared by the functions of a module, it makes
+    ids unique in the module.
+    """
+
+    def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
         self._values: dict[ir.Value, str] = {}
         self._types: dict[ir.Type, str] = {}
-        self._seen: Counter[str] = Counter()
+        self._seen: Counter[str] = Counter() if seen is None else seen
         self.by_op: dict[ir.Operation, str] = {}
         blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
         self.graph_id = blocks[0] if len(blocks) == 1 else _hash(*blocks)

@@ -8,6 +8,7 @@ Analysis gives a plan, the plan is a choice for each anchor (every legal length 
 an alternative), and only `_apply` touches the program.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,8 +57,9 @@ class Fuse:
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Fuse in every function."""
         groups = fused = 0
+        seen: Counter[str] = Counter()
         for function in functions_of(module):
-            for group in plan(Graph(function), choices, self.max_ops):
+            for group in plan(Graph(function, seen), choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}
@@ -66,8 +68,9 @@ class Fuse:
 class Graph:
     """One function's block as positions: names, users and shapes, read once."""
 
-    def __init__(self, function: ir.Operation) -> None:
-        self.ids = OpIds(function)
+    def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
+        """`seen` is shared by the functions of a module, as `OpIds` says."""
+        self.ids = OpIds(function, seen)
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         position = {op: i for i, op in enumerate(self.ops)}
         self.names = [op.name.removeprefix("pyc.") for op in self.ops]
@@ -162,16 +165,17 @@ def _choose(
         legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
     if not legal and len(reach) == 1 and not _next(graph, start):
         return (start,)
+    # Of groups with one name, which a limit on their size can cause, the first is offered.
+    named = {_label(graph, c): c for c in reversed(legal)}
     alternatives = [
-        Alternative(_label(graph, c), _cost(graph, start, c, reach), "one kernel, one result")
-        for c in legal
+        Alternative(name, _cost(graph, start, named[name], reach), "one kernel, one result")
+        for name in dict.fromkeys(_label(graph, c) for c in legal)
     ]
     reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
     keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
     op = graph.ops[start]
     site = Site(Fuse.name, graph.ids[op], str(op.location))
     chosen = choices.choose(site, [*alternatives, keep]).name
-    named = dict(zip((a.name for a in alternatives), legal, strict=True))
     return named.get(chosen, (start,))
 
 
