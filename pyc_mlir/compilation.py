@@ -90,7 +90,8 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         lowered.locations,
     )
     choices = Choices(options.policy, options.recipe, list(lowered.decisions))
-    vmfb = compile_with_fallback(request, lowered.graph_id, choices)
+    first = "plain" if lowered.mixes_rows else "aggressive"
+    vmfb = compile_with_fallback(request, lowered.graph_id, choices, first)
     manifest = make_manifest(
         options.target,
         lowered.signature,

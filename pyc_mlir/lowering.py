@@ -21,6 +21,7 @@ from pyc_mlir.guards import Signature
 from pyc_mlir.iree.signature import read_signature
 from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.fuse import ANCHORS
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target import Target
@@ -60,6 +61,8 @@ class Lowered:
     decisions: tuple[Decision, ...]
     locations: dict[str, str]
     pyc_text: str
+    # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
+    mixes_rows: bool = False
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -95,6 +98,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         large_elements_limit=_READABLE_ELEMENTS, large_resource_limit=_READABLE_ELEMENTS
     )
     constants = constant_bytes(module)
+    mixes = _mixes_rows(function)
     signature = refined(given, signature_of(function))
     run_pipeline(module, TO_LINALG, choices)
     _drop_argument_attributes(module)
@@ -108,6 +112,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         decisions,
         locations,
         pyc_text,
+        mixes,
     )
 
 
@@ -167,6 +172,11 @@ def _drop_argument_attributes(module: ir.Module) -> None:
         for name in ("arg_attrs", "res_attrs"):
             if name in function.attributes:
                 del function.attributes[name]
+
+
+def _mixes_rows(function: ir.Operation) -> bool:
+    kinds = {ANCHORS.get(op.name[4:]) for op in pyc_ops(function.regions[0].blocks[0])}
+    return "attention" in kinds or {"contraction", "row"} <= kinds
 
 
 def constant_bytes(module: ir.Module) -> int:
