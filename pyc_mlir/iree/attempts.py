@@ -53,7 +53,8 @@ def compile_with_fallback(
 ) -> bytes:
     """The vmfb under the chosen setting, or under the other one if that fails.
 
-    `first` is the setting that is offered first, as the better one. Raises the first failure when both fail, or when it is not code generation that failed.
+    `first` is the setting that is offered first, as the better one. Raises the first failure when
+    both fail, or when it is not code generation that failed.
     """
     order = sorted(SETTINGS, key=lambda name: name != first)
     alternatives = [Alternative(name, reason=_WHY[name]) for name in order]
