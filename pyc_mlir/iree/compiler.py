@@ -8,6 +8,7 @@ program are kept. What IREE complains about is told under the source's location:
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,23 @@ def compile_module(
     """
     phase = "end" if compile_to is None else compile_to
     check_phase(phase)
+    with opened(mlir, target, extra_flags, dump_phases, locations) as session:
+        session.run(to=phase)
+        return session.vmfb() if phase == "end" else session.text()
+
+
+@contextmanager
+def opened(
+    mlir: bytes,
+    target: Target,
+    extra_flags: Sequence[str] = (),
+    dump_phases: str | Path | None = None,
+    locations: Mapping[str, str] | None = None,
+) -> Iterator[Session]:
+    """A session on a checked module, before IREE's first phase; for arguments `compile_module`.
+
+    A CompileError that leaves the block is told in the source's terms.
+    """
     _check_extra_flags(extra_flags)
     places = {} if locations is None else dict(locations)
     try:
@@ -66,8 +84,7 @@ def compile_module(
             check_dtypes(session.module, target, places)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
-            session.run(to=phase)
-            return session.vmfb() if phase == "end" else session.text()
+            yield session
     except CompileError as error:
         raise located(error, target, places) from None
 

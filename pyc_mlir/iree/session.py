@@ -125,6 +125,7 @@ class Session:
         self._session.context.allow_unregistered_dialects = False
         self._invocation: Any = None
         self._module: Any = None
+        self._dump_folder: Path | None = None
 
     def __enter__(self) -> "Session":
         return self
@@ -160,13 +161,23 @@ class Session:
         buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
         if not reader.parse_source(buffer):
             raise self._failure(ReasonCode.INVALID_IR, "module: expected IR that IREE can read")
-        self._module = reader.export_module()
+        self.use(reader.export_module())
+
+    def use(self, module: Any) -> None:
+        """Go on with `module`, an operation of this session's context: a clone of `module`, say.
+
+        What was in use before stays valid as long as its owner keeps it.
+        """
+        self._module = module
         self._invocation = self._new_invocation()
-        self._invocation.import_module(self._module)
+        self._invocation.import_module(module)
+        if self._dump_folder is not None:
+            self.dump_phases(self._dump_folder)
 
     def dump_phases(self, folder: Path) -> None:
         """Write the IR at the end of each phase that `run` passes, one file a phase."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._dump_folder = folder
         _LIBRARY.ireeCompilerInvocationSetDumpCompilationPhasesTo(
             self._invocation._inv_p, str(folder).encode()
         )

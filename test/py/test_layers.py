@@ -23,7 +23,7 @@ LAYERS = {
 # The three doors: an outside package, and the modules that may import it.
 DOORS = {
     "torch_mlir": ("pyc_mlir.dialects.bindings",),
-    "iree.compiler": ("pyc_mlir.iree",),
+    "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.stream_ir"),
     "iree.runtime": ("pyc_mlir.iree",),
 }
 # Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.

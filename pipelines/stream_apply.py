@@ -1,0 +1,161 @@
+"""Carry out a plan on IREE's stream IR: order, waves, recomputed copies; later the offsets.
+
+`apply_plan` edits one ``stream.async.execute`` in place, before IREE schedules allocations;
+`replace_packs` answers the ``stream.resource.pack`` that this leaves, whose lifetimes now follow
+the plan's order. Plans were validated before: what does not fit here is a fault of ours.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyc_mlir.pipelines.planner.problem import Instance, Plan, Step
+from pyc_mlir.pipelines.stream_ir import (
+    CONCURRENT,
+    UNTIED,
+    constant_of,
+    group,
+    index_constant,
+    ir,
+    is_resource,
+    operations,
+    resources,
+    size_value,
+    ties,
+)
+from pyc_mlir.pipelines.stream_problem import Region, is_scalar
+
+# (first step, last step, bytes) of each slice -> (offset of each, bytes of the arena).
+Slice = tuple[int, int, int]
+Packer = Callable[[Sequence[Slice]], tuple[list[int], int]]
+
+
+def apply_plan(region: Region, plan: Plan) -> None:
+    """Rewrite the region's body to run `plan`; `region` must not be used afterwards."""
+    block = region.execute.regions[0].blocks[0]
+    end = operations(block)[-1]
+    _hoist_scalars(block)
+    operands = [_operand_buffers(region, op) for op in region.ops]
+    leaving = _operand_buffers(region, end)
+    _open_waves(block)
+    ops = {step: _op_of(region, step, end) for step in plan.steps}
+    made = _results(region, ops)
+    for step in plan.steps:
+        for place, buffer in operands[step.task]:
+            copy = plan.sources.get((step, buffer), 0)
+            ops[step].operands[place] = made.get((buffer, copy), region.values[buffer])
+        ops[step].move_before(end)
+    for place, buffer in leaving:
+        end.operands[place] = region.values[buffer]
+    for wave in plan.waves:
+        if len(wave) > 1:
+            _close_wave([ops[step] for step in wave])
+
+
+def _op_of(region: Region, step: Step, end: Any) -> Any:
+    """The op that runs `step`: the task's own, or a clone of it for a recomputed copy."""
+    original = region.ops[step.task]
+    return original.clone(ip=ir.InsertionPoint(end)).operation if step.copy else original
+
+
+def _results(region: Region, ops: dict[Step, Any]) -> dict[Instance, Any]:
+    """The value of every copy of every buffer that the region writes."""
+    return {
+        (buffer, step.copy): result
+        for step, op in ops.items()
+        for buffer, result in zip(
+            region.problem.tasks[step.task].writes, resources(op.results), strict=True
+        )
+    }
+
+
+def _operand_buffers(region: Region, op: Any) -> list[tuple[int, int]]:
+    """Which operands are memory, and of which buffer."""
+    return [(i, region.numbers[op.operands[i]]) for i in _resource_places(op)]
+
+
+def _resource_places(op: Any) -> list[int]:
+    return [i for i in range(len(op.operands)) if is_resource(op.operands[i])]
+
+
+def _hoist_scalars(block: Any) -> None:
+    """Arithmetic first: no task makes numbers, so every order of the tasks may use them."""
+    for op in operations(block)[:-1]:
+        inner = operations(op.regions[0].blocks[0]) if op.name == CONCURRENT else [op]
+        for candidate in inner:
+            if is_scalar(candidate):
+                _move_to_scalars(candidate, block)
+
+
+def _move_to_scalars(op: Any, block: Any) -> None:
+    first = next(o for o in operations(block) if not is_scalar(o))
+    if op != first:
+        op.move_before(first)
+
+
+def _open_waves(block: Any) -> None:
+    """Replace each concurrent wave by its ops, one after the other."""
+    for wave in [op for op in operations(block) if op.name == CONCURRENT]:
+        body = wave.regions[0].blocks[0]
+        for argument, operand in zip(body.arguments, group(wave, 0), strict=True):
+            argument.replace_all_uses_with(operand)
+        *inner, end = operations(body)
+        for op in inner:
+            op.move_before(wave)
+        for result, value in zip(wave.results, resources(end.operands), strict=True):
+            result.replace_all_uses_with(value)
+        wave.erase()
+
+
+def _close_wave(ops: Sequence[Any]) -> None:
+    """Wrap neighbouring ops in one ``stream.async.concurrent`` that yields all their results."""
+    results = [r for op in ops for r in resources(op.results)]
+    captured = list(dict.fromkeys(v for op in ops for v in resources(op.operands)))
+    tied = {result: captured.index(operand) for op in ops for result, operand in ties(op)}
+    sizes = [size_value(v) for v in captured], [size_value(v) for v in results]
+    index = ir.IndexType.get()
+    attributes = {
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(captured), *map(len, sizes)]),
+        "tied_operands": ir.ArrayAttr.get(
+            [ir.IntegerAttr.get(index, tied.get(r, UNTIED)) for r in results]
+        ),
+    }
+    with ir.InsertionPoint(ops[0]), ops[0].location as location:
+        wave = ir.Operation.create(
+            CONCURRENT,
+            results=[r.type for r in results],
+            operands=[*captured, *sizes[0], *sizes[1]],
+            attributes=attributes,
+            regions=1,
+        )
+        body = wave.regions[0].blocks.append(
+            *[v.type for v in captured], arg_locs=[location] * len(captured)
+        )
+        for result, outer in zip(results, wave.results, strict=True):
+            result.replace_all_uses_with(outer)
+    inner = dict(zip(captured, body.arguments, strict=True))
+    for op in ops:
+        body.append(op)
+        for place in _resource_places(op):
+            op.operands[place] = inner[op.operands[place]]
+    with ir.InsertionPoint(body), location:
+        ir.Operation.create("stream.yield", operands=[*results, *sizes[1]])
+
+
+def replace_packs(packs: Sequence[Any], packer: Packer, alignment: int = 64) -> None:
+    """Give the slices of each ``stream.resource.pack`` the packer's offsets.
+
+    A pack with an unknown size is left to IREE, which lets equal sizes share.
+    """
+    for pack in packs:
+        sizes = [constant_of(v) for v in group(pack, 1)]
+        if group(pack, 0) or any(size is None for size in sizes):
+            continue
+        ends = [
+            ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])
+        ]
+        rounded = [-(-(size or 0) // alignment) * alignment for size in sizes]
+        offsets, total = packer(list(zip(ends[::2], ends[1::2], rounded, strict=True)))
+        with ir.InsertionPoint(pack), pack.location:
+            for result, number in zip(pack.results, (total, *offsets), strict=True):
+                result.replace_all_uses_with(index_constant(number))
+        pack.erase()

@@ -1,0 +1,159 @@
+"""The one door of pipelines/ to IREE's MLIR bindings, and what any reader of stream IR asks.
+
+Questions answered: which execution regions does a module have, which resources does an op read,
+which does it write, how large are they (as SSA values), and which results update an operand in
+place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from iree.compiler import ir
+
+__all__ = [
+    "CONCURRENT",
+    "DISPATCH",
+    "EXECUTE",
+    "FRESH",
+    "UNTIED",
+    "UPDATES",
+    "constant_of",
+    "find",
+    "group",
+    "index_constant",
+    "ir",
+    "is_resource",
+    "leaves",
+    "maker",
+    "operations",
+    "resources",
+    "result_sizes",
+    "size_value",
+    "symbol_of",
+    "ties",
+]
+
+EXECUTE = "stream.async.execute"
+CONCURRENT = "stream.async.concurrent"
+DISPATCH = "stream.async.dispatch"
+# Ops that write a part of their first operand, whose size is their second.
+UPDATES = ("stream.async.fill", "stream.async.copy", "stream.async.update")
+# Ops that make fresh contents; their last operand is the size.
+FRESH = (
+    "stream.async.alloca",
+    "stream.async.clone",
+    "stream.async.constant",
+    "stream.async.slice",
+    "stream.async.splat",
+    "stream.async.transfer",
+)
+# What `tied_operands` says of a result that has storage of its own.
+UNTIED = -1
+
+
+def find(root: Any, name: str) -> list[Any]:
+    """All ops called `name` under `root`, in the order of the text."""
+    found = []
+
+    def visit(op: Any) -> Any:
+        if op.name == name:
+            found.append(op.operation)
+        return ir.WalkResult.ADVANCE
+
+    root.walk(visit)
+    return found
+
+
+def operations(block: Any) -> list[Any]:
+    """The ops of a block, its terminator included."""
+    return [op.operation for op in block.operations]
+
+
+def maker(value: Any) -> Any | None:
+    """The op that makes `value`; None for a block's argument."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def constant_of(value: Any) -> int | None:
+    """The number that an index is, where it is a constant."""
+    op = maker(value)
+    if op is None or op.name != "arith.constant":
+        return None
+    return ir.IntegerAttr(op.attributes["value"]).value
+
+
+def index_constant(number: int) -> Any:
+    """An index constant at the current insertion point and location."""
+    index = ir.IndexType.get()
+    attributes = {"value": ir.IntegerAttr.get(index, number)}
+    return ir.Operation.create("arith.constant", results=[index], attributes=attributes).result
+
+
+def is_resource(value: Any) -> bool:
+    """True for memory, false for numbers and timepoints."""
+    return str(value.type).startswith("!stream.resource")
+
+
+def resources(values: Any) -> list[Any]:
+    """Those of `values` that are memory."""
+    return [v for v in values if is_resource(v)]
+
+
+def group(op: Any, number: int) -> list[Any]:
+    """The operands of one variadic group of an op with `operandSegmentSizes`; -1 is the last."""
+    sizes = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"]))
+    start = sum(sizes[: number % len(sizes)])
+    return [op.operands[i] for i in range(start, start + sizes[number])]
+
+
+def result_sizes(op: Any) -> list[Any]:
+    """The sizes of the op's resource results, in bytes, as values."""
+    if op.name in (DISPATCH, CONCURRENT, EXECUTE):
+        return group(op, _SIZE_GROUPS[op.name])
+    if op.name in UPDATES:
+        return [op.operands[1]]
+    return [op.operands[len(op.operands) - 1]] if op.name in FRESH else []
+
+
+def size_value(value: Any) -> Any:
+    """The size of a resource within an execution region, in bytes, as a value."""
+    op = maker(value)
+    if op is not None:
+        return result_sizes(op)[resources(op.results).index(value)]
+    block = value.owner
+    return group(block.owner.operation, 1)[resources(block.arguments).index(value)]
+
+
+# The last group of an execution region are the timepoints that it awaits.
+_SIZE_GROUPS = {DISPATCH: -1, CONCURRENT: -1, EXECUTE: 2}
+# Which group of operands `tied_operands` counts in: a dispatch's first one is its workload.
+_TIED_GROUPS = {DISPATCH: 1, CONCURRENT: 0, EXECUTE: 0}
+
+
+def ties(op: Any) -> list[tuple[Any, Any]]:
+    """Pairs (result, operand) that share storage: the op updates the operand in place."""
+    if op.name in UPDATES:
+        return [(op.results[0], op.operands[0])]
+    if op.name not in _TIED_GROUPS or "tied_operands" not in op.attributes:
+        return []
+    operands = group(op, _TIED_GROUPS[op.name])
+    numbers = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes["tied_operands"])]
+    pairs = zip(resources(op.results), numbers, strict=True)
+    return [(result, operands[n]) for result, n in pairs if n != UNTIED]
+
+
+def symbol_of(op: Any) -> str:
+    """``executable::function`` of a dispatch (its first entry point), else the op's own name."""
+    if op.name != DISPATCH:
+        return op.name
+    return str(ir.ArrayAttr(op.attributes["entry_points"])[0]).replace("@", "")
+
+
+def leaves(block: Any) -> Iterator[Any]:
+    """The ops of an execution region without its terminator, waves opened, waves left out."""
+    for op in operations(block)[:-1]:
+        if op.name == CONCURRENT:
+            yield from operations(op.regions[0].blocks[0])[:-1]
+        else:
+            yield op

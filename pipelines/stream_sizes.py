@@ -1,0 +1,140 @@
+"""How large is a buffer whose size is computed: a sum of constants and unknowns.
+
+A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim(%arg0, 0))``.
+What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand
+for equal values in two versions of one function. Unknowns are not negative: a size whose every
+coefficient is at most another's is never larger, which is how a plan for dynamic shapes is proven
+no worse than IREE's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyc_mlir.pipelines.stream_ir import constant_of, ir, maker
+
+# What a dynamic dimension is taken for where plans are ranked. Nothing is promised by it.
+NOMINAL_DIMENSION = 64
+
+
+@dataclass(frozen=True)
+class Size:
+    """``constant`` bytes plus a multiple of each unknown; `nominal` is a guess of the sum.
+
+    `unit` divides the value, whatever the unknowns are.
+    """
+
+    constant: int = 0
+    terms: Mapping[str, int] = field(default_factory=dict)
+    nominal: int = 0
+    unit: int = 1
+
+    @staticmethod
+    def of(number: int) -> "Size":
+        """A size that is known."""
+        return Size(number, {}, number, number or 1 << 30)
+
+    @property
+    def known(self) -> bool:
+        """True when no unknown takes part."""
+        return not self.terms
+
+    def __add__(self, other: "Size") -> "Size":
+        terms = dict(self.terms)
+        for name, count in other.terms.items():
+            terms[name] = terms.get(name, 0) + count
+        return Size(
+            self.constant + other.constant,
+            terms,
+            self.nominal + other.nominal,
+            _common(self.unit, other.unit),
+        )
+
+    def times(self, factor: int) -> "Size":
+        """The product with a number."""
+        terms = {name: count * factor for name, count in self.terms.items() if factor}
+        return Size(
+            self.constant * factor, terms, self.nominal * factor, self.unit * factor or 1 << 30
+        )
+
+    def at_most(self, other: "Size") -> bool:
+        """True if it is proven that this size is never larger than `other`."""
+        return self.constant <= other.constant and all(
+            count <= other.terms.get(name, 0) for name, count in self.terms.items()
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{count} * {name}" for name, count in sorted(self.terms.items())]
+        return " + ".join([str(self.constant), *parts] if self.constant or not parts else parts)
+
+
+def _common(a: int, b: int) -> int:
+    """The largest power of two that divides both, which is all that alignment asks."""
+    both = a | b
+    return both & -both
+
+
+def size_of(value: Any) -> Size:
+    """The size that an index value of stream IR is."""
+    number = constant_of(value)
+    if number is not None:
+        return Size.of(number)
+    op = maker(value)
+    if op is None:
+        return _unknown(_name(value))
+    if op.name == "arith.addi":
+        return size_of(op.operands[0]) + size_of(op.operands[1])
+    if op.name == "arith.muli":
+        sides = [size_of(v) for v in op.operands]
+        for factor, other in (sides, sides[::-1]):
+            if factor.known:
+                return other.times(factor.constant)
+        return _unknown(_name(value), sides[0].nominal * sides[1].nominal)
+    if op.name == "util.align":
+        size, alignment = size_of(op.operands[0]), size_of(op.operands[1])
+        return _aligned(size, alignment, _name(value))
+    return _unknown(_name(value))
+
+
+def _aligned(size: Size, alignment: Size, name: str) -> Size:
+    to = alignment.constant
+    if not alignment.known or to < 1 or to & (to - 1):
+        return _unknown(name, size.nominal)
+    if size.known:
+        return Size.of(-(-size.constant // to) * to)
+    if size.unit % to == 0:
+        return size
+    rounded = -(-size.nominal // to) * to
+    return Size(0, {name: 1}, rounded, to)
+
+
+def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> Size:
+    return Size(0, {name: 1}, nominal)
+
+
+def _name(value: Any) -> str:
+    """The expression that computes `value`, down to the function's arguments and constants."""
+    op = maker(value)
+    if op is None:
+        return _argument_name(ir.BlockArgument(value))
+    number = constant_of(value)
+    if number is not None:
+        return str(number)
+    operands = ", ".join(_name(v) for v in op.operands)
+    attributes = ", ".join(str(a) for a in _attributes(op))
+    which = f"#{ir.OpResult(value).result_number}" if len(op.results) > 1 else ""
+    return f"{op.name}{which}({operands}{'; ' + attributes if attributes else ''})"
+
+
+def _argument_name(argument: Any) -> str:
+    """An argument of a block, told from those of the blocks around it."""
+    block = argument.owner
+    depth, op = 0, block.owner.operation
+    while op.parent is not None:
+        depth, op = depth + 1, op.parent.operation
+    number = [b == block for b in block.region.blocks].index(True)
+    return f"arg{argument.arg_number}@{depth}.{number}"
+
+
+def _attributes(op: Any) -> list[str]:
+    return sorted(f"{name} = {op.attributes[name]}" for name in op.attributes)

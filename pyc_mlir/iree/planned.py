@@ -1,0 +1,218 @@
+"""Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
+
+IREE's stream phase is taken apart: its passes run up to the point where dispatches are final, each
+execution region becomes a planning problem, the plan is carried out on the IR, and IREE's passes
+go on. The same phase without a plan is the reference (no code is generated for it): a region whose
+plan does not come out smaller, or whose sizes are unknown and cannot be compared, keeps IREE's. One
+decision a region says which, with both sizes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
+from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.stream_apply import Packer, apply_plan, replace_packs
+from pyc_mlir.pipelines.stream_cost import DispatchCosts
+from pyc_mlir.pipelines.stream_ir import find, ir, maker
+from pyc_mlir.pipelines.stream_problem import Region, read_regions
+from pyc_mlir.pipelines.stream_sizes import Size, size_of
+from pyc_mlir.pipelines.target import Target
+
+SITE = "plan-memory"
+PLANNED, UNPLANNED = "planned", "iree"
+# IREE's stream phase in three parts; the plan's order goes in after the first one, its offsets
+# after the second. `iree-stream-schedule-concurrency`, part of the first, must not run again.
+TO_ASYNC = (
+    "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
+    "iree-stream-async-transformation-pipeline"
+)
+ALLOCATE = "iree-stream-schedule-allocation"
+LAY_OUT = "any(iree-stream-layout-slices)"
+TO_END = (
+    "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
+    "iree-stream-cleanup-pipeline,symbol-dce"
+)
+_EVIDENCE_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Who plans: a problem to a plan, and slices to offsets."""
+
+    plan: Callable[[Problem], Plan]
+    pack: Packer
+
+
+def compile_planned(
+    request: Request,
+    graph_id: str,
+    choices: Choices,
+    planner: Planner,
+    first: str = "aggressive",
+) -> bytes:
+    """The vmfb of `request` under the better plan of each region; raises as the unplanned compile.
+
+    `first` is the fusion setting that is offered first, as in `compile_with_fallback`.
+    """
+    planning = _Planning(request.target, f"{graph_id or 'module'}", choices, planner)
+    planned = _PlannedRequest(**vars(request), planning=planning)
+    vmfb = compile_with_fallback(planned, graph_id, choices, first)
+    choices.log.extend(planning.decisions)
+    return vmfb
+
+
+@dataclass(frozen=True)
+class _PlannedRequest(Request):
+    """A request whose compile goes through the planner."""
+
+    planning: "_Planning | None" = None
+
+    def compile(self, setting: str) -> bytes:
+        """The vmfb under one of SETTINGS. Raises as `compile_module`."""
+        assert self.planning is not None
+        flags = (*SETTINGS[setting], *self.flags)
+        with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
+            session.run(to="flow")
+            self.planning.run(session)
+            session.run(start="stream")
+            return session.vmfb()
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A module at the end of the stream phase, and the bytes that each region allocates."""
+
+    module: Any
+    sizes: tuple[Size, ...]
+
+
+@dataclass
+class _Planning:
+    """Plans one module; `decisions` are those of the last run."""
+
+    target: Target
+    name: str
+    choices: Choices
+    planner: Planner
+    decisions: list[Decision] = field(default_factory=list)
+
+    def run(self, session: Session) -> None:
+        """Take the session's module from the end of phase `flow` to the end of `stream`."""
+        answers = Choices(self.choices.policy, self.choices.recipe)
+        session.run_passes(TO_ASYNC)
+        start = session.module
+        with session.context:
+            costs = DispatchCosts(start, self.target)
+            regions = read_regions(start, costs, self.target.alignment)
+            reference = self._version(session, start, {})
+            try:
+                best = self._best(session, start, regions, reference, answers)
+            except (PycError, ir.MLIRError) as error:
+                best = reference
+                answers.log[:] = [self._failure(r, error) for r in regions]
+        session.use(best.module)
+        self.decisions = answers.log
+
+    def _best(
+        self,
+        session: Session,
+        start: Any,
+        regions: Sequence[Region],
+        reference: _Version,
+        answers: Choices,
+    ) -> _Version:
+        """The version that runs what is chosen for each region."""
+        plans = {r.index: self.planner.plan(r.problem) for r in regions}
+        version = self._version(session, start, plans)
+        chosen = {
+            r.index: plans[r.index]
+            for r in regions
+            if self._choose(r, plans[r.index], version, reference, answers) == PLANNED
+        }
+        if not chosen:
+            return reference
+        if len(chosen) < len(plans):
+            version = self._version(session, start, chosen)
+        assert _never_worse(version, reference), "regions are planned independently"
+        return version
+
+    def _version(self, session: Session, start: Any, plans: Mapping[int, Plan]) -> _Version:
+        """A copy of `start` through the rest of the stream phase, `plans` carried out by region."""
+        session.use(start.clone())
+        module = session.module
+        if plans:
+            self._apply(module, plans)
+        session.run_passes(ALLOCATE)
+        executes = find(module, "stream.cmd.execute")
+        packs = [pack for i in plans for pack in _packs(executes[i])]
+        replace_packs(packs, self.planner.pack, self.target.alignment)
+        session.run_passes(LAY_OUT)
+        sizes = tuple(_allocated(e) for e in find(module, "stream.cmd.execute"))
+        session.run_passes(TO_END)
+        return _Version(module, sizes)
+
+    def _apply(self, module: Any, plans: Mapping[int, Plan]) -> None:
+        costs = DispatchCosts(module, self.target)
+        for region in read_regions(module, costs, self.target.alignment):
+            if region.index in plans:
+                apply_plan(region, plans[region.index])
+        module.verify()
+
+    def _choose(
+        self, region: Region, plan: Plan, version: _Version, reference: _Version, answers: Choices
+    ) -> str:
+        """Choose between the plan and IREE's for one region; IREE's alone when it is no larger."""
+        ours, theirs = version.sizes[region.index], reference.sizes[region.index]
+        better = ours.at_most(theirs) and not theirs.at_most(ours)
+        sequence = sum(task.seconds for task in region.problem.tasks)
+        iree = Alternative(
+            UNPLANNED, Cost(sequence, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
+        )
+        planned = Alternative(
+            PLANNED,
+            Cost(plan.seconds or sequence, ours.nominal),
+            f"{ours} bytes, lower bound {plan.lower_bound} for the plan's order",
+        )
+        offered = (planned, iree) if better else (iree,)
+        why = "smaller" if better else "not proven smaller"
+        evidence = f"{PLANNED}: {ours} bytes, {why} than IREE's {theirs}"
+        return answers.choose(self._site(region), offered, (evidence,)).name
+
+    def _failure(self, region: Region, error: Exception) -> Decision:
+        said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
+        iree = Alternative(UNPLANNED, reason="planning failed")
+        return Decision(self._site(region), UNPLANNED, (iree,), "fallback", (said,))
+
+    def _site(self, region: Region) -> Site:
+        return Site(SITE, f"{self.name}#{region.index}")
+
+
+def _never_worse(version: _Version, reference: _Version) -> bool:
+    return len(version.sizes) == len(reference.sizes) and all(
+        ours.at_most(theirs) for ours, theirs in zip(version.sizes, reference.sizes, strict=True)
+    )
+
+
+def _allocations(execute: Any) -> list[Any]:
+    """The ``stream.resource.alloca`` ops whose memory a region works in."""
+    makers = (maker(v) for v in execute.operands)
+    return [op for op in makers if op is not None and op.name == "stream.resource.alloca"]
+
+
+def _packs(execute: Any) -> list[Any]:
+    makers = (maker(op.operands[0]) for op in _allocations(execute))
+    return [op for op in makers if op is not None and op.name == "stream.resource.pack"]
+
+
+def _allocated(execute: Any) -> Size:
+    total = Size()
+    for op in _allocations(execute):
+        total = total + size_of(op.operands[0])
+    return total
