@@ -161,3 +161,22 @@ def topological(problem: Problem, order) -> bool:
 def never_rising(values) -> bool:
     """Whether no value is above the one before it."""
     return all(b <= a for a, b in pairwise(values))
+
+
+def expressions(problem: Problem, steps, sources) -> dict[int, str]:
+    """What every buffer's first copy and every pinned buffer holds at the end, symbolically.
+
+    Storage is simulated for ties: an update spoils its operand, and reading that raises KeyError.
+    """
+    held = {(b, 0): f"in{b}" for b in range(len(problem.buffers)) if b not in problem.writer}
+    final: dict[int, str] = {}
+    for step in steps:
+        task = problem.tasks[step.task]
+        reads = [(b, sources.get((step, b), 0)) for b in task.reads]
+        text = f"{step.task}({','.join(str(hash(held[r])) for r in reads)})"
+        for _, operand in task.tied:
+            del held[operand, sources.get((step, operand), 0)]
+        for i, b in enumerate(task.writes):
+            held[b, step.copy] = f"{text}.{i}"
+            assert final.setdefault(b, held[b, step.copy]) == held[b, step.copy]
+    return final
