@@ -93,6 +93,14 @@ class ReasonCode(Enum):
         "two measurements come from different machines or software",
         "measure both in one environment",
     )
+    BUDGET_IMPOSSIBLE = Reason(
+        "a memory budget is below what every plan of the program needs",
+        "raise the budget to what the message names, or make the program smaller",
+    )
+    BUDGET_NOT_FOUND = Reason(
+        "no memory plan within the budget was found, though one may exist",
+        "raise the budget to what the message names, or allow more work or more seconds",
+    )
     MISSING_DEPENDENCY = Reason("an optional package is not installed", "install the named extra")
 
     @property

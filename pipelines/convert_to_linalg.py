@@ -67,7 +67,7 @@ class _Conversion:
         self.function = function
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
-        self.lowering = Lowering(lambda tensor: emit(self.lowering, tensor))
+        self.lowering = Lowering(self.block, lambda tensor: emit(self.lowering, tensor))
         self.tensors: dict[ir.Value, Tensor] = {}
         self.dead: list[ir.Operation] = []
         self.converted = 0

@@ -15,6 +15,8 @@ from pyc_mlir.pipelines.stream_ir import constant_of, ir, maker
 
 # What a dynamic dimension is taken for where plans are ranked. Nothing is promised by it.
 NOMINAL_DIMENSION = 64
+# Depth and number of a function's first block.
+_ENTRY = (1, 0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Size:
         )
 
     def __str__(self) -> str:
-        parts = [f"{count} * {name}" for name, count in sorted(self.terms.items())]
+        counted = sorted(self.terms.items())
+        parts = [name if count == 1 else f"{count} * {name}" for name, count in counted]
         return " + ".join([str(self.constant), *parts] if self.constant or not parts else parts)
 
 
@@ -120,10 +123,12 @@ def _name(value: Any) -> str:
     number = constant_of(value)
     if number is not None:
         return str(number)
-    operands = ", ".join(_name(v) for v in op.operands)
-    attributes = ", ".join(str(a) for a in _attributes(op))
+    operands = [_name(v) for v in op.operands]
+    if op.name == "arith.muli":
+        return f"({' * '.join(operands)})"
+    attributes = sorted(f"{name}={op.attributes[name]}" for name in op.attributes)
     which = f"#{ir.OpResult(value).result_number}" if len(op.results) > 1 else ""
-    return f"{op.name}{which}({operands}{'; ' + attributes if attributes else ''})"
+    return f"{op.name}{which}({', '.join([*operands, *attributes])})"
 
 
 def _argument_name(argument: Any) -> str:
@@ -133,8 +138,5 @@ def _argument_name(argument: Any) -> str:
     while op.parent is not None:
         depth, op = depth + 1, op.parent.operation
     number = [b == block for b in block.region.blocks].index(True)
-    return f"arg{argument.arg_number}@{depth}.{number}"
-
-
-def _attributes(op: Any) -> list[str]:
-    return sorted(f"{name} = {op.attributes[name]}" for name in op.attributes)
+    place = "" if (depth, number) == _ENTRY else f"@{depth}.{number}"
+    return f"arg{argument.arg_number}{place}"

@@ -14,7 +14,7 @@ from pyc_mlir.dialects.attributes import array_of, elements_attr
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.irtypes import element_type, to_mlir
 from pyc_mlir.dialects.types import Shape, TensorType
-from pyc_mlir.pipelines.linalg.dims import Dim, product
+from pyc_mlir.pipelines.linalg.dims import Dim
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +92,10 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 class Lowering:
     """What rules share while one function is converted: index values, sizes, run-time checks."""
 
-    def __init__(self, emit: Callable[[Tensor], ir.Value]) -> None:
-        """`emit` emits a pending tensor, with what is pending below it, or a reshape."""
+    def __init__(self, block: ir.Block, emit: Callable[[Tensor], ir.Value]) -> None:
+        """For a function's `block`. `emit` emits a pending tensor, with what is pending below it,
+        or a reshape."""
+        self.block = block
         self.emit = emit
         self.index = ir.IndexType.get()
         self._atoms: list[ir.Value] = []
@@ -107,6 +109,9 @@ class Lowering:
         self._types: dict[tuple[tuple[Dim, ...], np.dtype], ir.Type] = {}
         self._segments: dict[tuple[int, ...], ir.Attribute] = {}
         self._forced: dict[Tensor, ir.Value] = {}
+        self._scalars: dict[tuple[bytes, ir.Type], ir.Value] = {}
+        self._empty: dict[tuple[tuple[Dim, ...], np.dtype], Tensor] = {}
+        self.filled: dict[tuple[tuple[Dim, ...], np.dtype, bytes], Tensor] = {}
         self.checks = 0
 
     # Values.
@@ -134,15 +139,19 @@ class Lowering:
         return constant_tensor(elements_attr(array), array)
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
-        """A scalar constant of an element type."""
-        return constant_scalar(value, self.element(dtype))
+        """A scalar constant of an element type, made once, at the function's begin."""
+        return self._constant(value, np.asarray(value, dtype).tobytes(), self.element(dtype))
 
     def number(self, value: int) -> ir.Value:
-        """An index constant."""
-        attr = ir.IntegerAttr.get(self.index, value)
-        return ir.Operation.create(
-            "arith.constant", results=[self.index], attributes={"value": attr}
-        ).result
+        """An index constant, made once, at the function's begin."""
+        return self._constant(value, value.to_bytes(16, "little", signed=True), self.index)
+
+    def _constant(self, value: Any, data: bytes, type_: ir.Type) -> ir.Value:
+        key = (data, type_)
+        if key not in self._scalars:
+            with ir.InsertionPoint.at_block_begin(self.block):
+                self._scalars[key] = constant_scalar(value, type_)
+        return self._scalars[key]
 
     def arith(self, name: str, *operands: ir.Value) -> ir.Value:
         """One arith op on index values, e.g. ``arith("addi", a, b)``."""
@@ -272,15 +281,14 @@ class Lowering:
         return Tensor(tensor.dtype, tuple(dims), cast.result)
 
     def empty(self, dims: Sequence[Dim], dtype: np.dtype) -> Tensor:
-        """An uninitialized tensor."""
-        made = ir.Operation.create(
-            "tensor.empty", results=[self.tensor_type(dims, dtype)], operands=self.sizes(dims)
-        )
-        return Tensor(dtype, tuple(dims), made.result)
-
-    def elements(self, tensor: Tensor) -> Dim:
-        """The number of elements."""
-        return product(tensor.dims)
+        """An uninitialized tensor; equal ones are one."""
+        key = (tuple(dims), dtype)
+        if key not in self._empty:
+            made = ir.Operation.create(
+                "tensor.empty", results=[self.tensor_type(dims, dtype)], operands=self.sizes(dims)
+            )
+            self._empty[key] = Tensor(dtype, tuple(dims), made.result)
+        return self._empty[key]
 
 
 _PREDICATES = {"eq": 0, "ne": 1, "slt": 2, "sle": 3, "sgt": 4, "sge": 5}

@@ -111,7 +111,14 @@ def pointwise(
 
 
 def fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -> Tensor:
-    """A tensor of one value, as linalg.fill."""
+    """A tensor of one value, as linalg.fill; equal ones are one."""
+    key = (tuple(dims), dtype, np.asarray(value, dtype).tobytes())
+    if key not in lowering.filled:
+        lowering.filled[key] = _fill(lowering, dims, dtype, value)
+    return lowering.filled[key]
+
+
+def _fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -> Tensor:
     scalar = lowering.scalar(value, dtype)
     out = lowering.empty(dims, dtype)
     segments = lowering.segments(1, 1)

@@ -51,7 +51,7 @@ class _Again:
     seconds: float
 
 
-def fits(expansion: Expansion, *, reuse: bool = True) -> int:
+def peak_of(expansion: Expansion, *, reuse: bool = True) -> int:
     """The peak of an expansion in live bytes."""
     return _View(expansion, reuse).peak
 
@@ -94,7 +94,7 @@ def sweep(
 
     More work only adds to what is yielded.
     """
-    peak = fits(expansion, reuse=reuse)
+    peak = peak_of(expansion, reuse=reuse)
     work = 0
     while peak > floor and work <= work_limit:
         budget = max(floor, peak - max(1, peak // FINENESS))

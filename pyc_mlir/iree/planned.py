@@ -86,11 +86,46 @@ class _PlannedRequest(Request):
 
 
 @dataclass(frozen=True)
-class _Version:
+class Version:
     """A module at the end of the stream phase, and the bytes that each region allocates."""
 
     module: Any
     sizes: tuple[Size, ...]
+
+    def never_above(self, other: "Version") -> bool:
+        """True if it is proven that no region needs more than it does in `other`."""
+        return len(self.sizes) == len(other.sizes) and all(
+            mine.at_most(theirs) for mine, theirs in zip(self.sizes, other.sizes, strict=True)
+        )
+
+
+def carry_out(
+    session: Session, start: Any, plans: Mapping[int, Plan], packer: Packer, target: Target
+) -> Version:
+    """A copy of `start` (after TO_ASYNC) at the end of the stream phase, with `plans` by region.
+
+    Without plans it is IREE's own version. Raises CompileError (PASS_FAILED).
+    """
+    session.use(start.clone())
+    module = session.module
+    with session.context:
+        for region in regions_of(module, target) if plans else ():
+            if region.index in plans:
+                apply_plan(region, plans[region.index])
+        module.verify()
+        session.run_passes(ALLOCATE)
+        executes = find(module, "stream.cmd.execute")
+        packs = [pack for i in plans for pack in _packs(executes[i])]
+        replace_packs(packs, packer, target.alignment)
+        session.run_passes(LAY_OUT)
+        sizes = tuple(_allocated(e) for e in find(module, "stream.cmd.execute"))
+        session.run_passes(TO_END)
+    return Version(module, sizes)
+
+
+def regions_of(module: Any, target: Target) -> list[Region]:
+    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
+    return read_regions(module, DispatchCosts(module, target), target.alignment)
 
 
 @dataclass
@@ -108,15 +143,14 @@ class _Planning:
         answers = Choices(self.choices.policy, self.choices.recipe)
         session.run_passes(TO_ASYNC)
         start = session.module
+        reference = self._carry_out(session, start, {})
         with session.context:
-            costs = DispatchCosts(start, self.target)
-            regions = read_regions(start, costs, self.target.alignment)
-            reference = self._version(session, start, {})
-            try:
-                best = self._best(session, start, regions, reference, answers)
-            except (PycError, ir.MLIRError) as error:
-                best = reference
-                answers.log[:] = [self._failure(r, error) for r in regions]
+            regions = regions_of(start, self.target)
+        try:
+            best = self._best(session, start, regions, reference, answers)
+        except (PycError, ir.MLIRError) as error:
+            best = reference
+            answers.log[:] = [self._failure(r, error) for r in regions]
         session.use(best.module)
         self.decisions = answers.log
 
@@ -125,12 +159,12 @@ class _Planning:
         session: Session,
         start: Any,
         regions: Sequence[Region],
-        reference: _Version,
+        reference: Version,
         answers: Choices,
-    ) -> _Version:
+    ) -> Version:
         """The version that runs what is chosen for each region."""
         plans = {r.index: self.planner.plan(r.problem) for r in regions}
-        version = self._version(session, start, plans)
+        version = self._carry_out(session, start, plans)
         chosen = {
             r.index: plans[r.index]
             for r in regions
@@ -139,34 +173,15 @@ class _Planning:
         if not chosen:
             return reference
         if len(chosen) < len(plans):
-            version = self._version(session, start, chosen)
-        assert _never_worse(version, reference), "regions are planned independently"
+            version = self._carry_out(session, start, chosen)
+        assert version.never_above(reference), "regions are planned independently"
         return version
 
-    def _version(self, session: Session, start: Any, plans: Mapping[int, Plan]) -> _Version:
-        """A copy of `start` through the rest of the stream phase, `plans` carried out by region."""
-        session.use(start.clone())
-        module = session.module
-        if plans:
-            self._apply(module, plans)
-        session.run_passes(ALLOCATE)
-        executes = find(module, "stream.cmd.execute")
-        packs = [pack for i in plans for pack in _packs(executes[i])]
-        replace_packs(packs, self.planner.pack, self.target.alignment)
-        session.run_passes(LAY_OUT)
-        sizes = tuple(_allocated(e) for e in find(module, "stream.cmd.execute"))
-        session.run_passes(TO_END)
-        return _Version(module, sizes)
-
-    def _apply(self, module: Any, plans: Mapping[int, Plan]) -> None:
-        costs = DispatchCosts(module, self.target)
-        for region in read_regions(module, costs, self.target.alignment):
-            if region.index in plans:
-                apply_plan(region, plans[region.index])
-        module.verify()
+    def _carry_out(self, session: Session, start: Any, plans: Mapping[int, Plan]) -> Version:
+        return carry_out(session, start, plans, self.planner.pack, self.target)
 
     def _choose(
-        self, region: Region, plan: Plan, version: _Version, reference: _Version, answers: Choices
+        self, region: Region, plan: Plan, version: Version, reference: Version, answers: Choices
     ) -> str:
         """Choose between the plan and IREE's for one region; IREE's alone when it is no larger."""
         ours, theirs = version.sizes[region.index], reference.sizes[region.index]
@@ -192,12 +207,6 @@ class _Planning:
 
     def _site(self, region: Region) -> Site:
         return Site(SITE, f"{self.name}#{region.index}")
-
-
-def _never_worse(version: _Version, reference: _Version) -> bool:
-    return len(version.sizes) == len(reference.sizes) and all(
-        ours.at_most(theirs) for ours, theirs in zip(version.sizes, reference.sizes, strict=True)
-    )
 
 
 def _allocations(execute: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from planner_problems import (
 
 from pyc_mlir.pipelines.planner.expansion import Expansion
 from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Step, Task
-from pyc_mlir.pipelines.planner.remat import fits, rematerialize, sweep, taken_back
+from pyc_mlir.pipelines.planner.remat import peak_of, rematerialize, sweep, taken_back
 from pyc_mlir.pipelines.planner.schedule import schedule
 
 
@@ -38,7 +38,7 @@ def lowest(expansion: Expansion, **options) -> Expansion:
 @given(problems(max_tasks=14))
 def test_sweeps_keep_values_and_lower_the_peak(problem) -> None:
     start = expanded(problem)
-    peaks = [fits(start)]
+    peaks = [peak_of(start)]
     for found in sweep(start):
         expansion = found.expansion
         assert same_values(expansion) and expansion.legal
@@ -61,18 +61,18 @@ def test_seconds_are_bounded(seed, slowdown) -> None:
 @given(st.integers(0, 40))
 def test_what_is_superfluous_is_taken_back(seed) -> None:
     end = lowest(expanded(layered(30, seed, width=8)))
-    peak = fits(end)
+    peak = peak_of(end)
     found = taken_back(end, budget=peak)
     assert found.legal and same_values(found)
-    assert fits(found) <= peak and found.seconds <= end.seconds
+    assert peak_of(found) <= peak and found.seconds <= end.seconds
     assert taken_back(found, budget=peak).seconds <= found.seconds
 
 
 def test_skips_are_computed_again() -> None:
     problem = skips(depth=6, size=1024)
     start = expanded(problem)
-    found = taken_back(lowest(start), budget=fits(lowest(start)))
-    assert fits(start) == 2304 and fits(found) == 1536
+    found = taken_back(lowest(start), budget=peak_of(lowest(start)))
+    assert peak_of(start) == 2304 and peak_of(found) == 1536
     assert found.seconds <= 1.05 * start.seconds
     assert {problem.tasks[s.task].name for s in found.steps if s.copy} <= {"wide0", "wide1"}
 
@@ -97,7 +97,7 @@ def test_chains_are_computed_again() -> None:
         Task("join", (2, 4), (5,), 9),
     ]
     start = Expansion.of(Problem(tuple(tasks), tuple(buffers)))
-    assert fits(start) == 512 + 512 + 64
+    assert peak_of(start) == 512 + 512 + 64
     found = rematerialize(start, budget=1024).expansion
     assert [(s.task, s.copy) for s in found.steps if s.copy] == [(0, 1), (1, 1)]
     assert found.sources == {(Step(1, 1), 1): 1, (Step(4), 2): 1}
