@@ -125,7 +125,7 @@ def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np
     types = [TensorType(a.shape, a.dtype) for a in arrays]
     expected = op.infer(*types, **bound)
     with np.errstate(all="ignore"):
-        out = np.asarray(op.reference(*arrays, **bound))
-    return out.astype(expected.dtype, copy=False).reshape(
+        out = np.asarray(op.reference(*arrays, **bound)).astype(expected.dtype, copy=False)
+    return out.reshape(
         [s if d is None else d for d, s in zip(expected.shape, out.shape, strict=True)]
     )
