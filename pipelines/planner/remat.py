@@ -18,11 +18,14 @@ from pyc_mlir.pipelines.planner.expansion import Expansion
 from pyc_mlir.pipelines.planner.problem import Instance, Step
 from pyc_mlir.pipelines.planner.storage import Storages, profile, storages
 
-# One unit of work is one step of one evaluated expansion.
-DEFAULT_WORK = 200_000
-LONGEST_CHAIN = 24
-CONSIDERED = 48
-VERIFIED = 8
+# One unit of work is one step of one evaluated expansion, some 20 microseconds.
+DEFAULT_WORK = 100_000
+WAY_WORK = 10
+# What is looked at: storages at the peak, tasks of a chain, operands kept for it, ways evaluated.
+CONSIDERED = 32
+LONGEST_CHAIN = 16
+MOST_KEPT = 4
+VERIFIED = 6
 # A sweep lowers the peak by at least this share in each round.
 FINENESS = 48
 
@@ -161,11 +164,12 @@ def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, i
     at = int(view.during.argmax())
     left = max_seconds - view.expansion.seconds
     scored = []
-    for number, way in enumerate(_ways(view, at)):
+    ways = list(_ways(view, at))
+    for number, way in enumerate(ways):
         gain = _gain(view, way, budget)
         if gain > 0 and way.seconds <= left:
             scored.append((-gain / max(way.seconds, 1e-12), number, way))
-    spent = len(view.expansion.steps) // 4
+    spent = WAY_WORK * len(ways)
     for _, _, way in sorted(scored, key=lambda item: item[:2])[:VERIFIED]:
         following = _applied(view.expansion, way)
         spent += len(following.steps)
@@ -204,7 +208,7 @@ def _deepening(view: _View, writer: int, before: int, small: int) -> Iterator[_A
         way = _chain(view, writer, before, depth, small)
         if way is None:
             continue
-        if len(way.chain) <= length:
+        if len(way.chain) <= length or len(way.kept) > MOST_KEPT:
             return
         length = len(way.chain)
         yield way
@@ -216,12 +220,13 @@ def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Ag
     Operands of up to `small` bytes are kept rather than computed again.
     """
     chain: list[int] = []
+    chained: set[int] = set()
     reads: dict[tuple[int, int], int | None] = {}
     kept: dict[int, int] = {}
 
     def visit(i: int, level: int) -> bool:
         step = view.expansion.steps[i]
-        if any(view.expansion.steps[j].task == step.task for j in chain):
+        if step.task in chained:
             return True
         if len(chain) >= LONGEST_CHAIN or not view.again(i):
             return False
@@ -242,6 +247,7 @@ def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Ag
             else:
                 return False
         chain.append(i)
+        chained.add(step.task)
         return True
 
     if not visit(writer, 0):

@@ -9,7 +9,7 @@ the problem in independent parts; where each part is solved exactly, the order i
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
@@ -50,26 +50,35 @@ def schedule(
     Never above the peak of the problem's own order; more work never gives a greater peak; the
     same arguments give the same order.
     """
-    return _Scheduler(storages(problem, reuse), work_limit, seed).best()
+    return schedules(problem, [work_limit], reuse=reuse, seed=seed)[0]
+
+
+def schedules(
+    problem: Problem, work_limits: Sequence[int], *, reuse: bool = True, seed: int = 0
+) -> list[Schedule]:
+    """What `schedule` answers for each of the ascending `work_limits`, in one search."""
+    return _Scheduler(storages(problem, reuse), work_limits, seed).run()
 
 
 class _Scheduler:
-    """One order under improvement, and the work that is left."""
+    """One order under improvement, the best one so far, and the work that is left."""
 
-    def __init__(self, model: Storages, work_limit: int, seed: int) -> None:
+    def __init__(self, model: Storages, work_limits: Sequence[int], seed: int) -> None:
         self.model = model
-        self.left = work_limit
-        self.limit = work_limit
+        self.limits = list(work_limits)
+        self.answers: list[Schedule] = []
+        self.left = self.limit = work_limits[-1]
         self.scale = 1
         self.random = Random(seed)
         self.bound = model.lower_bound
-        self._take(list(range(len(model.touches))))
+        own = list(range(len(model.touches)))
+        self.best = Schedule(tuple(own), profile(model, own).peak, self.bound)
+        self._take(own)
 
-    def best(self) -> Schedule:
+    def run(self) -> list[Schedule]:
         """Try the orders from cheap to dear; stop when the bound is met or the work is done."""
-        for order in self._list_orders():
-            if self._finished():
-                return self._answer()
+        orders = self._list_orders()
+        while not self._finished() and (order := next(orders, None)):
             self._offer(order)
         while not self._finished():
             self._solve_parts()
@@ -77,24 +86,30 @@ class _Scheduler:
             for _ in range(RESTARTS):
                 self._restart()
             self.scale *= 4
-        return self._answer()
+        self.answers += [self._answer()] * (len(self.limits) - len(self.answers))
+        return self.answers
 
     def _restart(self) -> None:
         """Descend from another order; keep the better one."""
         if self._finished():
             return
-        kept, peak = self.order, self.peak
+        kept = self.best
         self.left -= 2 * self._edges()
         self._take(greedy(self.model, noise=self.random))
         self._descend()
-        if self.peak >= peak:
-            self._take(kept)
+        if self.best is kept:
+            self._take(kept.order)
 
     def _answer(self) -> Schedule:
-        return Schedule(tuple(self.order), self.peak, self.bound, self.limit - self.left)
+        return replace(self.best, lower_bound=self.bound, work=self.limit - self.left)
 
     def _finished(self) -> bool:
-        return self.peak <= self.bound or self.left <= 0
+        """Whether to stop; notes the answers of the limits that have been passed."""
+        while len(self.answers) < len(self.limits):
+            if self.limit - self.left < self.limits[len(self.answers)]:
+                break
+            self.answers.append(self._answer())
+        return self.best.peak <= self.bound or self.left <= 0
 
     def _edges(self) -> int:
         return sum(map(len, self.model.touches))
@@ -102,8 +117,13 @@ class _Scheduler:
     def _take(self, order: Sequence[int]) -> None:
         self.order = list(order)
         self.profile = profile(self.model, self.order)
-        self.peak = self.profile.peak
         self.position = _positions(self.order)
+        self._measure()
+
+    def _measure(self) -> None:
+        self.peak = self.profile.peak
+        if self.peak < self.best.peak:
+            self.best = Schedule(tuple(self.order), self.peak, self.bound)
 
     def _offer(self, order: Sequence[int]) -> None:
         self.left -= 2 * self._edges()
@@ -122,7 +142,7 @@ class _Scheduler:
         cuts = [(max(self.profile.during[i:j]), i, j) for i, j in parts(self.model, self.order)]
         bound = self.bound
         for peak, i, j in sorted(cuts, reverse=True):
-            if peak > bound and self.left > 0:
+            if peak > bound and not self._finished():
                 bound = max(bound, self._improve(i, j, peak, PART_WORK).bound)
         self.bound = bound
 
@@ -147,11 +167,11 @@ class _Scheduler:
         self.profile.before[i : j + 1] = part.before
         for k in range(i, j):
             self.position[self.order[k]] = k
-        self.peak = self.profile.peak
+        self._measure()
 
     def _descend(self) -> None:
         """Lower the peaks one by one: windows around each, then moves out of it."""
-        while not self._finished():
+        while not self._finished() and self.peak > self.bound:
             at = self.profile.during.index(self.peak)
             if not (self._windows(at) or self._moves(at)):
                 return
@@ -161,7 +181,7 @@ class _Scheduler:
             for back in (width // 2, width // 4, 3 * width // 4):
                 i = max(0, min(at - back, len(self.order) - width))
                 j = min(len(self.order), i + width)
-                if self.left <= 0:
+                if self._finished():
                     return False
                 if self._improve(i, j, self.peak, WINDOW_WORK).order is not None:
                     return True
@@ -173,7 +193,7 @@ class _Scheduler:
         """Move a storage's birth behind the peak, or its death before it, with what it takes."""
         for start, tasks in self._moved(at):
             self.left -= 2 * len(tasks)
-            if self.left <= 0:
+            if self._finished():
                 return False
             part = run(self.model, tasks, start, self.position, self.profile.before[start])
             old = self.profile.during[start : start + len(tasks)]
