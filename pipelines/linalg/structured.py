@@ -230,6 +230,9 @@ def pad(
     if not any(low) and not any(high):
         return x
     dims = [grow(lowering, d, a + b) for d, a, b in zip(x.dims, low, high, strict=True)]
+    if Dim(0) in x.dims:  # All border: for IREE a fill, which it sums wrongly; see `_suffice`.
+        border = lowering.constant(np.array(value, x.dtype))
+        return pointwise(lowering, [(border, ())], dims, x.dtype, lambda v, _: v)
     scalar = lowering.scalar(value, x.dtype)
     op = ir.Operation.create(
         "tensor.pad",

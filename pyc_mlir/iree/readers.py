@@ -1,0 +1,187 @@
+"""Keep IREE from reading a row reduction in two orders within one dispatch.
+
+IREE 3.13 fuses a reduction with the op that reads its result, and computes the result tile by
+tile. An op that reads it along two of its loops, as ``d[i] + d[j]`` in a distance matrix or a
+softmax plus its transpose, then gets values of tiles that were not computed: silently wrong, at
+every optimization level and under every fusion flag. `separate_readers` finds such ops before
+IREE's first phase and puts an ``iree_tensor_ext.compute_barrier.start`` in front of the second
+reading, so that the reduction is computed whole.
+
+Followed are pointwise ops, reshapes and casts; what is read through anything else stands in memory
+already. Reductions, products and windows are where a way begins.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from iree.compiler import ir
+
+# Where each dimension of a reduction's result (those of size 1 left out) lies in a value that is
+# computed from it: a dimension, or a place of its own that equals no other.
+Way = tuple[Any, ...]
+Ways = dict[Any, set[Way]]
+_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
+
+
+def separate_readers(module: Any) -> int:
+    """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
+    return sum(_separate(block) for op in module.regions[0].blocks[0] for block in _blocks(op))
+
+
+def _blocks(op: Any) -> Iterator[Any]:
+    for region in op.operation.regions:
+        yield from region.blocks
+
+
+def _separate(block: Any) -> int:
+    ways: dict[Any, Ways] = {}
+    inserted = 0
+    for op in list(block.operations):
+        operation = op.operation
+        if "indexing_maps" in operation.attributes:
+            inserted += _visit_structured(operation, ways)
+        elif operation.name in _VIEWS:
+            ways[operation.results[0]] = _through_view(operation, ways)
+        elif operation.name == "tensor.cast":
+            ways[operation.results[0]] = ways.get(operation.operands[0], {})
+    return inserted
+
+
+def _visit_structured(op: Any, ways: dict[Any, Ways]) -> int:
+    """Barriers for what `op` reads, and the ways to its results."""
+    maps = [_dims_of(attribute) for attribute in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    sizes = _loop_sizes(op, maps)
+    outputs = maps[len(maps) - len(op.results) :]
+    parallel = {d for m in outputs for d in m}
+    reduced = set(range(len(sizes))) - parallel
+    reads = [(i, _in_loops(ways.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
+    if any(sizes[d] != 1 for d in reduced):
+        for result in op.results:
+            shape = _shape(result)
+            ways[result] = {result: {tuple(i for i, s in enumerate(shape) if s != 1)}}
+        return 0
+    clashes = _clashes(reads, sum(s != 1 for s in sizes))
+    for index in clashes:
+        _insert_barrier(op, index)
+    for result, indices in zip(op.results, outputs, strict=True):
+        loop_to_dim = {d: i for i, d in enumerate(indices)}
+        kept = [found for i, found in reads if i not in clashes]
+        ways[result] = _merged(_renamed(found, loop_to_dim) for found in kept)
+    return len(clashes)
+
+
+def _dims_of(attribute: Any) -> list[Any]:
+    """The results of an index map: loop numbers, or their text where they are no plain loops."""
+    return [
+        e.position if isinstance(e, ir.AffineDimExpr) else str(e)
+        for e in ir.AffineMapAttr(attribute).value.results
+    ]
+
+
+def _inputs(maps: Sequence[list[Any]], op: Any) -> list[tuple[int, list[Any]]]:
+    return list(enumerate(maps[: len(maps) - len(op.results)]))
+
+
+def _shape(value: Any) -> list[int | None]:
+    """The sizes, None where they are dynamic; nothing for a value that is no ranked tensor."""
+    if not isinstance(value.type, ir.RankedTensorType):
+        return []
+    type_ = value.type
+    return [None if type_.is_dynamic_dim(i) else s for i, s in enumerate(type_.shape)]
+
+
+def _loop_sizes(op: Any, maps: Sequence[list[Any]]) -> list[int | None]:
+    """The size of each loop, as far as the operands tell."""
+    count = ir.AffineMapAttr(ir.ArrayAttr(op.attributes["indexing_maps"])[0]).value.n_dims
+    sizes: list[int | None] = [None] * count
+    for value, dims in zip(op.operands, maps, strict=False):
+        for dim, size in zip(dims, _shape(value), strict=False):
+            if isinstance(dim, int) and size is not None:
+                sizes[dim] = size
+    return sizes
+
+
+def _renamed(ways: Ways, names: Mapping[Any, Any]) -> Ways:
+    """The ways with each dimension under its new name; one without becomes a place of its own."""
+    return {
+        root: {tuple(names.get(d, ("lost", d)) for d in way) for way in found}
+        for root, found in ways.items()
+    }
+
+
+def _in_loops(ways: Ways, dims: Sequence[Any]) -> Ways:
+    """Ways to an operand's dimensions as ways to the loops that read it."""
+    return _renamed(ways, dict(enumerate(dims)))
+
+
+def _merged(parts: Any) -> Ways:
+    out: Ways = {}
+    for part in parts:
+        for root, found in part.items():
+            out.setdefault(root, set()).update(found)
+    return out
+
+
+def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
+    """The operands that read a result in another order than an earlier operand does.
+
+    A result with as many dimensions as there are loops is only permuted: IREE does not fuse that.
+    """
+    first: dict[Any, set[Way]] = {}
+    clashing = []
+    for index, ways in reads:
+        wrong = any(
+            len(next(iter(found))) < loops and found != first.get(root, found)
+            for root, found in ways.items()
+        )
+        if wrong:
+            clashing.append(index)
+            continue
+        for root, found in ways.items():
+            first.setdefault(root, found)
+    return clashing
+
+
+def _insert_barrier(op: Any, index: int) -> None:
+    # An op of a dialect that is not loaded yet would be taken for another one later.
+    op.context.get_dialect_descriptor("iree_tensor_ext")
+    value = op.operands[index]
+    with ir.InsertionPoint(op), op.location:
+        sizes = [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
+        barrier = ir.Operation.create(
+            "iree_tensor_ext.compute_barrier.start", results=[value.type], operands=[value, *sizes]
+        )
+    op.operands[index] = barrier.result
+
+
+def _size(value: Any, axis: int) -> Any:
+    """A dynamic size of `value`, at the current insertion point."""
+    index = ir.IndexType.get()
+    place = ir.Operation.create(
+        "arith.constant",
+        results=[index],
+        attributes={"value": ir.IntegerAttr.get(index, axis)},
+    )
+    return ir.Operation.create("tensor.dim", results=[index], operands=[value, place.result]).result
+
+
+def _through_view(op: Any, ways: dict[Any, Ways]) -> Ways:
+    """Ways through a reshape. Dimensions that are merged or split become places of their own."""
+    groups = [[int(i) for i in g] for g in ir.ArrayAttr(op.attributes["reassociation"])]
+    source, result = op.operands[0], op.results[0]
+    if op.name == "tensor.expand_shape":
+        names = {i: _only(g, _shape(result), ("split", i)) for i, g in enumerate(groups)}
+    else:
+        shape = _shape(source)
+        names = {
+            d: i if _only(g, shape, None) == d else ("merged", i, d)
+            for i, g in enumerate(groups)
+            for d in g
+        }
+    return _renamed(ways.get(source, {}), names)
+
+
+def _only(group: Sequence[int], shape: Sequence[int | None], otherwise: Any) -> Any:
+    """The one dimension of a group whose size is not 1."""
+    large = [d for d in group if shape[d] != 1]
+    return large[0] if len(large) == 1 else otherwise

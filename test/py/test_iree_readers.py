@@ -1,0 +1,191 @@
+"""Reductions that are read in two orders: IREE alone gets them wrong, a barrier mends it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled import OpCall, add_function, assert_close, compile_and_load, run_function
+from iree.compiler import ir as iree_ir
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.iree.readers import separate_readers
+from pyc_mlir.lowering import TO_LINALG
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.pass_manager import run_pipeline
+
+Program = Callable[..., Any]
+F32 = DTYPES["f32"]
+X = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+
+
+def flipped(b, x):
+    return b.transpose(x, permutation=(1, 0))
+
+
+def distances(b, x):
+    squares = b.reduce_sum(b.mul(x, x), axes=(1,), keepdims=True)
+    cross = b.mul(b.matmul(x, flipped(b, x)), b.scalar(2, x))
+    return b.sub(b.add(squares, flipped(b, squares)), cross)
+
+
+def symmetric_softmax(b, x):
+    y = b.softmax(x)
+    return b.add(y, flipped(b, y))
+
+
+def adjacency(b, x):
+    degrees = b.rsqrt(b.reduce_sum(b.abs(x), axes=(1,)))
+    return b.mul(b.mul(x, b.expand_dims(degrees, 0)), b.expand_dims(degrees, 1))
+
+
+def outer_product(b, x):
+    rows = b.reduce_max(x, axes=(1,), keepdims=True)
+    return b.matmul(rows, flipped(b, rows))
+
+
+def equal_classes(b, x):
+    best = b.argmax(x, axis=1)
+    return b.compare(b.expand_dims(best, 0), b.expand_dims(best, 1), predicate="eq")
+
+
+def product_of_rows(b, x):
+    y = b.matmul(x, np.arange(6, dtype=np.float32))
+    return b.sub(b.expand_dims(y, 0), b.expand_dims(y, 1))
+
+
+CLASHING: list[Program] = [
+    distances,
+    symmetric_softmax,
+    adjacency,
+    outer_product,
+    equal_classes,
+    product_of_rows,
+]
+
+
+def linalg(program: Program, dynamic: bool, passes: str = TO_LINALG) -> str:
+    shape = (None, None) if dynamic and program is not product_of_rows else X.shape
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        add_function(module, "main", [TensorType(shape, F32)], program)
+        run_pipeline(module, passes, Choices())
+        return str(module)
+
+
+def barriers(text: str) -> int:
+    """How many barriers a module gets; the result verifies."""
+    with iree_ir.Context(), iree_ir.Location.unknown():
+        module = iree_ir.Module.parse(text)
+        count = separate_readers(module.operation)
+        assert module.operation.verify()
+        assert str(module).count("compute_barrier.start") == count
+        return count
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("program", CLASHING)
+def test_two_orders_get_a_barrier(program, dynamic):
+    assert barriers(linalg(program, dynamic)) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_results_are_those_of_the_reference(dynamic):
+    with new_context(), ir.Location.unknown():
+        module, results, wanted = ir.Module.create(), [], []
+        for i, program in enumerate(CLASHING):
+            static = not dynamic or program is product_of_rows
+            type_ = TensorType(X.shape if static else (None, None), F32)
+            results.append(add_function(module, f"f{i}", [type_], program))
+            wanted += interpret(module, [X], function=f"f{i}")
+        executable = compile_and_load(module)
+    for i, program in enumerate(CLASHING):
+        (got,) = run_function(executable, f"f{i}", [X], results[i])
+        assert_close(got, wanted[i], program.__name__, 8.0)
+
+
+def attention(b, x):
+    return b.attention(x, x, x, scale=0.5, is_causal=True)
+
+
+def layernorm(b, x):
+    ones = np.ones(6, np.float32)
+    return b.add(b.layernorm(x, ones, ones), x)
+
+
+def same_order(b, x):
+    rows = b.reduce_sum(x, axes=(1,), keepdims=True)
+    return b.mul(b.sub(x, rows), b.exp(rows))
+
+
+def rows_and_columns(b, x):
+    return b.add(
+        b.reduce_sum(x, axes=(1,), keepdims=True), b.reduce_sum(x, axes=(0,), keepdims=True)
+    )
+
+
+def symmetric_product(b, x):
+    y = b.matmul(x, x)
+    return b.add(y, flipped(b, y))
+
+
+def pointwise_alone(b, x):
+    y = b.exp(x)
+    return b.add(y, flipped(b, y))
+
+
+def in_memory(b, x):
+    rows = b.reduce_sum(x, axes=(1,))
+    first = b.slice(rows, starts=(0,), stops=(3,), steps=(1,))
+    last = b.slice(rows, starts=(3,), stops=(6,), steps=(1,))
+    return b.sub(b.expand_dims(first, 0), b.expand_dims(last, 1))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        attention,
+        layernorm,
+        same_order,
+        rows_and_columns,
+        symmetric_product,
+        pointwise_alone,
+        in_memory,
+    ],
+)
+def test_other_programs_are_left_alone(program, dynamic):
+    assert barriers(linalg(program, dynamic)) == 0
+
+
+def test_a_barrier_stands_between_later_readers_too():
+    """What is read behind a barrier is in memory: a second op needs no barrier for it."""
+
+    def program(b, x):
+        rows = b.reduce_sum(x, axes=(1,), keepdims=True)
+        both = b.add(rows, flipped(b, rows))
+        return b.mul(b.reduce_max(both, axes=(1,)), b.reduce_sum(both, axes=(0,)))
+
+    assert barriers(linalg(program, False)) == 1
+
+
+@pytest.mark.parametrize("axes", [(1,), (0,), (0, 1)])
+@pytest.mark.parametrize("shape", [(20, 30), (3, 5)])
+def test_sums_of_what_repeats_one_value(shape, axes):
+    """IREE sums wrongly what a fill makes, so broadcast constants are emitted as reads."""
+
+    def program(b, x):
+        two = b.broadcast_to(np.array(2, np.float32), x, shape=(-1, -1))
+        return b.reduce_sum(b.exp(two), axes=axes), b.reduce_sum(two, axes=axes)
+
+    x = np.zeros(shape, np.float32)
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        results = add_function(module, "main", [TensorType((None, None), F32)], program)
+        wanted = interpret(module, [x])
+        executable = compile_and_load(module)
+    for got, want in zip(run_function(executable, "main", [x], results), wanted, strict=True):
+        assert_close(got, want, str(OpCall("reduce_sum", (x,))))
