@@ -7,7 +7,7 @@ plan does not come out smaller, or whose sizes are unknown and cannot be compare
 decision a region says which, with both sizes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,7 +87,10 @@ class _PlannedRequest(Request):
 
 @dataclass(frozen=True)
 class Version:
-    """A module at the end of the stream phase, and the bytes that each region allocates."""
+    """A module at the end of the stream phase.
+
+    `sizes` are the bytes that each region allocates: transients and results.
+    """
 
     module: Any
     sizes: tuple[Size, ...]
@@ -140,45 +143,42 @@ class _Planning:
 
     def run(self, session: Session) -> None:
         """Take the session's module from the end of phase `flow` to the end of `stream`."""
-        answers = Choices(self.choices.policy, self.choices.recipe)
         session.run_passes(TO_ASYNC)
         start = session.module
-        reference = self._carry_out(session, start, {})
+        reference = carry_out(session, start, {}, self.planner.pack, self.target)
         with session.context:
             regions = regions_of(start, self.target)
+        answers = Choices(self.choices.policy, self.choices.recipe)
         try:
-            best = self._best(session, start, regions, reference, answers)
+            plans = {r.index: self.planner.plan(r.problem) for r in regions}
+            version = carry_out(session, start, plans, self.planner.pack, self.target)
         except (PycError, ir.MLIRError) as error:
             best = reference
-            answers.log[:] = [self._failure(r, error) for r in regions]
+            answers.log.extend(self._failure(r, error) for r in regions)
+        else:
+            names = [self._choose(r, plans[r.index], version, reference, answers) for r in regions]
+            kept = {r.index for r, name in zip(regions, names, strict=True) if name == UNPLANNED}
+            best = self._without(kept, session, start, plans, version, reference)
         session.use(best.module)
         self.decisions = answers.log
 
-    def _best(
+    def _without(
         self,
+        kept: set[int],
         session: Session,
         start: Any,
-        regions: Sequence[Region],
+        plans: Mapping[int, Plan],
+        version: Version,
         reference: Version,
-        answers: Choices,
     ) -> Version:
-        """The version that runs what is chosen for each region."""
-        plans = {r.index: self.planner.plan(r.problem) for r in regions}
-        version = self._carry_out(session, start, plans)
-        chosen = {
-            r.index: plans[r.index]
-            for r in regions
-            if self._choose(r, plans[r.index], version, reference, answers) == PLANNED
-        }
-        if not chosen:
+        """`version` with IREE's plan in the regions `kept`."""
+        if len(kept) == len(plans):
             return reference
-        if len(chosen) < len(plans):
-            version = self._carry_out(session, start, chosen)
-        assert version.never_above(reference), "regions are planned independently"
+        if kept:
+            chosen = {index: plan for index, plan in plans.items() if index not in kept}
+            version = carry_out(session, start, chosen, self.planner.pack, self.target)
+        assert version.never_above(reference), "one region's plan changed another one"
         return version
-
-    def _carry_out(self, session: Session, start: Any, plans: Mapping[int, Plan]) -> Version:
-        return carry_out(session, start, plans, self.planner.pack, self.target)
 
     def _choose(
         self, region: Region, plan: Plan, version: Version, reference: Version, answers: Choices
@@ -216,7 +216,9 @@ def _allocations(execute: Any) -> list[Any]:
 
 
 def _packs(execute: Any) -> list[Any]:
-    makers = (maker(op.operands[0]) for op in _allocations(execute))
+    """The packs of a region's transients; results may be packed too, but they all stay."""
+    transients = (op for op in _allocations(execute) if "<transient>" in str(op.results[0].type))
+    makers = (maker(op.operands[0]) for op in transients)
     return [op for op in makers if op is not None and op.name == "stream.resource.pack"]
 
 
