@@ -1,6 +1,6 @@
 """Group ops that should become one kernel: `pyc.group` regions with one result.
 
-Anchors (matmul, conv2d, norms, softmax, reductions) take the elementwise ops that follow them as
+Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow them as
 an epilogue: bias, activation, residual add. The elementwise ops that remain form clusters. A group
 is a proposal: whoever lowers it may take it whole or dissolve it.
 
