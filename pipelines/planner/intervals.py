@@ -1,0 +1,137 @@
+"""What is to be packed: intervals with sizes, as arrays; and the bound that no packing beats.
+
+An interval is alive at the times lower <= t < upper. Only the order of its ends matters, so times
+are first replaced by *sections*: one for each birth that follows a death. Sizes are counted in
+*units* that every offset may be assumed to be a multiple of: pushing all intervals down makes
+each offset a sum of sizes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+Ints = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Equally long int64 arrays: lives [lower, upper), sizes in bytes, alignments in bytes."""
+
+    lower: Ints
+    upper: Ints
+    size: Ints
+    alignment: Ints
+
+    @staticmethod
+    def of(rows: Iterable[tuple[int, int, int]], alignment: int = 1) -> "Intervals":
+        """Make intervals of (lower, upper, size) that share an alignment."""
+        table = np.array(list(rows), np.int64).reshape(-1, 3)
+        return Intervals(*table.T.copy(), np.full(len(table), alignment, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def check(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for an empty life, a negative size or no alignment."""
+        wrong = (self.upper <= self.lower) | (self.size < 0) | (self.alignment < 1)
+        if wrong.any():
+            i = int(wrong.argmax())
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"interval {i}: expected lower < upper, size >= 0 and alignment >= 1, got "
+                f"[{self.lower[i]}, {self.upper[i]}), {self.size[i]} and {self.alignment[i]}",
+            )
+
+    @cached_property
+    def granule(self) -> int:
+        """The bytes that every offset is a multiple of: the alignments' greatest divisor."""
+        return int(np.gcd.reduce(self.alignment, initial=0)) or 1
+
+    @cached_property
+    def padded(self) -> Ints:
+        """Sizes rounded up to the granule."""
+        return -(-self.size // self.granule) * self.granule
+
+    @cached_property
+    def sections(self) -> tuple[Ints, Ints, int]:
+        """First section, one past the last, of each interval; and how many sections there are."""
+        births = np.unique(self.lower)
+        deaths = np.unique(self.upper)
+        # Until something dies, a later birth only adds: the earlier times see nothing more.
+        follows = np.searchsorted(deaths, births, side="right")
+        last = np.append(follows[1:] != follows[:-1], True) if len(births) else np.empty(0, bool)
+        ends = births[last]
+        first = np.searchsorted(ends, self.lower)
+        past = np.searchsorted(ends, self.upper)
+        return first.astype(np.int32), past.astype(np.int32), len(ends)
+
+    @cached_property
+    def load(self) -> Ints:
+        """Padded bytes that are alive in each section."""
+        first, past, count = self.sections
+        change = np.zeros(count + 1, np.int64)
+        np.add.at(change, first, self.padded)
+        np.add.at(change, past, -self.padded)
+        return change[:count].cumsum()
+
+    @property
+    def lower_bound(self) -> int:
+        """The greatest sum of bytes alive at one time: no arena is smaller."""
+        return int(self.load.max(initial=0))
+
+    def take(self, chosen: Ints) -> "Intervals":
+        """The chosen intervals, by number."""
+        return Intervals(
+            self.lower[chosen], self.upper[chosen], self.size[chosen], self.alignment[chosen]
+        )
+
+    def components(self) -> list[Ints]:
+        """Groups of intervals that share no time with one another, in the order of time."""
+        order = np.argsort(self.lower, kind="stable")
+        if not len(order):
+            return []
+        reach = np.maximum.accumulate(self.upper[order])
+        cuts = np.flatnonzero(self.lower[order][1:] >= reach[:-1]) + 1
+        return np.split(order, cuts)
+
+    def arena(self, offsets: Ints) -> int:
+        """The end of the highest interval, in padded bytes."""
+        return int((offsets + self.padded).max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Offsets in bytes, one per interval, and what is known of them.
+
+    proven: the arena is the lower bound, so that no packing is smaller.
+    fits: the arena is no larger than the capacity that was asked for.
+    work: how much was searched, in the units of `work.Budget`.
+    """
+
+    offsets: Ints
+    arena_bytes: int
+    lower_bound: int
+    proven: bool
+    work: int
+    fits: bool = True
+
+    @property
+    def gap(self) -> float:
+        """How far the arena is above the lower bound, as a share of it."""
+        return self.arena_bytes / self.lower_bound - 1 if self.lower_bound else 0.0
+
+
+def scale(intervals: Intervals) -> tuple[Ints, int]:
+    """Sizes in units, and the bytes of a unit.
+
+    With one alignment for all, the unit is the padded sizes' greatest divisor: bottom-up packings
+    have only sums of sizes as offsets. Else it is the granule.
+    """
+    one = not len(intervals) or bool((intervals.alignment == intervals.alignment[0]).all())
+    unit = int(np.gcd.reduce(intervals.padded, initial=0)) if one else intervals.granule
+    unit = unit or 1
+    return intervals.padded // unit, unit
