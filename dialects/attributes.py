@@ -57,6 +57,10 @@ def array_of(attr: ir.Attribute) -> np.ndarray:
         raise VerificationError(f"value: expected dense elements, got {str(attr)[:60]}")
     type_ = from_mlir(attr.type, "value")
     shape = [d or 0 for d in type_.shape]
+    if attr.is_splat and type_.elements:
+        # A view of one element: a splat may be far larger than memory.
+        element = attr.get_splat_value().value  # type: ignore[attr-defined]
+        return np.broadcast_to(np.array(element).astype(type_.dtype), shape)
     if type_.dtype == _BF16:
         return _parse_bf16(str(attr), shape)
     return np.array(attr).reshape(shape).astype(type_.dtype, copy=False)

@@ -28,6 +28,8 @@ def _hash(*parts: str | bytes) -> str:
 
 def _attribute_text(attr: ir.Attribute) -> bytes:
     """An attribute by content: constants inline and as resources are the same."""
+    if isinstance(attr, ir.DenseElementsAttr) and attr.is_splat:
+        return str(attr).encode()
     if isinstance(attr, ir.DenseElementsAttr) or as_resource(attr) is not None:
         try:
             return _hash(str(attr.type), array_of(attr).tobytes()).encode()

@@ -122,14 +122,20 @@ class Decision:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The projection {site: choice} of a log; passes run from a recipe alone."""
+    """The projection {site: choice} of a log; passes run from a recipe alone.
+
+    `origins` keeps who decided and on what evidence, so that a replay writes the same log.
+    """
 
     choices: Mapping[str, str]
+    origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @staticmethod
     def from_log(decisions: Iterable[Decision]) -> "Recipe":
-        """Keep what was chosen, drop why."""
-        return Recipe({d.site.key: d.chosen for d in decisions})
+        """Keep what was chosen and by whom, drop what it was chosen over."""
+        made = list(decisions)
+        origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
+        return Recipe({d.site.key: d.chosen for d in made}, origins)
 
     @staticmethod
     def load(path: str | Path) -> "Recipe":
@@ -168,9 +174,24 @@ class Choices:
                 code,
                 f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
             )
-        decided_by = "recipe" if recorded is not None else self.policy.name
-        self.log.append(Decision(site, name, tuple(alternatives), decided_by, tuple(evidence)))
+        by, seen = self.policy.name, tuple(evidence)
+        if self.recipe is not None and recorded is not None:
+            by, seen = self.recipe.origins.get(site.key, ("recipe", seen))
+        self.log.append(Decision(site, name, tuple(alternatives), by, seen))
         return by_name[name]
+
+    def require_recipe_used(self) -> None:
+        """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up."""
+        if self.recipe is None:
+            return
+        unused = sorted(set(self.recipe.choices) - {d.site.key for d in self.log})
+        if unused:
+            raise PycError(
+                ReasonCode.RECIPE_MISMATCH,
+                f"recipe: expected sites of this program, got {len(unused)} of "
+                f"{len(self.recipe.choices)} that it does not have: {', '.join(unused[:3])}; "
+                "make the recipe again from a log of the same program and target",
+            )
 
 
 def write_log(decisions: Iterable[Decision], path: str | Path) -> None:

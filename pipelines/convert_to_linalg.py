@@ -21,6 +21,7 @@ from pyc_mlir.pipelines.linalg.dims import Dim
 from pyc_mlir.pipelines.linalg.elementwise import emit
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, constant_tensor
 from pyc_mlir.pipelines.linalg.rules import lower
+from pyc_mlir.pipelines.pass_base import option
 from pyc_mlir.pipelines.rewriting import functions_of, params_of
 
 
@@ -29,12 +30,14 @@ class ConvertToLinalg:
     """Lower every pyc op to linalg, tensor, arith and math."""
 
     name: ClassVar[str] = "convert-pyc-to-linalg"
+    f64_trig: bool = option(True, "compute sin and cos of smaller floats in f64, where targets can")
 
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0}
         for function in functions_of(module):
             conversion = _Conversion(function)
+            conversion.lowering.f64_trig = self.f64_trig
             conversion.run()
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks

@@ -28,6 +28,8 @@ Rewrite = Callable[[ir.Operation], ir.Value | None]
 REWRITES: dict[str, list[Rewrite]] = {}
 IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
 INVOLUTIONS = ("neg", "not")
+# Operands beyond this are not folded: the compiler would spend more than the program.
+_MAX_WORK_BYTES = 1 << 28
 COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
 
 
@@ -227,9 +229,13 @@ def fold_constants(op: ir.Operation, max_bytes: int) -> ir.Value | None:
     out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
     if not all(t.is_static for t in (out, *given)):
         return None
-    if out.nbytes > max(max_bytes, sum(t.nbytes for t in given)):
-        return None
-    return _evaluate(op)
+    # A splat is stored as one element, however large the tensor is.
+    stored = sum(
+        t.nbytes if splat_of(v) is None else t.dtype.itemsize
+        for t, v in zip(given, op.operands, strict=True)
+    )
+    large = sum(t.nbytes for t in given) > _MAX_WORK_BYTES
+    return None if large or out.nbytes > max(max_bytes, stored) else _evaluate(op)
 
 
 def _evaluate(op: ir.Operation) -> ir.Value:

@@ -31,6 +31,15 @@ HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,pyc-fuse"
 )
 TO_LINALG = "convert-pyc-to-linalg,canonicalize,cse"
+
+
+def to_linalg(target: Target) -> str:
+    """`TO_LINALG` for a target: without f64 there, sin and cos stay in their own type."""
+    if "f64" in target.lacks():
+        return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-trig=false}")
+    return TO_LINALG
+
+
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
 
@@ -47,6 +56,8 @@ class Options:
     dump_phases: Path | None = None
     # The passes between front end and linalg; none leaves every op alone.
     passes: str = HIGH_LEVEL
+    # Who plans memory: a mode of PyC's planner; none leaves it to IREE.
+    planner_mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     if inputs is not None:
         _refine(module, inputs, choices)
         given = refined(given, signature_of(function))
+    # The program's identity is that of what the user gave, whatever is decided below.
+    graph_id = OpIds(function).graph_id
     run_pipeline(module, options.passes, choices)
     function = entry_function(module)
     ids = OpIds(function)
@@ -100,14 +113,14 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     constants = constant_bytes(module)
     mixes = _mixes_rows(function)
     signature = refined(given, signature_of(function))
-    run_pipeline(module, TO_LINALG, choices)
+    run_pipeline(module, to_linalg(options.target), choices)
     _drop_argument_attributes(module)
     decisions = tuple(choices.log)
     return Lowered(
         bytecode(module),
         entry,
         signature,
-        ids.graph_id,
+        graph_id,
         constants,
         decisions,
         locations,
@@ -134,7 +147,7 @@ def emit(
             _refine(module, None if callable(source) else inputs, choices)
             run_pipeline(module, options.passes, choices)
             if stage == "linalg":
-                run_pipeline(module, TO_LINALG, choices)
+                run_pipeline(module, to_linalg(options.target), choices)
                 _drop_argument_attributes(module)
             return str(module), tuple(choices.log)
 
@@ -160,9 +173,12 @@ def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -
 
 
 def bytecode(module: ir.Module) -> bytes:
-    """The module as MLIR bytecode."""
+    """The module as MLIR bytecode, under no location: IREE names code after the source file."""
+    plain = ir.Module.create(ir.Location.unknown(module.context))
+    for op in list(module.body.operations):
+        plain.body.append(op)
     buffer = BytesIO()
-    module.operation.write_bytecode(buffer)
+    plain.operation.write_bytecode(buffer)
     return buffer.getvalue()
 
 

@@ -103,6 +103,12 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     return emit(INTEGER_OPS[name], *operands)
 
 
+def through_f64(name: str, value: Scalar, dtype: np.dtype) -> Scalar:
+    """sin or cos of a smaller float: reducing a large argument needs the digits of f64."""
+    wide = cast(value, dtype, F64)
+    return cast(f64_math.FUNCTIONS[name](wide), F64, dtype)
+
+
 def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:
     """Toward zero, with x/0 = 0 and MIN/-1 = MIN: the machine's division traps on both."""
     zero, one, minus_one = (constant_scalar(v, lhs.type) for v in (0, 1, -1))

@@ -4,6 +4,7 @@ The call is the hot path: it packs buffer views, invokes, and wraps the results.
 can be known before is; shapes and types of the arguments are the caller's business (guards).
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import Array, Spec
 from pyc_mlir.iree.device import Device
 
+# What a cf.assert of the lowering says.
+_CHECK = re.compile(rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)")
 # Looked up once: these are on the way of every call.
 _List = rt.VmVariantList
 _View = rt.HalBufferView
@@ -89,11 +92,7 @@ class Entry:
         try:
             self._invoke(self._function, inputs, outputs)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise PycError(
-                ReasonCode.RUNTIME_FAILED,
-                f"`{self._function.name}` on {self._device!r}: expected the call to finish, "
-                f"got: {error}",
-            ) from None
+            raise self._failure(error) from None
         if len(specs) == 1:
             view = outputs.get_as_object(0, _View)
             return [Array(view, specs[0] or self._spec_of(0, view))]
@@ -102,6 +101,20 @@ class Entry:
             view = outputs.get_as_object(index, _View)
             results.append(Array(view, spec or self._spec_of(index, view)))
         return results
+
+    def _failure(self, error: Exception) -> PycError:
+        """The program's own run-time checks say why; anything else is the runtime's fault."""
+        where = f"`{self._function.name}` on {self._device!r}"
+        checked = _CHECK.search(str(error))
+        if checked is not None:
+            return PycError(
+                ReasonCode.DIMENSION_MISMATCH,
+                f"{where}: expected dynamic dimensions that fit together, got: {checked[1]}; "
+                "check the shapes of the arguments",
+            )
+        return PycError(
+            ReasonCode.RUNTIME_FAILED, f"{where}: expected the call to finish, got: {error}"
+        )
 
     def _spec_of(self, index: int, view: rt.HalBufferView) -> Spec:
         return tuple(view.shape), self._results[index].dtype, self._device
