@@ -1,0 +1,349 @@
+"""pyc-canonicalize: each rewrite fires on its equation, keeps every bit, and leaves near misses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from op_modules import module_of, ops_of
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
+from pyc_mlir.pipelines.canonicalize import Canonicalize
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.identities import REWRITES
+
+Program = Callable[..., Any]
+SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)
+F32, I32, BOOL = DTYPES["f32"], DTYPES["i32"], DTYPES["i1"]
+X = tensor("f32", 3, 3)
+N = tensor("i32", 3, 3)
+C = tensor("i1", 3, 3)
+DYNAMIC = tensor("f32", None, 3)
+
+
+@pytest.fixture(scope="module")
+def context() -> ir.Context:
+    return new_context()
+
+
+def arrays_of(types: Sequence[TensorType]) -> list[np.ndarray]:
+    """Every special value; a dynamic size is 3."""
+    made = []
+    for i, type_ in enumerate(types):
+        shape = [3 if d is None else d for d in type_.shape]
+        count = int(np.prod(shape, dtype=int))
+        values = np.resize(np.roll(SPECIAL, i), count)
+        if not is_float(type_.dtype):
+            values = np.resize([-4, 0, 3, 1, -1, 7, 2], count)
+        made.append(values.reshape(shape).astype(type_.dtype))
+    return made
+
+
+def simplified(program: Program, types: Sequence[TensorType], context: ir.Context) -> ir.Module:
+    """The program after the pass, shown to give the same bits as before."""
+    with context, ir.Location.unknown():
+        module = module_of(program, types, context)
+        arrays = arrays_of(types)
+        (before,) = interpret(module, arrays)
+        Canonicalize().run(module, Choices())
+        assert module.operation.verify()
+        (after,) = interpret(module, arrays)
+    assert (after.dtype, after.shape) == (before.dtype, before.shape)
+    if is_float(after.dtype):
+        np.testing.assert_array_equal(np.isnan(after), np.isnan(before))
+        numbers = ~np.isnan(before)
+        np.testing.assert_array_equal(np.signbit(after[numbers]), np.signbit(before[numbers]))
+        after, before = after[numbers], before[numbers]
+    np.testing.assert_array_equal(after, before)
+    return module
+
+
+def names_of(module: ir.Module) -> list[str]:
+    """The ops of the program, without the dialect's name and the return."""
+    return [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
+
+
+def full(value: Any, dtype: np.dtype = F32, shape: Sequence[int] = ()) -> np.ndarray:
+    return np.full(shape, value, dtype)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program on arguments of `types`; `left` names the ops that remain."""
+
+    rewrite: str
+    ops: tuple[str, ...]
+    program: Callable[..., Any]
+    types: tuple[TensorType, ...]
+    left: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rewrite} {self.types[0] if self.types else ''}"
+
+
+def bound(op: str, example: Example) -> Program:
+    """The example's program with its op."""
+    return lambda b, *arguments: example.program(b, getattr(b, op + "_"), *arguments)
+
+
+FIRES = (
+    Example("neutral_operand", ("add",), lambda b, f, x: f(x, full(-0.0)), (X,)),
+    Example("neutral_operand", ("sub",), lambda b, f, x: f(x, full(0.0)), (X,)),
+    Example("neutral_operand", ("mul", "div", "pow"), lambda b, f, x: f(x, full(1)), (X,)),
+    Example("neutral_operand", ("mul",), lambda b, f, x: f(x, full(1)), (DYNAMIC,)),
+    Example("neutral_operand", ("mul",), lambda b, f, x: f(x, full(1, F32, (1, 3))), (DYNAMIC,)),
+    Example("neutral_operand", ("add", "sub", "or"), lambda b, f, x: f(x, full(0, I32)), (N,)),
+    Example("neutral_operand", ("mul", "div"), lambda b, f, x: f(x, full(1, I32, (3,))), (N,)),
+    Example("neutral_operand", ("and",), lambda b, f, x: f(x, full(-1, I32)), (N,)),
+    Example("neutral_operand", ("and",), lambda b, f, x: f(x, full(True, BOOL)), (C,)),
+    Example("neutral_operand", ("or",), lambda b, f, x: f(x, full(False, BOOL)), (C,)),
+    Example(
+        "constant_to_the_right",
+        ("add", "mul", "maximum", "minimum"),
+        lambda b, f, x: b.sub(f(b.constant(full(2)), x), f(x, full(2))),
+        (X,),
+        ("constant", "$", "sub"),
+    ),
+    Example(
+        "constant_to_the_right",
+        ("and", "or"),
+        lambda b, f, x: b.sub(f(b.constant(full(2, I32)), x), f(x, full(2, I32))),
+        (N,),
+        ("constant", "$", "sub"),
+    ),
+    Example("same_operands", ("maximum", "minimum"), lambda b, f, x: f(x, x), (X,)),
+    Example("same_operands", ("and", "or"), lambda b, f, x: f(x, x), (N,)),
+    Example("same_operands", ("maximum",), lambda b, f, x: f(x, x), (DYNAMIC,)),
+    Example(
+        "idempotent",
+        ("abs", "floor", "ceil", "round", "relu"),
+        lambda b, f, x: f(f(x)),
+        (X,),
+        ("$",),
+    ),
+    Example("idempotent", ("abs", "relu"), lambda b, f, x: f(f(x)), (N,), ("$",)),
+    Example("involution", ("neg",), lambda b, f, x: f(f(x)), (X,)),
+    Example("involution", ("neg", "not"), lambda b, f, x: f(f(x)), (N,)),
+    Example("involution", ("not",), lambda b, f, x: f(f(x)), (C,)),
+    Example("known_condition", ("select",), lambda b, f, x, y: f(full(True, BOOL), x, y), (X, X)),
+    Example("known_condition", ("select",), lambda b, f, x, y: f(full(False, BOOL), x, y), (X, X)),
+    Example("known_condition", ("select",), lambda b, f, c, x: f(c, x, x), (C, X)),
+    Example("redundant_cast", ("cast",), lambda b, f, x: f(x, dtype=F32), (X,)),
+    Example(
+        "redundant_cast",
+        ("cast",),
+        lambda b, f, x: f(f(x, dtype=DTYPES["f64"]), dtype=F32),
+        (X,),
+    ),
+    Example(
+        "composed_transpose",
+        ("transpose",),
+        lambda b, f, x: f(f(x, permutation=(1, 0)), permutation=(1, 0)),
+        (X,),
+    ),
+    Example(
+        "composed_transpose",
+        ("transpose",),
+        lambda b, f, x: f(f(x, permutation=(1, 2, 0)), permutation=(0, 2, 1)),
+        (tensor("f32", 2, None, 4),),
+        ("$",),
+    ),
+    Example("composed_reshape", ("reshape",), lambda b, f, x: f(x, shape=(3, 3)), (X,)),
+    Example(
+        "composed_reshape",
+        ("reshape",),
+        lambda b, f, x: f(f(x, shape=(9,)), shape=(1, 9)),
+        (X,),
+        ("$",),
+    ),
+    Example("same_shape", ("broadcast_to",), lambda b, f, x: f(x, shape=(3, 3)), (X,)),
+    Example(
+        "same_shape",
+        ("slice",),
+        lambda b, f, x: f(x, starts=(0, -9), stops=(3, 9), steps=(1, 1)),
+        (X,),
+    ),
+    Example("same_shape", ("pad",), lambda b, f, x: f(x, low=(0, 0), high=(0, 0)), (X,)),
+    Example("empty_part", ("concat",), lambda b, f, x: f(x, full(0, F32, (3, 0)), axis=1), (X,)),
+    Example("empty_part", ("concat",), lambda b, f, x: f(full(0, F32, (0, 3)), x, axis=-2), (X,)),
+    Example("known_size", ("size",), lambda b, f, x: f(x, axes=(1,)), (DYNAMIC,), ("constant",)),
+    Example("integer_zero", ("mul",), lambda b, f, x: f(x, full(0, I32)), (N,), ("constant",)),
+)
+
+
+@pytest.mark.parametrize(
+    "op, example", [(op, e) for e in FIRES for op in e.ops], ids=lambda value: str(value)
+)
+def test_fires(op, example, context):
+    module = simplified(bound(op, example), example.types, context)
+    assert names_of(module) == [op if name == "$" else name for name in example.left]
+
+
+def test_every_rewrite_of_every_op_has_an_example():
+    given = {(op, e.rewrite) for e in FIRES for op in e.ops}
+    assert given == {(op, r.__name__) for op, rules in REWRITES.items() for r in rules}
+
+
+NEAR_MISSES: dict[str, tuple[Program, tuple[TensorType, ...]]] = {
+    "x + 0.0 is not -0.0": (lambda b, x: b.add(x, full(0.0)), (X,)),
+    "x - -0.0 is not -0.0": (lambda b, x: b.sub(x, full(-0.0)), (X,)),
+    "0 - x": (lambda b, x: b.sub(b.constant(full(0.0)), x), (X,)),
+    "1 / x": (lambda b, x: b.div(b.constant(full(1.0)), x), (X,)),
+    "x * 0.0 may be NaN": (lambda b, x: b.mul(x, full(0.0)), (X,)),
+    "x * -1": (lambda b, x: b.mul(x, full(-1.0)), (X,)),
+    "x - x may be NaN": (lambda b, x: b.sub(x, x), (X,)),
+    "x / x may be NaN": (lambda b, x: b.div(x, x), (X,)),
+    "x ** 0.5": (lambda b, x: b.pow(x, full(0.5)), (X,)),
+    "max(x, -inf) keeps NaN": (lambda b, x: b.maximum(x, full(-np.inf)), (X,)),
+    "x & 1": (lambda b, x: b.and_(x, full(1, I32)), (N,)),
+    "x | -1": (lambda b, x: b.or_(x, full(-1, I32)), (N,)),
+    "x | true": (lambda b, x: b.or_(x, full(True, BOOL)), (C,)),
+    "a constant that is not one value": (
+        lambda b, x: b.mul(x, np.array([1, 1, 2], np.float32)),
+        (X,),
+    ),
+    "a neutral operand that stretches x": (
+        lambda b, x: b.mul(x, full(1, F32, (3, 3))),
+        (tensor("f32", 1, 3),),
+    ),
+    "a neutral operand that knows more of the shape": (
+        lambda b, x: b.mul(x, full(1, F32, (3, 3))),
+        (DYNAMIC,),
+    ),
+    "max(x, y)": (lambda b, x, y: b.maximum(x, y), (X, X)),
+    "abs(neg(x))": (lambda b, x: b.abs(b.neg(x)), (X,)),
+    "floor(round(x))": (lambda b, x: b.floor(b.round(x)), (X,)),
+    "relu(abs(x))": (lambda b, x: b.relu(b.abs(x)), (X,)),
+    "select of a computed condition": (lambda b, c, x, y: b.select(c, x, y), (C, X, X)),
+    "select whose choice is stretched": (
+        lambda b, x, y: b.select(full(True, BOOL), x, y),
+        (tensor("f32", 3), X),
+    ),
+    "a narrowing cast and back": (
+        lambda b, x: b.cast(b.cast(x, dtype=DTYPES["f16"]), dtype=F32),
+        (X,),
+    ),
+    "f16 to bf16 and back": (
+        lambda b, x: b.cast(b.cast(x, dtype=DTYPES["bf16"]), dtype=DTYPES["f16"]),
+        (tensor("f16", 3, 3),),
+    ),
+    "an integer cast and back": (
+        lambda b, x: b.cast(b.cast(x, dtype=DTYPES["i64"]), dtype=F32),
+        (X,),
+    ),
+    "a transpose of equal sizes": (lambda b, x: b.transpose(x, permutation=(1, 0)), (X,)),
+    "a reshape to a dynamic shape": (
+        lambda b, x: b.reshape(b.reshape(x, shape=(-1,)), shape=(3, -1)),
+        (DYNAMIC,),
+    ),
+    "a slice that keeps the size backwards": (
+        lambda b, x: b.slice(x, starts=(-1, 0), stops=(-9, 3), steps=(-1, 1)),
+        (X,),
+    ),
+    "a slice of a dynamic dimension": (
+        lambda b, x: b.slice(x, starts=(0, 0), stops=(9, 3), steps=(1, 1)),
+        (DYNAMIC,),
+    ),
+    "a pad of one element": (lambda b, x: b.pad(x, low=(0, 1), high=(0, 0)), (X,)),
+    "a broadcast": (lambda b, x: b.broadcast_to(x, shape=(2, 3, 3)), (X,)),
+    "a concat with something": (lambda b, x: b.concat(x, full(0, F32, (3, 1)), axis=1), (X,)),
+    "an empty part that knows more of the shape": (
+        lambda b, x: b.concat(x, full(0, F32, (3, 0)), axis=1),
+        (DYNAMIC,),
+    ),
+    "the size of a dynamic dimension": (lambda b, x: b.size(x, 0), (DYNAMIC,)),
+    "integer zero of an unknown shape": (
+        lambda b, x: b.mul(x, full(0, I32)),
+        (tensor("i32", None),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_does_not_fire(name, context):
+    program, types = NEAR_MISSES[name]
+    with context, ir.Location.unknown():
+        before = names_of(module_of(program, types, context))
+    assert sorted(names_of(simplified(program, types, context))) == sorted(before)
+
+
+def test_constants_fold_to_the_reference(context):
+    def program(b, x):
+        table = b.exp(b.add(full(1.0, F32, (3,)), np.array([1, 2, 3], np.float32)))
+        return b.add(x, b.softmax(table))
+
+    assert names_of(simplified(program, (X,), context)) == ["constant", "add"]
+
+
+@pytest.mark.parametrize("limit, left", [(36, ["constant"]), (35, ["constant", "broadcast_to"])])
+def test_constants_that_would_grow_past_the_limit_stay(limit, left, context):
+    with context, ir.Location.unknown():
+        module = module_of(lambda b: b.broadcast_to(full(2), shape=(3, 3)), (), context)
+        counts = Canonicalize(max_fold_bytes=limit).run(module, Choices())
+        assert names_of(module) == left
+        assert counts["folded constants"] == (len(left) == 1)
+
+
+def test_a_constant_that_shrinks_folds_whatever_the_limit(context):
+    with context, ir.Location.unknown():
+        ramp = np.arange(9, dtype=np.float32)
+        module = module_of(lambda b: b.reduce_sum(ramp, axes=(0,)), (), context)
+        Canonicalize(max_fold_bytes=0).run(module, Choices())
+        assert names_of(module) == ["constant"]
+
+
+def test_constants_of_unknown_shape_stay(context):
+    text = """
+func.func @main() -> tensor<?xf32> {
+  %0 = "pyc.constant"() {value = dense<[1.0, 2.0]> : tensor<2xf32>} : () -> tensor<?xf32>
+  %1 = "pyc.neg"(%0) : (tensor<?xf32>) -> tensor<?xf32>
+  return %1 : tensor<?xf32>
+}"""
+    module = ir.Module.parse(text, context)
+    Canonicalize().run(module, Choices())
+    assert names_of(module) == ["constant", "neg"]
+
+
+def test_folded_results_are_flushed_as_the_device_does(context):
+    with context, ir.Location.unknown():
+        tiny = np.array([1e-30], np.float32)
+        module = module_of(lambda b: b.mul(tiny, tiny * np.float32(1e-10)), (), context)
+        Canonicalize().run(module, Choices())
+        np.testing.assert_array_equal(interpret(module, [])[0], [0])
+
+
+def test_dead_and_repeated_ops_go(context):
+    def program(b, x):
+        b.tanh(x)
+        return b.add(b.exp(x), b.exp(x))
+
+    assert names_of(simplified(program, (X,), context)) == ["exp", "add"]
+
+
+def test_a_better_known_result_is_cast_to_the_declared_type(context):
+    text = """
+func.func @main(%x: tensor<3x2xf32>) -> tensor<?x?xf32> {
+  %0 = "pyc.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<3x2xf32>) -> tensor<?x?xf32>
+  %1 = "pyc.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<?x?xf32>) -> tensor<?x?xf32>
+  return %1 : tensor<?x?xf32>
+}"""
+    module = ir.Module.parse(text, context)
+    Canonicalize().run(module, Choices())
+    assert module.operation.verify()
+    assert names_of(module) == ["tensor.cast"]
+
+
+def test_rounds_are_limited(context):
+    with context, ir.Location.unknown():
+
+        def program(b, x):
+            return b.neg(b.neg(b.neg(b.neg(x))))
+
+        module = module_of(program, (X,), context)
+        counts = Canonicalize(max_iterations=1).run(module, Choices())
+        assert counts["rounds"] == 1
+        assert Canonicalize().run(module, Choices())["identities"] + counts["identities"] == 2
