@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +47,18 @@ class MemoryStatistics:
     allocated_bytes: int
 
 
+# Devices with threads of their own, which a forked child does not inherit.
+_WITH_THREADS: "weakref.WeakSet[Device]" = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for device in _WITH_THREADS:
+        device.forked = True
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
 class Device:
     """A device to run on, chosen once and shared by programs and arrays.
 
@@ -54,13 +67,15 @@ class Device:
     Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
     """
 
-    __slots__ = ("__weakref__", "allocator", "hal", "kind", "threads")
+    __slots__ = ("__weakref__", "allocator", "forked", "hal", "kind", "threads")
 
     def __init__(
         self, kind: str = "local-task", threads: int | None = None, allocator: str | None = None
     ) -> None:
         _check(kind, threads, allocator)
         self.kind = kind
+        # True in a child process that was forked from the device's own: its workers are not there.
+        self.forked = False
         self.threads = 1 if kind == "local-sync" else threads
         self.allocator = allocator
         allocators: Any = None if allocator is None else [allocator]
@@ -75,6 +90,8 @@ class Device:
                     f"device `{kind}`: expected a driver and a device, got: "
                     f"{_reason(error)}; {_REMEDIES.get(kind, 'see `pyc-doctor`')}",
                 ) from None
+        if kind != "local-sync":
+            _WITH_THREADS.add(self)
 
     def __repr__(self) -> str:
         return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"

@@ -84,6 +84,12 @@ class Entry:
 
         Raises PycError (RUNTIME_FAILED) with the runtime's words.
         """
+        if self._device.forked:
+            raise PycError(
+                ReasonCode.DEVICE_UNAVAILABLE,
+                f"{self._device!r}: expected the process that made the device, got a forked child, "
+                "where its threads do not run; start children with `spawn`, or use `local-sync`",
+            )
         inputs: Any = _List(len(arrays))
         for array in arrays:
             inputs.push_ref(array._buffer)

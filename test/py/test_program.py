@@ -264,3 +264,24 @@ def test_run_path_needs_no_compiler(tmp_path):
     """)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "2\n"
+
+
+def test_a_forked_child_is_refused_instead_of_hanging() -> None:
+    code = """
+import os, sys
+import numpy as np
+import pyc_mlir
+program = pyc_mlir.compile(lambda x: x + 1, [pyc_mlir.TensorSpec("f32", 2)],
+                           device=pyc_mlir.Device("local-task"))
+program(np.zeros(2, np.float32))
+child = os.fork()
+if child == 0:
+    try:
+        program(np.zeros(2, np.float32))
+    except pyc_mlir.PycError as error:
+        os._exit(7 if error.code is pyc_mlir.ReasonCode.DEVICE_UNAVAILABLE else 1)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60)
+    assert done.returncode == 7
