@@ -197,16 +197,23 @@ class Choices:
 def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
     """Write decisions as JSON lines, in the order in which they were made."""
     lines = (json.dumps(d.to_json(), ensure_ascii=False) for d in decisions)
-    Path(path).write_text("".join(f"{line}\n" for line in lines))
+    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def read_log(path: str | Path) -> list[Decision]:
     """Read a JSON-lines log. Raises PycError, with the line, for malformed input."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{path}: expected a decision log, got: {error}"
+        ) from None
     decisions = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), start=1):
+    # Not `splitlines`: what else it takes for the end of a line may stand in a string.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             decisions.append(Decision.from_json(json.loads(line)))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"{path}:{number}: expected one decision as JSON, got {line[:60]!r} ({error})",

@@ -1,0 +1,258 @@
+"""Decisions and recipes: what is written is read back, the same every time, or refused."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.lowering import HIGH_LEVEL
+from pyc_mlir.pipelines.choices import (
+    SCHEMA_VERSION,
+    Alternative,
+    Choices,
+    Decision,
+    FirstIsBest,
+    Recipe,
+    Site,
+    read_log,
+    write_log,
+)
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.pass_manager import run_pipeline
+
+SITE = Site("test-pass", "matmul.0123", 'loc("a.py":1:2)')
+OFFERED = (Alternative("fast", Cost(1e-3, 64, 0, 128), "fewer bytes"), Alternative("small"))
+DECISION = Decision(SITE, "fast", OFFERED, "default", ("evidence",), {"seconds": 0.5})
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A policy with one answer."""
+
+    answer: str
+    name: str = "fixed"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        return self.answer
+
+
+names = st.text(max_size=12)
+counts = st.integers(0, 2**62)
+costs = st.builds(Cost, st.floats(0, 1e9), counts, counts, counts)
+decisions = st.builds(
+    Decision,
+    st.builds(Site, names, names, names),
+    names,
+    st.lists(st.builds(Alternative, names, st.none() | costs, names), max_size=4).map(tuple),
+    names,
+    st.lists(names, max_size=3).map(tuple),
+    st.dictionaries(names, st.floats(allow_nan=False), max_size=3),
+)
+
+
+@given(decisions)
+def test_json_round_trip(decision: Decision):
+    text = json.dumps(decision.to_json())
+    assert Decision.from_json(json.loads(text)) == decision
+
+
+@given(st.lists(decisions, max_size=4))
+def test_log_files_round_trip(tmp_path_factory, made: list[Decision]):
+    path = tmp_path_factory.getbasetemp() / "log.jsonl"
+    write_log(made, path)
+    assert read_log(path) == made
+    again = path.with_name("again.jsonl")
+    write_log(read_log(path), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_what_a_line_says():
+    assert json.dumps(DECISION.to_json()) == (
+        '{"schema": 1, "id": "test-pass:matmul.0123", "pass": "test-pass", "op": "matmul.0123", '
+        '"location": "loc(\\"a.py\\":1:2)", "chosen": "fast", "decided_by": "default", '
+        '"alternatives": [{"name": "fast", "cost": {"seconds": 0.001, "workspace_bytes": 64, '
+        '"constant_bytes": 0, "traffic_bytes": 128}, "reason": "fewer bytes"}, '
+        '{"name": "small", "cost": null, "reason": ""}], "evidence": ["evidence"], '
+        '"measured": {"seconds": 0.5}}'
+    )
+
+
+@pytest.mark.parametrize("schema", [None, 0, SCHEMA_VERSION + 1, str(SCHEMA_VERSION)])
+def test_another_schema_is_refused(schema):
+    with pytest.raises(PycError, match=f"expected schema {SCHEMA_VERSION}") as caught:
+        Decision.from_json({**DECISION.to_json(), "schema": schema})
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+GOOD = json.dumps(DECISION.to_json())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "1",
+        '"text"',
+        "null",
+        GOOD[:-1],
+        json.dumps({"schema": SCHEMA_VERSION}),
+        json.dumps({**DECISION.to_json(), "alternatives": 5}),
+        json.dumps({**DECISION.to_json(), "alternatives": [1]}),
+        json.dumps({**DECISION.to_json(), "alternatives": [{"name": "x"}]}),
+        json.dumps({**DECISION.to_json(), "measured": 3}),
+        json.dumps({**DECISION.to_json(), "measured": [[1, 2, 3]]}),
+        json.dumps({**DECISION.to_json(), "evidence": None}),
+        json.dumps({**DECISION.to_json(), "evidence": 7}),
+        GOOD.replace('"traffic_bytes"', '"traffic"'),
+        "",
+        "\x00",
+    ],
+)
+def test_malformed_lines_are_named(line, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    for read in (read_log, Recipe.load):
+        with pytest.raises(PycError, match=r"log\.jsonl:2: expected one decision") as caught:
+            read(path)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+@pytest.mark.parametrize("name, data", [("bytes", b"\xff\xfe\x00"), ("missing", None)])
+def test_files_that_are_no_logs_are_refused(name, data, tmp_path):
+    path = tmp_path / name
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(PycError, match=name) as caught:
+        Recipe.load(path)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_an_empty_log_is_a_recipe_without_choices(tmp_path):
+    (tmp_path / "log").write_text("")
+    assert Recipe.load(tmp_path / "log").choices == {}
+
+
+def test_the_first_alternative_is_the_default():
+    choices = Choices()
+    assert choices.choose(SITE, OFFERED) is OFFERED[0]
+    assert choices.log == [Decision(SITE, "fast", OFFERED, FirstIsBest().name)]
+
+
+def test_policies_choose_and_sign():
+    choices = Choices(Fixed("small"))
+    assert choices.choose(SITE, OFFERED, ["seen"]) is OFFERED[1]
+    assert choices.log == [Decision(SITE, "small", OFFERED, "fixed", ("seen",))]
+
+
+def test_policies_choose_among_what_is_offered():
+    choices = Choices(Fixed("free"))
+    with pytest.raises(PycError, match=r"expected one of \['fast', 'small'\], policy `fixed`") as e:
+        choices.choose(SITE, OFFERED)
+    assert e.value.code is ReasonCode.INVALID_CHOICE
+    assert choices.log == []
+
+
+def test_recipes_come_before_policies():
+    choices = Choices(Fixed("small"), Recipe({SITE.key: "fast"}))
+    assert choices.choose(SITE, OFFERED).name == "fast"
+    other = replace(SITE, op_id="other")
+    assert choices.choose(other, OFFERED).name == "small"
+    assert [d.decided_by for d in choices.log] == ["recipe", "fixed"]
+
+
+def test_recipes_choose_among_what_is_offered():
+    choices = Choices(recipe=Recipe({SITE.key: "gone"}))
+    with pytest.raises(PycError, match="the recipe answered 'gone'") as caught:
+        choices.choose(SITE, OFFERED)
+    assert caught.value.code is ReasonCode.RECIPE_MISMATCH
+
+
+def test_locations_are_no_part_of_a_site():
+    assert replace(SITE, location="elsewhere").key == SITE.key
+    recipe = Recipe.from_log([DECISION])
+    choices = Choices(recipe=recipe)
+    assert choices.choose(replace(SITE, location="elsewhere"), OFFERED).name == "fast"
+
+
+def test_a_replay_writes_the_same_log(tmp_path):
+    made = Choices(Fixed("small"))
+    made.choose(SITE, OFFERED, ["seen"])
+    replay = Choices(recipe=Recipe.from_log(made.log))
+    replay.choose(SITE, OFFERED)
+    assert replay.log == made.log
+
+
+def test_recipes_of_other_programs_are_found_out():
+    choices = Choices(recipe=Recipe({SITE.key: "fast", "pass:gone": "x"}))
+    choices.choose(SITE, OFFERED)
+    with pytest.raises(PycError, match="1 of 2 that it does not have: pass:gone") as caught:
+        choices.require_recipe_used()
+    assert caught.value.code is ReasonCode.RECIPE_MISMATCH
+    Choices().require_recipe_used()
+
+
+# The decisions of real passes.
+
+PROGRAM = """
+func.func @main(%x: tensor<4x4xf32>, %w: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %0 = "pyc.matmul"(%x, %w) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %1 = "pyc.add"(%0, %x) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  %2 = "pyc.softmax"(%1) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %3 = "pyc.exp"(%x) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %4 = "pyc.mul"(%3, %2) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+  return %4 : tensor<4x4xf32>
+}"""
+
+
+def log_of(text: str, path: Path) -> bytes:
+    """The log of the default passes, as a file."""
+    with new_context(), ir.Location.unknown():
+        choices = Choices()
+        run_pipeline(ir.Module.parse(text), HIGH_LEVEL, choices)
+        write_log(choices.log, path)
+    return path.read_bytes()
+
+
+def test_logs_are_the_same_byte_for_byte(tmp_path):
+    first = log_of(PROGRAM, tmp_path / "a")
+    assert first.count(b"\n") >= 2
+    assert log_of(PROGRAM, tmp_path / "b") == first
+
+
+def test_names_of_values_change_nothing(tmp_path):
+    renamed = PROGRAM.replace("%x", "%input").replace("%2", "%soft").replace("@main", "@entry")
+    located = log_of(renamed, tmp_path / "a"), log_of(PROGRAM, tmp_path / "b")
+    without = [[strip_location(line) for line in log.splitlines()] for log in located]
+    assert without[0] == without[1]
+
+
+def strip_location(line: bytes) -> dict:
+    return {k: v for k, v in json.loads(line).items() if k != "location"}
+
+
+def test_locations_change_nothing_but_themselves(tmp_path):
+    moved = PROGRAM.replace("\n  %", "\n\n\n      %")
+    named = PROGRAM.replace(
+        "-> tensor<4x4xf32>\n  %2", '-> tensor<4x4xf32> loc("model.py":7:1)\n  %2'
+    )
+    assert named != PROGRAM
+    base = [strip_location(x) for x in log_of(PROGRAM, tmp_path / "a").splitlines()]
+    for i, text in enumerate((moved, named)):
+        log = log_of(text, tmp_path / f"b{i}")
+        assert [strip_location(x) for x in log.splitlines()] == base
+
+
+def test_a_changed_program_has_other_sites(tmp_path):
+    changed = log_of(PROGRAM.replace("pyc.exp", "pyc.tanh"), tmp_path / "a")
+    before = log_of(PROGRAM, tmp_path / "b")
+    ids = [{json.loads(line)["id"] for line in log.splitlines()} for log in (changed, before)]
+    assert ids[0] != ids[1]
+    assert ids[0] & ids[1]
