@@ -34,17 +34,15 @@ def apply_plan(region: Region, plan: Plan) -> None:
     block = region.execute.regions[0].blocks[0]
     end = operations(block)[-1]
     _hoist_scalars(block)
-    operands = [_operand_buffers(region, op) for op in region.ops]
-    leaving = _operand_buffers(region, end)
     _open_waves(block)
     ops = {step: _op_of(region, step, end) for step in plan.steps}
     made = _results(region, ops)
     for step in plan.steps:
-        for place, buffer in operands[step.task]:
+        for place, buffer in region.operands[step.task]:
             copy = plan.sources.get((step, buffer), 0)
             ops[step].operands[place] = made.get((buffer, copy), region.values[buffer])
         ops[step].move_before(end)
-    for place, buffer in leaving:
+    for place, buffer in region.leaving:
         end.operands[place] = region.values[buffer]
     for wave in plan.waves:
         if len(wave) > 1:
@@ -66,11 +64,6 @@ def _results(region: Region, ops: dict[Step, Any]) -> dict[Instance, Any]:
             region.problem.tasks[step.task].writes, resources(op.results), strict=True
         )
     }
-
-
-def _operand_buffers(region: Region, op: Any) -> list[tuple[int, int]]:
-    """Which operands are memory, and of which buffer."""
-    return [(i, region.numbers[op.operands[i]]) for i in _resource_places(op)]
 
 
 def _resource_places(op: Any) -> list[int]:

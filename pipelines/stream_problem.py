@@ -5,6 +5,10 @@ are final, every resource has a size in bytes, and values still say who reads wh
 ``stream.async.execute`` becomes a task, ops within a concurrent wave too; each resource becomes a
 buffer. What comes from outside or leaves the region is pinned; an op that updates its operand in
 place becomes a tie. Nothing is edited here.
+
+Values no longer say all: IREE lets several ops write into parts of one storage, each tied to the
+same value, and relies on the order of the text. So a task reads, of every storage, the version
+that is there when its turn comes in IREE's order, whichever of its values the op names.
 """
 
 from collections.abc import Callable
@@ -33,6 +37,8 @@ from pyc_mlir.pipelines.stream_sizes import Size, size_of
 
 # Seconds of one op: its symbol and the bytes that it reads and writes.
 Estimate = Callable[[str, int], Cost]
+# Places of an op's resource operands, and the buffer of each.
+Operands = tuple[tuple[int, int], ...]
 _TASKS = (DISPATCH, *UPDATES, *FRESH)
 
 
@@ -42,7 +48,8 @@ class Region:
 
     index: which of the module's execution regions, counted in the order of the text.
     execute: the region's op. ops: one a task.
-    numbers: the buffer of every resource value, also of those that a wave renames.
+    operands: per task its resource operands: which one, and the buffer that it reads.
+    leaving: the same of the region's terminator.
     values: per buffer the value that its writer makes.
     waves: IREE's own plan, task numbers of each step.
     exact: every size is known.
@@ -52,7 +59,8 @@ class Region:
     problem: Problem
     execute: Any
     ops: tuple[Any, ...]
-    numbers: dict[Any, int]
+    operands: tuple[Operands, ...]
+    leaving: Operands
     values: tuple[Any, ...]
     waves: tuple[tuple[int, ...], ...]
     exact: bool
@@ -87,21 +95,26 @@ class _Reader:
         self.block = execute.regions[0].blocks[0]
         self._estimate = estimate
         self._alignment = alignment
+        # Buffers: the storage that each is a version of, named by its first version.
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
         self._bytes: list[Size] = []
+        self._storage: list[int] = []
+        self._latest: dict[int, int] = {}
         self._pinned: set[int] = set()
         self._ops: list[Any] = []
+        self._operands: list[Operands] = []
         self._tasks: list[Task] = []
 
     def read(self, index: int) -> Region:
         captured = zip(resources(self.block.arguments), group(self.execute, 1), strict=True)
         for argument, size in captured:
             self._pinned.add(self._new(argument, size))
+        count = len(self._values)
         waves = [self._step(op) for op in operations(self.block)[:-1]]
-        leaving = resources(operations(self.block)[-1].operands)
-        self._pinned.update(self._numbers[v] for v in leaving)
-        self._pin_ties()
+        leaving = self._reads(operations(self.block)[-1])
+        self._pinned.update(self._storage[b] for _, b in leaving)
+        self._tasks = _in_order_where_captures_change(self._tasks, self._storage, count)
         problem = Problem(
             self._without_unsafe_copies(),
             tuple(self._buffer(b) for b in range(len(self._values))),
@@ -113,7 +126,8 @@ class _Reader:
             problem,
             self.execute,
             tuple(self._ops),
-            self._numbers,
+            tuple(self._operands),
+            leaving,
             tuple(self._values),
             tuple(w for w in waves if w),
             all(size.known for size in self._bytes),
@@ -135,53 +149,71 @@ class _Reader:
         return tasks
 
     def _task(self, op: Any) -> int:
-        reads = tuple(dict.fromkeys(self._numbers[v] for v in resources(op.operands)))
+        operands = self._reads(op)
+        reads = tuple(dict.fromkeys(b for _, b in operands))
+        before = {result: self._version(operand) for result, operand in ties(op)}
         made = zip(resources(op.results), result_sizes(op), strict=True)
-        writes = tuple(self._new(result, size) for result, size in made)
-        tied = tuple((self._numbers[r], self._numbers[v]) for r, v in ties(op))
+        writes = tuple(self._new(r, size, before.get(r)) for r, size in made)
+        tied = tuple((self._numbers[r], b) for r, b in before.items())
         traffic = sum(self._bytes[b].nominal for b in (*reads, *writes))
         symbol = symbol_of(op)
+        seconds = self._estimate(symbol, traffic).seconds
+        name = symbol.rpartition("::")[2]
         self._ops.append(op)
-        self._tasks.append(
-            Task(
-                symbol.rpartition("::")[2],
-                reads,
-                writes,
-                self._estimate(symbol, traffic).seconds,
-                recomputable=not tied,
-                tied=tied,
-            )
-        )
+        self._operands.append(operands)
+        self._tasks.append(Task(name, reads, writes, seconds, recomputable=not tied, tied=tied))
         return len(self._tasks) - 1
 
-    def _new(self, value: Any, size: Any) -> int:
+    def _reads(self, op: Any) -> Operands:
+        places = [i for i in range(len(op.operands)) if is_resource(op.operands[i])]
+        return tuple((i, self._version(op.operands[i])) for i in places)
+
+    def _version(self, value: Any) -> int:
+        """What the storage of `value` holds now."""
+        return self._latest[self._storage[self._numbers[value]]]
+
+    def _new(self, value: Any, size: Any, before: int | None = None) -> int:
+        """A buffer: the first version of a storage, or the one that follows `before`."""
         number = len(self._values)
+        storage = number if before is None else self._storage[before]
         self._numbers[value] = number
         self._values.append(value)
         self._bytes.append(size_of(size))
+        self._storage.append(storage)
+        self._latest[storage] = number
         return number
 
-    def _pin_ties(self) -> None:
-        """Storage that leaves the region (or came into it) does so for every tied buffer."""
-        pairs = [pair for task in self._tasks for pair in task.tied]
-        changed = True
-        while changed:
-            shared = {b for pair in pairs if self._pinned & set(pair) for b in pair}
-            changed = not shared <= self._pinned
-            self._pinned |= shared
-
     def _without_unsafe_copies(self) -> tuple[Task, ...]:
-        """A task whose storage or source is updated in place later must not run a second time."""
-        updated = {read for task in self._tasks for _, read in task.tied}
-        pinned = self._pinned
+        """A task whose result leaves, or whose memory is updated later, must not run twice."""
+        unsafe = {read for task in self._tasks for _, read in task.tied}
+        unsafe.update(b for t in self._tasks for b in t.writes if self._is_pinned(b))
         return tuple(
-            replace(t, recomputable=False)
-            if updated & {*t.reads, *t.writes} or pinned & set(t.writes)
-            else t
+            replace(t, recomputable=False) if unsafe & {*t.reads, *t.writes} else t
             for t in self._tasks
         )
 
+    def _is_pinned(self, number: int) -> bool:
+        return self._storage[number] in self._pinned
+
     def _buffer(self, number: int) -> Buffer:
-        bytes_ = self._bytes[number].nominal
-        size = -(-bytes_ // self._alignment) * self._alignment
-        return Buffer(size, self._alignment, pinned=number in self._pinned)
+        size = -(-self._bytes[number].nominal // self._alignment) * self._alignment
+        return Buffer(size, self._alignment, pinned=self._is_pinned(number))
+
+
+def _in_order_where_captures_change(
+    tasks: list[Task], storage: list[int], captures: int
+) -> list[Task]:
+    """If a task updates memory from outside, keep the order of all that touch such memory.
+
+    Two captured values may be one storage, which only the ops outside of the region would tell.
+    """
+    if not any(storage[read] < captures for task in tasks for _, read in task.tied):
+        return tasks
+    ordered, last = [], ()
+    for number, task in enumerate(tasks):
+        if any(storage[b] < captures for b in (*task.reads, *task.writes)):
+            ordered.append(replace(task, recomputable=False, after=last))
+            last = (number,)
+        else:
+            ordered.append(task)
+    return ordered
