@@ -211,7 +211,8 @@ def take(x: Array, indices: Array, axis: int = 0) -> Array:
     """The entries of x at `indices` along `axis`: numpy's take, and ``x[indices]`` for axis 0,
     also where x is a captured array and only the indices are traced (an embedding).
 
-    Negative indices count from the end; traced indices out of range are clamped.
+    Negative indices count from the end. Indices out of range are not an error when the program
+    runs: traced indices, and all indices into a dynamic dimension, are clamped into range.
     """
     return np.take(_beside(x, indices), indices, axis)
 

@@ -24,6 +24,13 @@ PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
 recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
 
+An integer index out of range is an error: while tracing, or when the program runs where the
+dimension is dynamic (`x[5]`, `x[-1]`). Index arrays differ from numpy: where the array is traced,
+or the dimension is dynamic, indices out of range are clamped into it and raise nothing.
+
+`//`, `%`, `np.divmod`, `np.fmod` and `np.remainder` are for integers. Of floats they are refused,
+since a rounded quotient may cross an integer (`1.0 // 0.1` is 9, not 10).
+
 ufuncs: {ufuncs}.
 
 functions: {functions}.

@@ -1,4 +1,9 @@
-"""``x[key]`` on traced arrays: numpy's basic indexing, and one integer array along one axis."""
+"""``x[key]`` on traced arrays: numpy's basic indexing, and one integer array along one axis.
+
+Integers are checked: while tracing, or when the program runs where the size is dynamic. Entries of
+index arrays are checked while tracing where both they and the size are known; else the program
+clamps them into range.
+"""
 
 import operator
 from collections.abc import Sequence
@@ -19,7 +24,7 @@ _FULL = slice(None)
 
 @implements(operator.getitem)
 def getitem(x: TracedArray, key: Any) -> TracedArray:
-    """Record ``x[key]``: one slice, a gather where an index is an array, one reshape.
+    """Record ``x[key]``: a gather where an index is an array, one slice, one reshape.
 
     Raises PycError: BAD_ARGUMENT where numpy raises IndexError, UNTRACEABLE for traced masks,
     traced bounds and more than one integer array.
@@ -27,16 +32,28 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
     entries = _expand(x, key if isinstance(key, tuple) else (key,))
     _check_advanced(entries)
     indices = [e for e in entries if e is not None]
-    out = _slice(x, indices)
-    gathered = False
-    # From the last axis to the first, so that axes still to come do not move.
-    for axis in reversed(range(len(indices))):
-        index = _gather_index(x, indices[axis], axis)
-        if index is not None:
-            gathered = gathered or index.type.rank > 0
-            out = x.tracer.gather(out, index, axis=axis)
-    out = _reshape(x, out, entries)
+    slices = [_as_slice(x, e, axis) for axis, e in enumerate(indices)]
+    out, gathered = x, False
+    place = next((axis for axis, e in enumerate(indices) if _is_array(e)), None)
+    if place is not None:
+        index = index_array(x, indices[place], place)
+        out, gathered = gather(x, index, place), index.type.rank > 0
+        slices[place : place + 1] = [_FULL] * index.type.rank
+    out = _reshape(_slice(out, slices), entries)
     return out if gathered or out is x else out.view_of(x)
+
+
+def gather(x: TracedArray, index: TracedArray, axis: int) -> TracedArray:
+    """The entries of x at `index` along `axis`.
+
+    Where x is a slice that takes all of `axis`, the gather comes before the slice: IREE's CPU back
+    end cannot compile every gather from a slice.
+    """
+    if x.sliced is None or x.sliced[1][axis] != _FULL:
+        return x.tracer.gather(x, index, axis=axis)
+    base, slices = x.sliced
+    around = (*slices[:axis], *[_FULL] * index.type.rank, *slices[axis + 1 :])
+    return _slice(gather(base, index, axis), around)
 
 
 def is_int(entry: Any) -> TypeGuard[int]:
@@ -82,9 +99,8 @@ def _check_advanced(entries: Sequence[Any]) -> None:
         )
 
 
-def _slice(x: TracedArray, indices: Sequence[Any]) -> TracedArray:
-    """The part of x that slices and integers select, all dimensions kept."""
-    slices = [_as_slice(x, e, axis) for axis, e in enumerate(indices)]
+def _slice(x: TracedArray, slices: Sequence[slice]) -> TracedArray:
+    """The part of x that one slice for each dimension selects, all dimensions kept."""
     if all(s == _FULL for s in slices):
         return x
     steps = tuple(1 if s.step is None else _bound(s.step) for s in slices)
@@ -92,16 +108,24 @@ def _slice(x: TracedArray, indices: Sequence[Any]) -> TracedArray:
         raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: a slice's step cannot be zero")
     starts = tuple(START if s.start is None else _bound(s.start) for s in slices)
     stops = tuple(END if s.stop is None else _bound(s.stop) for s in slices)
-    return x.tracer.slice(x, starts=starts, stops=stops, steps=steps)
+    out = x.tracer.slice(x, starts=starts, stops=stops, steps=steps)
+    out.sliced = (x, tuple(slices))
+    return out
 
 
 def _as_slice(x: TracedArray, entry: Any, axis: int) -> slice:
+    """What an entry selects along its axis; an integer selects one element.
+
+    Where the size is not known, an integer out of range selects none, so that the reshape which
+    drops the dimension fails when the program runs.
+    """
     if isinstance(entry, slice):
         return entry
-    size = x.type.shape[axis]
-    if _is_array(entry) or size is None:
+    if _is_array(entry):
         return _FULL
-    index = int(entry)
+    size, index = x.type.shape[axis], int(entry)
+    if size is None:
+        return slice(index, None if index == -1 else index + 1)
     if not -size <= index < size:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -118,16 +142,6 @@ def _bound(value: Any) -> int:
             "use `np.take(x, start + np.arange(length))` for a part at a computed place",
         )
     return max(START + 1, min(END - 1, int(value)))
-
-
-def _gather_index(x: TracedArray, entry: Any, axis: int) -> TracedArray | None:
-    """What to gather along `axis`: an array, or an integer where the size is not known."""
-    if isinstance(entry, slice):
-        return None
-    if is_int(entry):
-        dynamic = x.type.shape[axis] is None
-        return x.tracer.constant(np.array(entry, I64)) if dynamic else None
-    return index_array(x, entry, axis)
 
 
 def index_array(x: TracedArray, indices: Any, axis: int) -> TracedArray:
@@ -156,26 +170,23 @@ def index_array(x: TracedArray, indices: Any, axis: int) -> TracedArray:
     return x.tracer.constant(values.astype(I64))
 
 
-def _reshape(x: TracedArray, out: TracedArray, entries: Sequence[Any]) -> TracedArray:
+def _reshape(out: TracedArray, entries: Sequence[Any]) -> TracedArray:
     """Drop the dimensions of integers and insert those of None."""
     shape: list[int] = []
-    source = axis = 0
+    axis = 0
     for entry in entries:
         if entry is None:
             shape.append(1)
             continue
-        fixed = is_int(entry)
-        taken = 1 if not _is_array(entry) else _rank(entry)
-        if not fixed:
+        taken = _rank(entry) if _is_array(entry) else 1
+        if not is_int(entry):
             shape.extend(copied(a) for a in range(axis, axis + taken))
-        if not (fixed and x.type.shape[source] is None):
-            axis += taken
-        source += 1
+        axis += taken
     if shape == [copied(a) for a in range(out.type.rank)]:
         return out
     sizes = [out.type.shape[-2 - e] if e < 0 else e for e in shape]
     known = tuple(e if s is None else s for e, s in zip(shape, sizes, strict=True))
-    return x.tracer.reshape(out, shape=known)
+    return out.tracer.reshape(out, shape=known)
 
 
 def _rank(index: Any) -> int:

@@ -10,7 +10,7 @@ from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.dims import Dim
-from pyc_mlir.frontends.indexing import getitem, index_array, is_int
+from pyc_mlir.frontends.indexing import gather, getitem, index_array, is_int
 from pyc_mlir.frontends.numpy_protocol import implements, numpy_type, result_dtype
 from pyc_mlir.frontends.source import untraceable, user_point
 from pyc_mlir.frontends.traced_array import TracedArray
@@ -259,7 +259,7 @@ def _take(
     b = first_traced([x, indices])
     x = x if isinstance(x, TracedArray) else b.constant(np.asarray(x))
     x, axis = (reshape(x, -1), 0) if axis is None else (x, normalize_axis(axis, x.ndim))
-    return b.gather(x, index_array(x, indices, axis), axis=axis)
+    return gather(x, index_array(x, indices, axis), axis)
 
 
 @implements(np.pad)

@@ -57,10 +57,14 @@ def _mean(
     return a.tracer.reduce_mean(lifted, axes=axes_of(a, axis), keepdims=bool(keepdims))
 
 
-def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
-    axes = axes_of(x, axis)
+def _require_elements(x: TracedArray, axes: Sequence[int]) -> None:
     if any(x.type.shape[i] == 0 for i in axes):
         raise bad(f"expected at least one element to reduce, got {x!r}")
+
+
+def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
+    axes = axes_of(x, axis)
+    _require_elements(x, axes)
     if x.dtype == BOOL:
         return _logical(x, op, axes, keepdims)
     return getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims))
@@ -106,6 +110,7 @@ def _count_nonzero(a: TracedArray, axis: Axes = None, *, keepdims: bool = False)
 
 @implements(np.argmax)
 def _argmax(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
+    _require_elements(a, axes_of(a, axis))
     if a.dtype == BOOL:
         a = a.tracer.cast(a, dtype=_I8)
     if axis is None:

@@ -90,21 +90,29 @@ def _positive(b: Tracer, x: TracedArray) -> TracedArray:
     return x
 
 
+def _require_integers(x: TracedArray, what: str) -> None:
+    """Refuse floats: a rounded quotient may cross an integer (1.0 // 0.1 is 9, not 10)."""
+    if is_float(x.dtype):
+        raise untraceable(
+            f"{what} of floats is not exact when computed from the rounded quotient",
+            "write `np.floor(x / y)` and `x - np.floor(x / y) * y` if rounding at the edges does "
+            "not matter",
+        )
+
+
 @handles(np.floor_divide)
 def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """Integers: the truncated quotient, less one where a remainder has the other sign."""
+    """The truncated quotient, less one where a remainder has the other sign."""
+    _require_integers(x, "`//` (np.floor_divide)")
     quotient = b.div(x, y)
-    if is_float(x.dtype):
-        return b.floor(quotient)
     remainder = b.sub(x, b.mul(quotient, y))
     return b.sub(quotient, b.cast(_off_by_one(b, remainder, y), dtype=x.dtype))
 
 
 @handles(np.remainder)
 def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """With the sign of the divisor; integers: x % 0 = 0 as in numpy."""
-    if is_float(x.dtype):
-        return b.sub(x, b.mul(b.floor(b.div(x, y)), y))
+    """With the sign of the divisor; x % 0 = 0 as in numpy."""
+    _require_integers(x, "`%` (np.remainder)")
     remainder = b.sub(x, b.mul(b.div(x, y), y))
     moved = b.select(_off_by_one(b, remainder, y), b.add(remainder, y), remainder)
     zero = b.scalar(0, x)
@@ -121,14 +129,14 @@ def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> Trac
 
 @handles(np.divmod)
 def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
+    _require_integers(x, "np.divmod")
     return _floor_divide(b, x, y), _remainder(b, x, y)
 
 
 @handles(np.fmod)
 def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """With the sign of the dividend."""
-    if is_float(x.dtype):
-        return b.sub(x, b.mul(_trunc(b, b.div(x, y)), y))
+    _require_integers(x, "np.fmod")
     zero = b.scalar(0, x)
     remainder = b.sub(x, b.mul(b.div(x, y), y))
     return b.select(b.compare(y, zero, predicate="eq"), zero, remainder)
@@ -255,7 +263,17 @@ def _tan(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.hypot)
 def _hypot(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    return b.sqrt(b.add(b.mul(x, x), b.mul(y, y)))
+    """m * sqrt(1 + (n/m)^2) with m the greater and n the lesser magnitude: no square overflows.
+
+    inf where either operand is, whatever the other one.
+    """
+    x, y = b.abs(x), b.abs(y)
+    most, least = b.maximum(x, y), b.minimum(x, y)
+    zero, one, infinity = (b.scalar(v, x) for v in (0, 1, np.inf))
+    ratio = b.div(least, b.select(b.compare(most, zero, predicate="eq"), one, most))
+    length = b.mul(most, b.sqrt(b.add(one, b.mul(ratio, ratio))))
+    infinite = b.or_(*(b.compare(v, infinity, predicate="eq") for v in (x, y)))
+    return b.select(infinite, infinity, length)
 
 
 @handles(np.fmax)

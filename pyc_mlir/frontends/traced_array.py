@@ -59,7 +59,7 @@ def _no_value(what: str, remedy: str) -> Callable[..., NoReturn]:
 class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     """A value of the program that is being recorded, with numpy's interface."""
 
-    __slots__ = ("literal", "storage", "tracer", "type", "value", "witness")
+    __slots__ = ("literal", "sliced", "storage", "tracer", "type", "value", "witness")
 
     def __init__(
         self, tracer: "Tracer", value: ir.Value, type_: TensorType, witness: tuple[int, ...]
@@ -71,6 +71,8 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         self.storage = Storage()
         # The value of a rank-0 constant, for handlers that treat x ** 2 apart.
         self.literal: Any = None
+        # What this is a slice of, with a slice for each dimension, for gathers from it.
+        self.sliced: tuple[TracedArray, tuple[slice, ...]] | None = None
 
     def view_of(self, base: "TracedArray") -> "TracedArray":
         """This array, declared to share memory with `base` as numpy has it."""

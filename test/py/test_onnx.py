@@ -55,7 +55,6 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
     (D, "Div", [i64(4, 5), nonzero(4, 5)], [], {}),
     (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {}),
     (D, "Mod", [i64(4, 5), nonzero(4, 5)], [], {"fmod": 1}),
-    (D, "Mod", [f32(4, 5), f32(4, 5)], [], {"fmod": 1}),
     (D, "Pow", [np.abs(f32(3, 4)), f32(4)], [], {}),
     (D, "Pow", [f32(3, 4)], [np.int64(3)], {}),
     (D, "Pow", [i64(3, 4)], [np.int64(5)], {}),

@@ -281,6 +281,13 @@ def test_unsupported_forms(op: str, constants: list, attributes: dict, expected:
     assert expected in str(error)
 
 
+@pytest.mark.parametrize("fmod", [0, 1])
+def test_mod_of_floats_is_refused(fmod: int) -> None:
+    error = refused(node_model("Mod", [f32(3), f32(3)], [], {"fmod": fmod}))
+    assert error.code is ReasonCode.UNSUPPORTED_DTYPE
+    assert "element type f32: expected integers" in str(error)
+
+
 def test_shapes_that_depend_on_data() -> None:
     proto = node_model("Reshape", [f32(2, 3), np.array([3, 2])], [], {})
     assert "computed when the model runs" in str(refused(proto))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import pytest
 
+import pyc_mlir
 from pyc_mlir import nn
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
@@ -67,7 +68,7 @@ CASES = [
     # operators and promotion
     (lambda x, y: (x + y, x - y, x * y, x / y, -x, +x, abs(x)), F, G),
     (lambda x, y: (x + y, x - y, x * y, x / y, x // y, x % y, -x, abs(x)), INT, J),
-    (lambda x, y: (x // y, x % y, *divmod(x, y), np.fmod(x, y)), F, POSITIVE),
+    (lambda x: (x // 4, x % 4, *divmod(x, -3), np.fmod(x, 4)), INT),
     (lambda x, y: (x // 3, x % -3, 7 // y, np.fmod(x, 4)), INT, J),
     (lambda x, y: (x < y, x <= y, x > y, x >= y, x == y, x != y), INT, J),
     (lambda x, y: (x & y, x | y, x ^ y, ~x), INT, J),
@@ -141,6 +142,9 @@ CASES = [
     (lambda x: (x[1:], x[:-1], x[::2], x[:, ::-1], x[..., 1:3], x[::-1, 2:0:-1], x[5:]), T),
     (lambda x: (x[None], x[:, None, 1], x[None, ..., None], x[0, None, 1:]), T),
     (lambda x: (x[:, [0, 2]], x[..., [3, -1, 0]], x[1, [0, 1]], x[[[0, 1], [1, 0]]]), T),
+    (lambda x: (x[:, [0, 2], 1], x[:, :, :1][:, [0, 2]], x[::2, [[0, 2]], 1:], x[1:, [0, 2]]), T),
+    (lambda x: (x[1:][[0]], x[:, 1:][:, [0, -1], None], np.take(x[..., :1], [1, 0], 1)), T),
+    (lambda x, i: (x[1:, i, 2], x[:, :, 1:3][:, i], x[0, i]), T, np.array([2, 0, -1])),
     (lambda x: (x[[True, False, True]], x[np.array([2, 1], np.uint8)]), F),
     (lambda x: [row * 2 for row in x], F),
     # products
@@ -174,6 +178,7 @@ DYNAMIC = [
     (lambda x: (np.zeros_like(x), np.full_like(x, 3, shape=(x.shape[0], 2)), np.tril(x)), F),
     (lambda x, y: (np.broadcast_to(x[0], y.shape), np.broadcast_to(x, x.shape)), F, G),
     (lambda x, y: (np.concatenate([x, y]), np.stack([x, y], 1), np.expand_dims(x, 1)), F, G),
+    (lambda x: (x[-1, None], x[-2, ..., 0], x[1, [0, 2]], x[:, [0, 2], 1], x[0, 1, 2]), T),
     (lambda x: (x.T, x[:, None], x.ravel(), x.var(0), x.std(), np.pad(x, 1), x[:, [0, 1]]), F),
     (lambda x: (np.repeat(x, 2, axis=0), np.tile(x, (2, 1)), x.any(), x.argmax(0), x.argmin()), F),
     (lambda x: (np.einsum("bij,bkj->bik", x, x), np.einsum("bij->bj", x)), T),
@@ -379,6 +384,10 @@ def while_loop(x):
         (lambda x: np.array([x, x]), "np.stack"),
         (lambda x: WEIGHTS[x], "nn.take"),
         (lambda x: np.fft.fft(x), "np.fft.fft cannot be traced"),
+        (lambda x: x // 2, "np.floor(x / y)"),
+        (lambda x: 7 % x, "np.floor(x / y)"),
+        (lambda x: divmod(x, x), "np.divmod"),
+        (lambda x: np.fmod(x, 2), "np.fmod"),
         (lambda x: np.sort(x), "np.sort cannot be traced"),
         (lambda x: x.sort(), ".sort"),
         (lambda x: np.arctan2(x, x), "np.arctan2 cannot be traced"),
@@ -426,6 +435,8 @@ def test_arrays_do_not_leave_their_trace():
         (ReasonCode.BAD_ARGUMENT, lambda x: x[0, 0, 0], ["f32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x: x[[9]], ["f32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x: x[:0].max(), ["f32"]),
+        (ReasonCode.BAD_ARGUMENT, lambda x: x[:0].argmax(0), ["f32"]),
+        (ReasonCode.BAD_ARGUMENT, lambda x: np.argmin(x[:, :0]), ["i32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x: np.split(x, 2), ["f32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x: "text", ["f32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x, y: x, ["f32"]),
@@ -460,3 +471,30 @@ def test_specs_are_values():
 def test_python_round_is_numpys():
     (out,) = interpret(trace(lambda x: round(x), F), [F])
     np.testing.assert_array_equal(out, np.round(F))
+
+
+@pytest.mark.parametrize("index", [3, 7, -4])
+@pytest.mark.parametrize("rest", [(), (0,), (slice(None), None)], ids=["x[i]", "x[i, 0]", "None"])
+def test_an_index_out_of_a_dynamic_dimension_is_an_error_when_the_program_runs(index, rest):
+    program = pyc_mlir.compile(lambda x: x[index, *rest] + 1, [TensorSpec("f32", "n", 4)])
+    with pytest.raises(PycError) as caught:
+        program(F)
+    assert caught.value.code is ReasonCode.DIMENSION_MISMATCH
+    longer = array("f32", 9, 4)
+    np.testing.assert_array_equal(program(longer), longer[index, *rest] + 1)
+
+
+def test_a_gather_comes_before_the_slice_that_it_is_from():
+    module = trace(lambda x: x[:, :, :1][:, [0, 2]], T)
+    assert [op.operation.name for op in _ops(module)][1:3] == ["pyc.gather", "pyc.slice"]
+    program = pyc_mlir.compile(lambda x: (x[:, [0, 2], 1], x[:, :, :1][:, [0, 2]]), [T])
+    for got, want in zip(program(T), (T[:, [0, 2], 1], T[:, :, :1][:, [0, 2]]), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_hypot_neither_overflows_nor_loses_infinity():
+    x = np.array([3e30, 3e-30, 0, -np.inf, np.nan, 1, -0.0], np.float32)
+    y = np.array([4e30, -4e-30, 0, 2, np.inf, np.nan, 5], np.float32)
+    (out,) = interpret(trace(np.hypot, x, y), [x, y])
+    np.testing.assert_allclose(out, np.hypot(x, y), rtol=1e-6)
+    np.testing.assert_allclose(pyc_mlir.compile(np.hypot, [x, y])(x, y), out, rtol=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.types import DTYPES, is_float, is_integer
+from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
 from pyc_mlir.frontends.onnx_ops.node import Node, node, pyc_dtype, unsupported
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
@@ -198,9 +198,12 @@ def _power_of_integers(n: Node) -> Any:
 
 @node("Mod")
 def modulo(n: Node) -> Any:
-    """Remainder: of the divisor's sign (fmod=0, integers), or of the dividend's (fmod=1)."""
-    if is_float(n.type(0).dtype):
-        return _float_remainder(n)
+    """Remainder of integers: of the divisor's sign (fmod=0), or of the dividend's (fmod=1)."""
+    dtype = n.type(0).dtype
+    if is_float(dtype):
+        # A rounded quotient may cross an integer, and then the remainder is off by a divisor.
+        why = f"element type {dtype_name(dtype)}: expected integers"
+        raise unsupported(why, ReasonCode.UNSUPPORTED_DTYPE)
     b, lhs, rhs = n.b, n.x(0), n.x(1)
     rest = b.sub(lhs, b.mul(b.div(lhs, rhs), rhs))
     if n.attr("fmod", 0):
@@ -209,21 +212,6 @@ def modulo(n: Node) -> Any:
     signs = [b.compare(v, zero, predicate="lt") for v in (rest, rhs)]
     wrong = b.and_(b.compare(rest, zero, predicate="ne"), b.compare(*signs, predicate="ne"))
     return b.select(wrong, b.add(rest, rhs), rest)
-
-
-def _float_remainder(n: Node) -> Any:
-    """x - trunc(x / y) * y in f64, which is exact for narrower types and moderate quotients."""
-    dtype, f64 = n.type(0).dtype, DTYPES["f64"]
-    if not n.attr("fmod", 0):
-        raise unsupported("fmod=0 with floats: expected fmod=1")
-    if dtype == f64:
-        raise unsupported("element type f64 with fmod=1", ReasonCode.UNSUPPORTED_DTYPE)
-    b = n.b
-    lhs, rhs = (b.cast(n.x(i), dtype=f64) for i in (0, 1))
-    quotient = b.div(lhs, rhs)
-    negative = b.compare(quotient, b.scalar(0, lhs), predicate="lt")
-    whole = b.select(negative, b.ceil(quotient), b.floor(quotient))
-    return b.cast(b.sub(lhs, b.mul(whole, rhs)), dtype=dtype)
 
 
 @node("Cast")
