@@ -206,7 +206,7 @@ def read_log(path: str | Path) -> list[Decision]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a decision log, got: {error}"
+            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}"
         ) from None
     decisions = []
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.

@@ -9,7 +9,6 @@ from typing import BinaryIO
 from pyc_mlir.artifact import Artifact, to_bytes
 from pyc_mlir.bench.table import quantity
 from pyc_mlir.compilation import finish, make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Lowered, Options, emit, lower
@@ -36,7 +35,7 @@ def run(flags: argparse.Namespace, policy: Policy, progress: Progress, stdin: Bi
         flags.target,
         read_contract(flags),
         policy,
-        None if flags.recipe is None else _read_recipe(flags.recipe),
+        None if flags.recipe is None else Recipe.load(flags.recipe),
         flags.Xiree,
         flags.dump_phases,
     )
@@ -53,15 +52,6 @@ def run(flags: argparse.Namespace, policy: Policy, progress: Progress, stdin: Bi
     if flags.log is not None:
         write_log(output.decisions, flags.log)
     return output
-
-
-def _read_recipe(path: str) -> Recipe:
-    try:
-        return Recipe.load(path)
-    except UnicodeDecodeError as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got {error}"
-        ) from None
 
 
 def _by_iree(
