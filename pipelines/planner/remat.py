@@ -288,7 +288,7 @@ def _gain(view: _View, way: _Again, budget: int) -> int:
     held = view.profile.before[end]
     for b in tasks[target].writes:
         group = model.touchers[model.of[b]]
-        if group[-1] >= end:
+        if group and group[-1] >= end:
             size = model.size[model.of[b]]
             change[max(i for i in group if i < end) + 1 - first :] -= size
             held -= size

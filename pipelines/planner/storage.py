@@ -1,9 +1,10 @@
 """How many bytes are live when? Buffers as storages, and the live bytes of an order of tasks.
 
 A tied update keeps its operand's storage, so buffers that are tied form one storage; it lives from
-the first task that touches it to the last one. One that a pinned buffer belongs to lies outside
-the arena and counts 0 bytes. A result may moreover take over the storage of an operand that dies
-at the very same task (`swaps`): the bytes of both are then counted once.
+the first task that touches it to the last one. Sizes count in whole multiples of the alignment (of
+the greatest divisor of all alignments), as the packer does; a storage that a pinned buffer belongs
+to lies outside the arena and counts 0 bytes. A result may moreover take over the storage of an
+operand that dies at the very same task (`swaps`): the bytes of both are then counted once.
 
 The live bytes between two tasks depend on the set of tasks that have run alone, not on their order:
 this is what the searches in schedule.py and window.py rest on.
@@ -12,6 +13,7 @@ this is what the searches in schedule.py and window.py rest on.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from pyc_mlir.pipelines.planner.problem import Problem
 
@@ -57,8 +59,9 @@ def storages(problem: Problem, reuse: bool = True) -> Storages:
     of = _tied_groups(problem)
     count = max(of, default=-1) + 1
     size, outside, stays = [0] * count, [False] * count, [False] * count
+    granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
     for b, buffer in enumerate(problem.buffers):
-        size[of[b]] = max(size[of[b]], buffer.size)
+        size[of[b]] = max(size[of[b]], -(-buffer.size // granule) * granule)
         outside[of[b]] |= buffer.pinned
         stays[of[b]] |= buffer.lives_to_end
     touches = [tuple(dict.fromkeys(of[b] for b in (*t.reads, *t.writes))) for t in problem.tasks]
