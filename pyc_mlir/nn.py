@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.builder import NumpyBuilder
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.dims import Dim
+from pyc_mlir.frontends.indexing import is_int
 from pyc_mlir.frontends.numpy_movement import as_shape
 from pyc_mlir.frontends.numpy_protocol import result_dtype
-from pyc_mlir.frontends.source import untraceable
+from pyc_mlir.frontends.source import untraceable, user_point
 from pyc_mlir.frontends.specs import supported_dtype
 from pyc_mlir.frontends.traced_array import TracedArray
 from pyc_mlir.frontends.tracer import Tracer, active
 
 Array = Any
 Pair = int | Sequence[int]
+Pads = Pair | Sequence[Sequence[int]]
 
 
 class _Eager(NumpyBuilder):
@@ -151,16 +154,21 @@ def conv2d(
     bias: Array | None = None,
     *,
     strides: Pair = 1,
-    pads: Pair = 0,
+    pads: Pads = 0,
     dilations: Pair = 1,
     groups: int = 1,
     layout: str = "NCHW",
 ) -> Array:
     """2-d convolution; NCHW: weight [f, c/groups, kh, kw], NHWC: weight [kh, kw, c/groups, f].
 
-    `pads` is a number, (vertical, horizontal) or (top, left, bottom, right); `bias` is [f].
+    `pads` is a number, (vertical, horizontal), ((top, bottom), (left, right)) or (top, left,
+    bottom, right); `bias` is [f]. Raises PycError (BAD_ARGUMENT) for a window of another form.
     """
-    window = {"strides": _pair(strides), "pads": _pads(pads), "dilations": _pair(dilations)}
+    window = {
+        "strides": _pair(strides, "strides"),
+        "pads": _pads(pads),
+        "dilations": _pair(dilations, "dilations"),
+    }
     out = _record("conv2d", x, weight, groups=groups, layout=layout, **window)
     if bias is None:
         return out
@@ -172,14 +180,15 @@ def max_pool2d(
     kernel: Pair,
     strides: Pair | None = None,
     *,
-    pads: Pair = 0,
+    pads: Pads = 0,
     dilations: Pair = 1,
     layout: str = "NCHW",
 ) -> Array:
     """The maximum of each window; `strides` is `kernel` by default, padding never wins."""
-    window = {"pads": _pads(pads), "dilations": _pair(dilations), "layout": layout}
-    steps = _pair(kernel if strides is None else strides)
-    return _record("max_pool2d", x, kernel=_pair(kernel), strides=steps, **window)
+    window = {"pads": _pads(pads), "dilations": _pair(dilations, "dilations"), "layout": layout}
+    size = _pair(kernel, "kernel")
+    steps = size if strides is None else _pair(strides, "strides")
+    return _record("max_pool2d", x, kernel=size, strides=steps, **window)
 
 
 def avg_pool2d(
@@ -187,14 +196,15 @@ def avg_pool2d(
     kernel: Pair,
     strides: Pair | None = None,
     *,
-    pads: Pair = 0,
+    pads: Pads = 0,
     count_include_pad: bool = False,
     layout: str = "NCHW",
 ) -> Array:
     """The mean of each window; `strides` is `kernel` by default."""
     window = {"pads": _pads(pads), "count_include_pad": count_include_pad, "layout": layout}
-    steps = _pair(kernel if strides is None else strides)
-    return _record("avg_pool2d", x, kernel=_pair(kernel), strides=steps, **window)
+    size = _pair(kernel, "kernel")
+    steps = size if strides is None else _pair(strides, "strides")
+    return _record("avg_pool2d", x, kernel=size, strides=steps, **window)
 
 
 def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:
@@ -232,10 +242,33 @@ def _starts(b: Tracer | _Eager, starts: Any) -> Array:
     return b.lift(starts, I64)
 
 
-def _pair(value: Pair) -> tuple[int, ...]:
-    return (value, value) if isinstance(value, int) else tuple(value)
+def _pair(value: Pair, name: str) -> tuple[int, ...]:
+    """(vertical, horizontal), from one number for both."""
+    pair = (value, value) if is_int(value) else value
+    if not (_is_sequence(pair, 2) and all(map(is_int, pair))):
+        raise _malformed(name, "a number or (vertical, horizontal)", value)
+    return tuple(map(int, pair))
 
 
-def _pads(value: Pair) -> tuple[int, ...]:
-    pads = _pair(value)
-    return (*pads, *pads) if len(pads) == 2 else pads
+def _pads(value: Pads) -> tuple[int, ...]:
+    """(top, left, bottom, right)."""
+    if _is_sequence(value, 2) and all(_is_sequence(side, 2) for side in value):
+        (top, bottom), (left, right) = value
+        value = (top, left, bottom, right)
+    if is_int(value) or _is_sequence(value, 2):
+        value = _pair(value, "pads") * 2
+    if not (_is_sequence(value, 4) and all(map(is_int, value))):
+        forms = "(vertical, horizontal), ((top, bottom), (left, right))"
+        raise _malformed("pads", f"a number, {forms} or (top, left, bottom, right)", value)
+    return tuple(map(int, value))
+
+
+def _is_sequence(value: Any, length: int) -> bool:
+    return isinstance(value, (Sequence, np.ndarray)) and len(value) == length
+
+
+def _malformed(name: str, expected: str, value: Any) -> PycError:
+    where = user_point()
+    return PycError(
+        ReasonCode.BAD_ARGUMENT, f"{where}: `{name}`: expected {expected}, got {value!r}"
+    )

@@ -6,6 +6,7 @@ accepts (linalg, StableHLO, ...) enters at IREE as it is.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 
 _PYC = b"pyc."
+_BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         return source
     if isinstance(source, ir.Module):
         return Source(_copied(source))
-    if isinstance(source, str) and "\n" in source:
+    if isinstance(source, str) and _is_text(source):
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
         return _from_file(Path(source), context)
@@ -50,6 +52,12 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         "source: expected a Python function, an .onnx or .mlir file, an ONNX model, MLIR text or "
         f"a module, got {type(source).__name__}",
     )
+
+
+def _is_text(source: str) -> bool:
+    """True for MLIR, of one line too; paths have no braces and begin with no op."""
+    begins = _BEGINNING.match(source) is not None
+    return "\n" in source or ((begins or "{" in source) and not os.path.exists(source))
 
 
 def _copied(module: ir.Module) -> ir.Module:

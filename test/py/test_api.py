@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir import Tensor, TensorSpec, nn
+from pyc_mlir import PycError, Tensor, TensorSpec, nn
 from pyc_mlir.iree.device import Device
 
 HEAVY = ("torch_mlir", "iree", "onnx", "torch", "numpy")
@@ -91,3 +91,18 @@ def test_compiling_a_module_leaves_it_as_it_was():
     program = pyc_mlir.compile(module, device=Device("local-sync"))
     assert str(module) == before
     np.testing.assert_allclose(program(X[0]), pyc_mlir.interpret(module, [X[0]])[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("start", ["module {", "  module @m {", "func.func @main"])
+def test_mlir_text_may_be_one_line(start):
+    add = '(%a: tensor<2xf32>) -> tensor<2xf32> { %0 = "pyc.add"(%a, %a) : '
+    add += "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32> return %0 : tensor<2xf32> }"
+    text = start + add if start.startswith("func") else start + " func.func @main" + add + "}"
+    program = pyc_mlir.compile(text, device=Device("local-sync"))
+    np.testing.assert_array_equal(program(X[0]), X[0] * 2)
+
+
+@pytest.mark.parametrize("path", ["module.mlir", "module/none.onnx", "none.mlir"])
+def test_a_path_is_not_taken_for_text(path):
+    with pytest.raises(PycError, match="expected a file"):
+        pyc_mlir.compile(path)

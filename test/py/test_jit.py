@@ -93,3 +93,48 @@ def test_threads_share_one_compile():
         results = list(pool.map(function, [X] * 8))
     assert function.cache_info() == CacheInfo(hits=7, misses=1, size=1)
     np.testing.assert_array_equal(results[7], X * 2)
+
+
+def test_floats_are_told_apart_by_their_bits():
+    scaled = jit(lambda x, k: x * 0 + 1 / np.copysign(np.float32(1), np.float32(k)), compile=oracle)
+    assert scaled(X, 0.0)[0, 0] == 1 and scaled(X, -0.0)[0, 0] == -1
+    for _ in range(2):
+        scaled(X, float("nan"))
+    assert scaled.cache_info() == CacheInfo(hits=1, misses=3, size=3)
+
+
+def test_a_default_given_or_left_out_is_one_program():
+    power = jit(lambda x, k=2, w=X: x**k + w, compile=oracle)
+    for out in (power(X), power(X, 2), power(X, k=2)):
+        np.testing.assert_array_equal(out, X**2 + X)
+    assert power.cache_info() == CacheInfo(hits=2, misses=1, size=1)
+    np.testing.assert_array_equal(power(X, w=X + 1), X**2 + X + 1)
+    assert power.cache_info().size == 2
+
+
+class Layer:
+    """Adds its bias."""
+
+    __slots__ = ("bias",)
+
+    def __init__(self, bias):
+        self.bias = bias
+
+    @jit(compile=oracle)
+    def forward(self, x, scale=1):
+        """Scale and add."""
+        return x * scale + self.bias
+
+
+def test_a_method_has_programs_for_each_instance():
+    Layer.forward.cache_clear()
+    one, two = Layer(1), Layer(2)
+    np.testing.assert_array_equal(one.forward(X), X + 1)
+    np.testing.assert_array_equal(two.forward(X, scale=3), X * 3 + 2)
+    np.testing.assert_array_equal(one.forward(X, 1), X + 1)
+    np.testing.assert_array_equal(Layer(5).forward(X), X + 5)
+    assert one.forward.cache_info() == CacheInfo(hits=1, misses=3, size=3)
+    assert (one.forward.__doc__, Layer.forward.__name__) == ("Scale and add.", "forward")
+    assert "pyc.add" in str(one.forward.trace(X))
+    outer = jit(lambda x: one.forward(x) * 2, compile=oracle)
+    np.testing.assert_array_equal(outer(X), (X + 1) * 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir import nn
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.interpreter import interpret
 from pyc_mlir.frontends.specs import TensorSpec, spec
 from pyc_mlir.frontends.trace import trace
@@ -35,6 +35,10 @@ CASES = [
         IMAGE,
     ),
     (lambda x: (nn.max_pool2d(x, 2), nn.max_pool2d(x, (3, 2), 1, pads=1)), IMAGE),
+    (
+        lambda x: nn.conv2d(x, KERNEL, pads=((1, 2), (0, 1)), groups=2, strides=np.array([1, 2])),
+        IMAGE,
+    ),
     (lambda x: nn.avg_pool2d(x, 2, pads=1, count_include_pad=True), IMAGE),
     (lambda x: (nn.update_slice(x, np.zeros((1, 2, 3)), (1, 0, 5)), nn.take(x, [0, 1], 1)), X),
     (lambda x: (x + nn.iota((3, 8), axis=1, dtype="f32"), nn.iota((2,)) * 2), X),
@@ -83,3 +87,27 @@ def test_a_dynamic_depth_needs_a_scale():
     dynamic = TensorSpec("f32", 2, 3, "d")
     with pytest.raises(PycError, match="give `scale`"):
         trace(nn.attention, dynamic, dynamic, dynamic)
+
+
+def test_pairs_of_pads_are_vertical_then_horizontal():
+    out = nn.conv2d(IMAGE, KERNEL, pads=((1, 2), (0, 1)), groups=2)
+    np.testing.assert_array_equal(out, nn.conv2d(IMAGE, KERNEL, pads=(1, 0, 2, 1), groups=2))
+    assert out.shape == (2, 6, 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        ({"pads": ((1, 2), 0)}, "`pads`: expected a number"),
+        ({"pads": "same"}, "`pads`: expected a number"),
+        ({"pads": (1, 2, 3)}, "`pads`: expected a number"),
+        ({"strides": (1, 2, 3)}, "`strides`: expected a number"),
+        ({"dilations": 1.5}, "`dilations`: expected a number"),
+    ],
+)
+def test_windows_of_another_form_are_refused(window, expected):
+    with pytest.raises(PycError, match=expected) as caught:
+        nn.conv2d(IMAGE, KERNEL, groups=2, **window)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    with pytest.raises(PycError, match="`kernel`: expected a number"):
+        nn.max_pool2d(IMAGE, (2, None))
