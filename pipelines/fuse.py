@@ -1,8 +1,8 @@
 """Group ops that should become one kernel: `pyc.group` regions with one result.
 
-Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow them as
-an epilogue: bias, activation, residual add. The elementwise ops that remain form clusters. A group
-is a proposal: whoever lowers it may take it whole or dissolve it.
+Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow
+them as an epilogue: bias, activation, residual add. The elementwise ops that remain form clusters.
+A group is a proposal: whoever lowers it may take it whole or dissolve it.
 
 Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
 an alternative), and only `_apply` touches the program.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
@@ -53,6 +54,14 @@ class Fuse:
 
     name: ClassVar[str] = "pyc-fuse"
     max_ops: int = option(32, "ops in a group at most")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for a limit below 1."""
+        if self.max_ops < 1:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`max-ops`: expected 1 or more, got {self.max_ops}",
+            )
 
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Fuse in every function."""

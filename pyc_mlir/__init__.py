@@ -71,7 +71,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a public name stands for, once."""
+    """Import what a public name stands for, once.
+
+    Raises PycError (MISSING_DEPENDENCY) for a name that needs a compiler where none is installed.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: Any
@@ -79,12 +82,21 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value = version("pyc-mlir")
-    elif name == "nn":
-        value = import_module("pyc_mlir.nn")
     else:
-        value = getattr(import_module(_HOMES[name]), name)
+        value = _imported(name)
     globals()[name] = value
     return value
+
+
+def _imported(name: str) -> Any:
+    try:
+        if name == "nn":
+            return import_module("pyc_mlir.nn")
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from pyc_mlir.dialects.errors import missing_compiler
+
+        raise missing_compiler(error) or error from None
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NoReturn, TextIO
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
 
@@ -54,10 +54,25 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
     except (PycError, OSError) as error:
         print(explain(tool, error), file=sys.stderr)
         return REFUSED
+    except ModuleNotFoundError as error:
+        return _missing(tool, error)
     except Exception:  # noqa: BLE001  (the process boundary: told in full)
-        traceback.print_exc()
-        print(bug_note(tool), file=sys.stderr)
-        return BROKEN
+        return _broken(tool)
+
+
+def _missing(tool: str, error: ModuleNotFoundError) -> int:
+    """A compiler that is not installed is told in one message; other modules are our fault."""
+    known = missing_compiler(error)
+    if known is None:
+        return _broken(tool)
+    print(explain(tool, known), file=sys.stderr)
+    return REFUSED
+
+
+def _broken(tool: str) -> int:
+    traceback.print_exc()
+    print(bug_note(tool), file=sys.stderr)
+    return BROKEN
 
 
 def explain(tool: str, error: PycError | OSError) -> str:

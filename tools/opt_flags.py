@@ -73,6 +73,9 @@ class OptFlags:
     mlir_print_ir_module_scope: bool = _flag(False, "always print the whole module")
     mlir_print_ir_tree_dir: str | None = _flag(None, "print to files under DIR", "DIR")
 
+    mlir_disable_threading: bool = _flag(
+        False, "for mlir-opt's command lines: passes run in one thread here in any case"
+    )
     mlir_timing: bool = _flag(False, "report wall time per pass")
     mlir_pass_statistics: bool = _flag(False, "report what each PyC pass counted")
     mlir_pass_pipeline_crash_reproducer: str | None = _flag(

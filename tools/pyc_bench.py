@@ -13,7 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, missing_compiler
 
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.bench.commands:show_environment",
@@ -22,23 +22,37 @@ SUITES: dict[str, str] = {
     "compile": "pyc_mlir.bench.compile_time:run",
     "demo-latency": "pyc_mlir.bench.latency:run",
     "overhead": "pyc_mlir.bench.overhead:run",
+    "pack": "pyc_mlir.bench.pack:run",
     "gpu": "pyc_mlir.bench.gpu:run",
 }
 
 
 def load(entry: str) -> Callable[[Sequence[str]], int]:
-    """Import the function that a row of `SUITES` names."""
+    """Import the function that a row of `SUITES` names.
+
+    Raises PycError (MISSING_DEPENDENCY) where that needs a compiler and none is installed.
+    """
     module, _, function = entry.partition(":")
-    return getattr(importlib.import_module(module), function)
+    try:
+        return getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise missing_compiler(error) or error from None
 
 
 def help_text() -> str:
     """One line per suite, from the functions' docstrings."""
     lines = []
     for name, entry in SUITES.items():
-        first_line = (load(entry).__doc__ or "").strip().splitlines()[:1]
-        lines.append(f"  {name:13} {''.join(first_line)}")
+        lines.append(f"  {name:13} {_first_line(entry)}")
     return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
+
+
+def _first_line(entry: str) -> str:
+    """What a suite measures, or why it cannot be imported."""
+    try:
+        return "".join((load(entry).__doc__ or "").strip().splitlines()[:1])
+    except PycError as error:
+        return f"({error})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
 from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.pipelines.pipeline_text import parse_flags as parse_pass_flags
 from pyc_mlir.pipelines.pipeline_text import parse_pipeline
@@ -54,7 +54,14 @@ def _read(path: str) -> bytes:
 
 def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
     """The child's part. MLIR is imported here: the parent must stay free of threads."""
-    from pyc_mlir.tools import opt_driver
+    try:
+        from pyc_mlir.tools import opt_driver
+    except ModuleNotFoundError as error:
+        known = missing_compiler(error)
+        if known is None:
+            raise
+        print(f"pyc-opt: error: {known}", file=sys.stderr)
+        return 1
 
     if flags.list_passes or flags.show_dialects:
         return _write(flags, Outcome(0, opt_driver.listing(flags).encode()))

@@ -106,3 +106,40 @@ def test_mlir_text_may_be_one_line(start):
 def test_a_path_is_not_taken_for_text(path):
     with pytest.raises(PycError, match="expected a file"):
         pyc_mlir.compile(path)
+
+
+WITHOUT = """
+import sys
+for name in ("torch_mlir", "iree.compiler"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.mark.parametrize("name", ["compile", "jit", "trace", "nn"])
+def test_names_that_need_a_missing_compiler_say_what_to_install(name):
+    code = f"""{WITHOUT}
+import pyc_mlir
+try:
+    pyc_mlir.{name}
+except pyc_mlir.PycError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "`pip install pyc-mlir` [MISSING_DEPENDENCY]" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tool", "argv"),
+    [
+        ("pyc_compile", "x.mlir -o x.vmfb"),
+        ("pyc_opt", "--cse"),
+        ("pyc_bench", "compile --quick"),
+    ],
+)
+def test_tools_that_need_a_missing_compiler_say_what_to_install(tool, argv):
+    code = f"{WITHOUT}\nfrom pyc_mlir.tools.{tool} import main\nsys.exit(main({argv.split()!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1, done.stderr
+    assert "[MISSING_DEPENDENCY]" in done.stderr and "`pip install pyc-mlir`" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -105,6 +105,8 @@ REFUSED = [
     (("--input", "add.vmfb", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "add.vmfb"),
     (("--input", "3xf32=1 2", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "1 or 3 values"),
     (("--input", "3xf32=one", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "one"),
+    (("--input", "a=3xf32", "--input", "y=2x64xf32"), ReasonCode.BAD_ARGUMENT, "no input `y`"),
+    (("--input", "y=y.npy", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "input (`a`, `b`)"),
     (("--input", "a=3xf32", "--input", "a=3xf32"), ReasonCode.BAD_ARGUMENT, "second"),
     (("--device", "abacus"), ReasonCode.BAD_ARGUMENT, "local-sync"),
     (("--device", "local-sync", "--threads", "2"), ReasonCode.BAD_ARGUMENT, "threads"),

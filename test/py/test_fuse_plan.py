@@ -1,9 +1,11 @@
 """Fusion's analysis without MLIR: which groups have but one result?"""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.pipelines.fuse import Graph
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.fuse import Fuse, Graph
 
 
 @st.composite
@@ -26,3 +28,11 @@ def test_closed_prefixes_are_those_with_one_result(chain):
         n for n in range(len(members), 1, -1) if graph.escapes(members[:n]) == [members[n - 1]]
     ]
     assert graph.closed_prefixes(members) == wanted
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_below_one_is_refused(limit):
+    with pytest.raises(PycError, match=f"`max-ops`: expected 1 or more, got {limit}") as caught:
+        Fuse(max_ops=limit)
+    assert caught.value.code is ReasonCode.INVALID_PIPELINE
+    assert Fuse(max_ops=1).max_ops == 1

@@ -455,3 +455,7 @@ def test_reproducers_round_trip(pipeline: str, verify_each: bool) -> None:
 
 def test_no_reproducer() -> None:
     assert read_reproducer(RETURNS) is None
+
+
+def test_mlir_opts_threading_flag_is_accepted():
+    assert parse_command_line(["--mlir-disable-threading", "--cse"]).mlir_disable_threading
