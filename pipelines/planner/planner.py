@@ -22,12 +22,15 @@ from pyc_mlir.pipelines.planner.storage import profile, storages
 from pyc_mlir.pipelines.planner.validate import validate
 from pyc_mlir.pipelines.planner.waves import group, wave_profile
 
+# Work by default: this, and more for more than 500 tasks.
 DEFAULT_WORK = 160_000
+WORK_PER_TASK = DEFAULT_WORK // 500
 # Work of the order searches: those up to the limit run, so more work keeps every candidate.
 RUNGS = (1, 10_000, 40_000, 160_000, 640_000, 2_560_000)
-# The rungs whose orders recomputation starts from, and the work of ordering its steps again.
+# The rungs whose orders recomputation starts from, how many expansions each sweep may evaluate,
+# and the work of ordering the steps again.
 RECOMPUTE_RUNGS = (1, 40_000, 640_000)
-RECOMPUTE_WORK = 40_000
+EVALUATIONS = 80
 REORDER_WORK = 40_000
 ROUNDS = 3
 # Packing every candidate, and those that may still become the best.
@@ -91,14 +94,15 @@ def plan(
     mode: str | PlannerMode = "balanced",
     budget: int | None = None,
     slowdown: float | None = None,
-    work_limit: int = DEFAULT_WORK,
+    work_limit: int | None = None,
     seed: int = 0,
 ) -> Plan:
     """Plan `problem` as `mode` prefers, with an arena of at most `budget` bytes if one is given.
 
     A budget is kept at the fewest added seconds found: first without recomputation, then with it,
     whatever the mode. `slowdown` bounds the added seconds as a share (0.1: at most 10% more than
-    every task once); without it a mode's own bound holds, and a budget knows none.
+    every task once); without it a mode's own bound holds, and a budget knows none. A unit of work
+    is one task looked at, about two microseconds.
     Raises BudgetRefused, or PycError (BAD_ARGUMENT) for a malformed problem or argument.
     """
     found = _Planner(problem, _mode(mode), slowdown, work_limit, seed)
@@ -112,7 +116,7 @@ def frontier(
     *,
     mode: str | PlannerMode = "balanced",
     slowdown: float | None = None,
-    work_limit: int = DEFAULT_WORK,
+    work_limit: int | None = None,
     seed: int = 0,
 ) -> list[tuple[int, float]]:
     """(arena bytes, predicted seconds) of the plans that no other one beats, fewest bytes first."""
@@ -135,7 +139,7 @@ class _Planner:
         problem: Problem,
         mode: PlannerMode,
         slowdown: float | None,
-        work_limit: int,
+        work_limit: int | None,
         seed: int,
     ) -> None:
         problem.check()
@@ -144,7 +148,8 @@ class _Planner:
                 ReasonCode.BAD_ARGUMENT, f"slowdown: expected a share of 0 or more, got {slowdown}"
             )
         self.problem, self.mode, self.slowdown = problem, mode, slowdown
-        self.work_limit, self.seed = work_limit, seed
+        scaled = max(DEFAULT_WORK, WORK_PER_TASK * len(problem.tasks))
+        self.work_limit, self.seed = scaled if work_limit is None else work_limit, seed
         self.start = Expansion.of(problem)
         self.bound = storages(problem).lower_bound
         self.plans: list[Plan] = []
@@ -282,11 +287,10 @@ class _Planner:
     def _sweep(self, expansion: Expansion, slowdown: float) -> Iterator[Recomputed]:
         """Recompute until nothing helps, order the steps again, and go on."""
         limit = self.start.seconds * (1 + slowdown) if slowdown < float("inf") else slowdown
+        work = EVALUATIONS * max(500, len(self.problem.tasks))
         for _ in range(ROUNDS):
             last = None
-            for last in sweep(
-                expansion, max_seconds=limit, floor=self.bound, work_limit=RECOMPUTE_WORK
-            ):
+            for last in sweep(expansion, max_seconds=limit, floor=self.bound, work_limit=work):
                 yield last
             if last is None:
                 return
