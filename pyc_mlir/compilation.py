@@ -14,6 +14,7 @@ from typing import Any
 from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.device import Device, host_cpu
+from pyc_mlir.iree.planned import compile_planned, planner_of
 from pyc_mlir.lowering import Lowered, Options, lower
 from pyc_mlir.pipelines.choices import Choices, FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
@@ -32,6 +33,7 @@ def compile(
     device: Device | None = None,
     iree_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
+    planner_mode: str = "",
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -42,10 +44,12 @@ def compile(
     contract: clauses that must be kept; those that cannot be are refused.
     policy, recipe: who answers the choices; a recipe is the log of an earlier compile.
     iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
+    planner_mode: ``latency_first``, ``balanced`` or ``memory_first`` plans memory by PyC, kept
+        wherever it is smaller than IREE's plan; empty leaves it to IREE.
 
     Raises PycError with the reason's code.
     """
-    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases)
+    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, planner_mode)
     return Program(build(source, inputs, options), device)
 
 
@@ -56,8 +60,14 @@ def make_options(
     recipe: Recipe | str | Path | None = None,
     iree_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
+    planner_mode: str = "",
 ) -> Options:
-    """Options from what users give. Raises PycError for an unknown target or a refused clause."""
+    """Options from what users give.
+
+    Raises PycError for an unknown target or planner mode, or a refused clause.
+    """
+    if planner_mode:
+        planner_of(planner_mode)
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
     if found.name == "cpu" and cpu is not None:
@@ -71,6 +81,7 @@ def make_options(
         Recipe.load(recipe) if isinstance(recipe, (str, Path)) else recipe,
         tuple(iree_flags),
         None if dump_phases is None else Path(dump_phases),
+        planner_mode=planner_mode,
     )
 
 
@@ -91,7 +102,12 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
     )
     choices = Choices(options.policy, options.recipe, list(lowered.decisions))
     first = "plain" if lowered.mixes_rows else "aggressive"
-    vmfb = compile_with_fallback(request, lowered.graph_id, choices, first)
+    if options.planner_mode:
+        planner = planner_of(options.planner_mode)
+        vmfb = compile_planned(request, lowered.graph_id, choices, planner, first)
+    else:
+        vmfb = compile_with_fallback(request, lowered.graph_id, choices, first)
+    choices.require_recipe_used()
     manifest = make_manifest(
         options.target,
         lowered.signature,

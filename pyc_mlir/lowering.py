@@ -167,8 +167,16 @@ def _foreign_text(source: Source, stage: str) -> str:
 
 
 def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -> None:
-    """Give the arguments the shapes of `inputs`."""
-    if inputs is not None:
+    """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
+    if inputs is None:
+        return
+    count = len(entry_function(module).regions[0].blocks[0].arguments)
+    if len(inputs) != count:
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
+        )
+    if inputs:
         run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
 
 

@@ -7,20 +7,24 @@ plan does not come out smaller, or whose sizes are unknown and cannot be compare
 decision a region says which, with both sizes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.planner.intervals import Intervals
+from pyc_mlir.pipelines.planner.pack import pack
+from pyc_mlir.pipelines.planner.planner import MODES, plan
 from pyc_mlir.pipelines.planner.problem import Plan, Problem
-from pyc_mlir.pipelines.stream_apply import Packer, apply_plan, replace_packs
+from pyc_mlir.pipelines.stream_apply import Packer, Slice, apply_plan, replace_packs
 from pyc_mlir.pipelines.stream_cost import DispatchCosts
-from pyc_mlir.pipelines.stream_ir import find, ir, maker
+from pyc_mlir.pipelines.stream_ir import EXECUTE, find, ir, maker
 from pyc_mlir.pipelines.stream_problem import Region, read_regions
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 from pyc_mlir.pipelines.target import Target
@@ -48,6 +52,21 @@ class Planner:
 
     plan: Callable[[Problem], Plan]
     pack: Packer
+
+
+def planner_of(mode: str) -> Planner:
+    """PyC's planner in one of its modes. Raises PycError (BAD_ARGUMENT) for an unknown one."""
+    if mode not in MODES:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"planner mode: expected one of {sorted(MODES)}, got {mode!r}"
+        )
+    return Planner(partial(plan, mode=mode), pack_slices)
+
+
+def pack_slices(slices: Sequence[Slice]) -> tuple[list[int], int]:
+    """Offsets and the arena by PyC's packer, for lives that include their last step."""
+    packing = pack(Intervals.of((first, last + 1, size) for first, last, size in slices))
+    return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 
 def compile_planned(
@@ -116,8 +135,14 @@ def carry_out(
             if region.index in plans:
                 apply_plan(region, plans[region.index])
         module.verify()
+        count = len(find(module, EXECUTE))
         session.run_passes(ALLOCATE)
         executes = find(module, "stream.cmd.execute")
+        if plans and len(executes) != count:
+            raise PycError(
+                ReasonCode.PASS_FAILED,
+                f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
+            )
         packs = [pack for i in plans for pack in _packs(executes[i])]
         replace_packs(packs, packer, target.alignment)
         session.run_passes(LAY_OUT)
@@ -146,15 +171,15 @@ class _Planning:
         session.run_passes(TO_ASYNC)
         start = session.module
         reference = carry_out(session, start, {}, self.planner.pack, self.target)
-        with session.context:
-            regions = regions_of(start, self.target)
         answers = Choices(self.choices.policy, self.choices.recipe)
         try:
+            with session.context:
+                regions = regions_of(start, self.target)
             plans = {r.index: self.planner.plan(r.problem) for r in regions}
             version = carry_out(session, start, plans, self.planner.pack, self.target)
         except (PycError, ir.MLIRError) as error:
             best = reference
-            answers.log.extend(self._failure(r, error) for r in regions)
+            answers.log.append(self._failure(error))
         else:
             names = [self._choose(r, plans[r.index], version, reference, answers) for r in regions]
             kept = {r.index for r, name in zip(regions, names, strict=True) if name == UNPLANNED}
@@ -200,10 +225,10 @@ class _Planning:
         evidence = f"{PLANNED}: {ours} bytes, {why} than IREE's {theirs}"
         return answers.choose(self._site(region), offered, (evidence,)).name
 
-    def _failure(self, region: Region, error: Exception) -> Decision:
+    def _failure(self, error: Exception) -> Decision:
         said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(self._site(region), UNPLANNED, (iree,), "fallback", (said,))
+        return Decision(Site(SITE, self.name), UNPLANNED, (iree,), "fallback", (said,))
 
     def _site(self, region: Region) -> Site:
         return Site(SITE, f"{self.name}#{region.index}")

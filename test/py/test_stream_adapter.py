@@ -13,6 +13,8 @@ import pytest
 from conftest import FULL
 from stream_programs import Program, branches, chain, layered
 
+from pyc_mlir.bench.encoder import EncoderShape, encoder_block, encoder_weights
+from pyc_mlir.compilation import compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import Request
@@ -21,6 +23,7 @@ from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.planned import TO_ASYNC, Planner, carry_out, compile_planned, regions_of
 from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.planner.planner import MODES
 from pyc_mlir.pipelines.planner.problem import Plan, Problem, Step
 from pyc_mlir.pipelines.stream_sizes import Size
 from pyc_mlir.pipelines.target import Target
@@ -251,6 +254,27 @@ def test_recomputed_copies_are_dispatches_of_their_own():
     count = [len(re.findall(r"stream\.cmd\.dispatch @", t)) for t in (once, again)]
     assert count[1] > count[0]
     assert run(plain, program)[0] == run(copied, program)[0]
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_modes_compile_programs_and_say_what_they_chose(mode):
+    shape = EncoderShape(seq=8, width=32, heads=2, hidden=64)
+    block = encoder_block(shape, encoder_weights(shape))
+    x = np.random.default_rng(0).normal(0, 1, (8, 32)).astype(np.float32)
+    device = Device("local-sync")
+    plain = compile(block, [x], device=device)
+    program = compile(block, [x], device=device, planner_mode=mode)
+    assert program(x).tobytes() == plain(x).tobytes()
+    (decision,) = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
+    sizes = workspace(decision)
+    assert sizes.get("planned", 0) <= sizes["iree"]
+    again = compile(block, [x], device=device, planner_mode=mode)
+    assert again.artifact.decisions == program.artifact.decisions
+
+
+def test_an_unknown_mode_is_refused_before_anything_is_compiled():
+    with pytest.raises(PycError, match=r"planner mode: expected one of .*balanced.*, got 'fast'"):
+        make_options(planner_mode="fast")
 
 
 def test_updates_in_place_are_ties():
