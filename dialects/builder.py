@@ -22,11 +22,13 @@ from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import I64, TensorType
 
+_ARRAYS = (np.ndarray, np.generic)
+
 
 class Builder(ABC):
     """Every op of the dialect as a method: ``b.softmax(x, axis=-1)``.
 
-    Operands are values of the builder; numpy arrays become constants. Methods raise
+    Operands are values of the builder; numpy arrays and scalars become constants. Methods raise
     VerificationError when operands or parameters do not fit.
     """
 
@@ -47,7 +49,7 @@ class Builder(ABC):
     def build(self, op: type[OpDef], *operands: Any, **params: Any) -> Any:
         """Make one op from its definition. Raises VerificationError."""
         op.check_arity(len(operands))
-        values = [self.constant(v) if isinstance(v, np.ndarray) else v for v in operands]
+        values = [self.constant(v) if isinstance(v, _ARRAYS) else v for v in operands]
         return self.emit(op, values, op.bind(params))
 
     def constant(self, value: np.ndarray) -> Any:
