@@ -11,7 +11,7 @@ that do not fit.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -244,14 +244,15 @@ def _starts(b: Tracer | _Eager, starts: Any) -> Array:
 
 def _pair(value: Pair, name: str) -> tuple[int, ...]:
     """(vertical, horizontal), from one number for both."""
-    pair = (value, value) if is_int(value) else value
+    pair: Any = (value, value) if is_int(value) else value
     if not (_is_sequence(pair, 2) and all(map(is_int, pair))):
         raise _malformed(name, "a number or (vertical, horizontal)", value)
     return tuple(map(int, pair))
 
 
-def _pads(value: Pads) -> tuple[int, ...]:
+def _pads(given: Pads) -> tuple[int, ...]:
     """(top, left, bottom, right)."""
+    value: Any = given
     if _is_sequence(value, 2) and all(_is_sequence(side, 2) for side in value):
         (top, bottom), (left, right) = value
         value = (top, left, bottom, right)
@@ -259,11 +260,11 @@ def _pads(value: Pads) -> tuple[int, ...]:
         value = _pair(value, "pads") * 2
     if not (_is_sequence(value, 4) and all(map(is_int, value))):
         forms = "(vertical, horizontal), ((top, bottom), (left, right))"
-        raise _malformed("pads", f"a number, {forms} or (top, left, bottom, right)", value)
+        raise _malformed("pads", f"a number, {forms} or (top, left, bottom, right)", given)
     return tuple(map(int, value))
 
 
-def _is_sequence(value: Any, length: int) -> bool:
+def _is_sequence(value: Any, length: int) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, (Sequence, np.ndarray)) and len(value) == length
 
 
