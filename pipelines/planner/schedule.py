@@ -308,59 +308,63 @@ def greedy(
     to the task that became ready last (`newest`), else to the problem's own order. `noise`
     weighs the bytes of each task anew, for restarts.
     """
-    count = len(model.touches)
-    before: Sequence[Sequence[int] | frozenset[int]]
-    after: Sequence[Sequence[int] | frozenset[int]]
-    before, after = model.predecessors, model.successors
-    if backward:
-        before, after = after, before
-    weight = [noise.uniform(0.7, 1.3) if noise else 1.0 for _ in range(count)]
-    waiting = [len(b) for b in before]
-    left = [len(group) for group in model.touchers]
-    # What stays is live from the start when seen from the end, and never dies seen from the front.
-    born = [backward and stay for stay in model.stays]
-    kept = [stay and not backward for stay in model.stays]
-    stamp = [0] * count
-    tick = 0
-    order: list[int] = []
-
-    def growth(t: int) -> float:
-        total = 0
-        for s in model.touches[t]:
-            total += (not born[s]) * model.size[s]
-            total -= (left[s] == 1 and not kept[s]) * model.size[s]
-        return total * weight[t]
-
-    def entry(t: int) -> tuple[float, int, int]:
-        own = -t if backward else t
-        return growth(t), -stamp[t] if newest else own, t
-
-    heap = [entry(t) for t in range(count) if not waiting[t]]
-    heapify(heap)
-    ran = [False] * count
-    while heap:
-        found = heappop(heap)
-        t = found[2]
-        if ran[t]:
-            continue
-        ran[t] = True
-        order.append(t)
-        tick += 1
-        changed: set[int] = set()
-        for s in model.touches[t]:
-            left[s] -= 1
-            if not born[s] or left[s] == 1:
-                changed.update(model.touchers[s])
-            born[s] = True
-        for x in after[t]:
-            waiting[x] -= 1
-            if not waiting[x]:
-                stamp[x] = tick
-                changed.add(x)
-        for x in sorted(changed):
-            if not ran[x] and not waiting[x]:
-                heappush(heap, entry(x))
+    order = _ListSchedule(model, backward, newest, noise).order()
     return order[::-1] if backward else order
+
+
+class _ListSchedule:
+    """Runs tasks one by one; keys of the ready ones are kept up to date in a heap."""
+
+    def __init__(self, model: Storages, backward: bool, newest: bool, noise: Random | None) -> None:
+        count = len(model.touches)
+        self.model, self.backward, self.newest = model, backward, newest
+        self.after = model.predecessors if backward else model.successors
+        before = model.successors if backward else model.predecessors
+        self.waiting = [len(b) for b in before]
+        self.weight = [noise.uniform(0.7, 1.3) if noise else 1.0 for _ in range(count)]
+        self.left = [len(group) for group in model.touchers]
+        # What stays is live from the start when seen from the end, and never dies from the front.
+        self.born = [backward and stay for stay in model.stays]
+        self.kept = [stay and not backward for stay in model.stays]
+        self.stamp = [0] * count
+        self.ran: dict[int, None] = {}
+
+    def order(self) -> list[int]:
+        """The tasks as they run, from the end on when backward."""
+        heap = [self._entry(t) for t, waiting in enumerate(self.waiting) if not waiting]
+        heapify(heap)
+        while heap:
+            t = heappop(heap)[2]
+            if t in self.ran:
+                continue
+            for x in sorted(self._changed_by(t)):
+                if x not in self.ran and not self.waiting[x]:
+                    heappush(heap, self._entry(x))
+        return list(self.ran)
+
+    def _entry(self, t: int) -> tuple[float, int, int]:
+        growth = 0
+        for s in self.model.touches[t]:
+            growth += (not self.born[s]) * self.model.size[s]
+            growth -= (self.left[s] == 1 and not self.kept[s]) * self.model.size[s]
+        own = -t if self.backward else t
+        return growth * self.weight[t], -self.stamp[t] if self.newest else own, t
+
+    def _changed_by(self, t: int) -> set[int]:
+        """Run task `t`; return the tasks whose keys may be others now."""
+        self.ran[t] = None
+        changed: set[int] = set()
+        for s in self.model.touches[t]:
+            self.left[s] -= 1
+            if not self.born[s] or self.left[s] == 1:
+                changed.update(self.model.touchers[s])
+            self.born[s] = True
+        for x in self.after[t]:
+            self.waiting[x] -= 1
+            if not self.waiting[x]:
+                self.stamp[x] = len(self.ran)
+                changed.add(x)
+        return changed
 
 
 def depth_first(model: Storages) -> list[int]:
