@@ -68,8 +68,6 @@ def place(
     placed = Placed(len(intervals))
     offsets = np.zeros(len(intervals), np.int64)
     for b in order.tolist():
-        if not size[b]:
-            continue
         align = int(alignment[b])
         offset = placed.lowest(
             first[b], past[b], size[b], 1 if align == granule else align, best_fit

@@ -10,17 +10,25 @@ worse.
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from itertools import count
 
 import numpy as np
 
 from pyc_mlir.pipelines.planner.greedy import orders, place
 from pyc_mlir.pipelines.planner.intervals import Intervals, Ints, Packing
+from pyc_mlir.pipelines.planner.population import Population
 from pyc_mlir.pipelines.planner.work import Budget, Exhausted
 
 DEFAULT_WORK = 200_000
-# Orders tried by promotion per round of the search, and the share of it that they may take.
+# Orders tried by promotion in each round, and how many intervals move forward in one.
 PROMOTIONS = 24
 PROMOTED_AT_ONCE = 8
+# What the population is asked for, between the goal (0) and the best arena so far (1).
+SHARES = (0.0, 0.5, 0.0, 0.25)
+# How many packings at once; the widths take turns.
+WIDTHS = (100, 300)
+SEARCHED = 1000
 
 
 def pack(
@@ -56,8 +64,8 @@ class _Search:
         self.goal = max(intervals.lower_bound, capacity or 0)
         self.offsets = np.zeros(len(intervals), np.int64)
         self.components = [
-            _Component(intervals.take(chosen), chosen, self.goal, budget, seed)
-            for chosen in intervals.components()
+            _Component(intervals, chosen, self.goal, budget, seed)
+            for chosen in _sized_components(intervals)
         ]
 
     @property
@@ -68,49 +76,80 @@ class _Search:
     def run(self) -> None:
         """Improve until the goal is reached or the work is spent."""
         try:
-            while (worst := max(self.components, key=lambda c: c.arena)).arena > self.goal:
-                next(worst.attempts)
+            while self.arena > self.goal:
+                next(max(self.components, key=lambda c: c.arena).attempts)
         except Exhausted:
             pass
         for component in self.components:
             self.offsets[component.chosen] = component.offsets
 
 
+def _sized_components(intervals: Intervals) -> Iterator[Ints]:
+    """Components of the intervals that take space; the others lie at offset 0."""
+    sized = np.flatnonzero(intervals.size)
+    for component in intervals.take(sized).components():
+        yield sized[component]
+
+
 class _Component:
     """Intervals that are connected in time, and the best offsets found for them."""
 
     def __init__(
-        self, intervals: Intervals, chosen: Ints, goal: int, budget: Budget, seed: int
+        self, every: Intervals, chosen: Ints, goal: int, budget: Budget, seed: int
     ) -> None:
-        self.intervals, self.chosen, self.goal, self.budget = intervals, chosen, goal, budget
+        self.intervals, self.size = every.take(chosen), every.padded[chosen]
+        self.chosen, self.goal, self.budget = chosen, goal, budget
         self.random = np.random.default_rng(seed)
-        self.order, best_fit = next(orders(intervals))
-        self.offsets = place(intervals, self.order, best_fit, budget.count)
-        self.arena = intervals.arena(self.offsets)
+        self.order, best_fit = next(orders(self.intervals))
+        self.offsets = place(self.intervals, self.order, best_fit, budget.count)
+        self.arena = self._end(self.offsets)
         self.attempts = self._attempts()
+
+    def _end(self, offsets: Ints) -> int:
+        return int((offsets + self.size).max())
 
     def _attempts(self) -> Iterator[None]:
         """Search without end; pause after each attempt."""
         for order, best_fit in list(orders(self.intervals))[1:]:
             self._try(order, best_fit)
             yield
-        while True:
+        for rounds in count():
             for _ in range(PROMOTIONS):
                 self._try(self._promoted(), best_fit=False)
                 yield
+            if len(self.intervals) <= SEARCHED:
+                for share in SHARES:
+                    self._search(share, WIDTHS[rounds % len(WIDTHS)])
+                    yield
 
     def _try(self, order: Ints, best_fit: bool) -> None:
         """Place in `order`; keep that if it is no worse."""
         offsets = place(self.intervals, order, best_fit, self.budget.spend)
-        arena = self.intervals.arena(offsets)
+        arena = self._end(offsets)
         if arena <= self.arena:
             self.order, self.offsets, self.arena = order, offsets, arena
 
     def _promoted(self) -> Ints:
         """The best order, with intervals that rise above the goal moved to somewhere earlier."""
-        ends = (self.offsets + self.intervals.padded)[self.order]
+        ends = (self.offsets + self.size)[self.order]
         high = np.flatnonzero(ends > self.goal)
         moved = self.random.permutation(high)[:PROMOTED_AT_ONCE]
         rank = np.arange(len(self.order), dtype=np.float64)
         rank[moved] *= self.random.random(len(moved))
         return self.order[np.argsort(rank, kind="stable")]
+
+    def _search(self, share: float, width: int) -> None:
+        """Ask the population for an arena between the goal and the best one."""
+        capacity = self.goal + int(share * (self.arena - self.goal))
+        offsets = self.population.fit(capacity, width, self.budget.spend)
+        if offsets is not None and self._end(offsets) < self.arena:
+            self.offsets, self.arena = offsets, self._end(offsets)
+            self.order = np.lexsort((self.intervals.lower, offsets))
+
+    @cached_property
+    def population(self) -> Population:
+        """Made when greedy orders did not reach the goal; the strictest alignment holds for all."""
+        few = self.intervals
+        alignment = np.full_like(few.alignment, np.lcm.reduce(few.alignment))
+        uniform = Intervals(few.lower, few.upper, few.size, alignment)
+        return Population(uniform, self.random)

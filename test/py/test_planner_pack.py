@@ -1,0 +1,198 @@
+"""Packing: legal, never below the bound, exact on small instances, repeatable, never worse."""
+
+import os
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyc_mlir.bench.pack import pack_record
+from pyc_mlir.bench.pack_instances import INSTANCES, cut, mixed, nested, read_csv, staggered
+from pyc_mlir.bench.schema import Report
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.planner.greedy import orders, place
+from pyc_mlir.pipelines.planner.intervals import Intervals
+from pyc_mlir.pipelines.planner.pack import pack
+from pyc_mlir.pipelines.planner.population import Population
+from pyc_mlir.pipelines.planner.validate import colliding
+from pyc_mlir.tools import pyc_bench
+
+MINIMALLOC = os.environ.get("PYC_MINIMALLOC")
+
+
+@st.composite
+def instances(draw, most=12, alignments=(1, 16, 64)) -> Intervals:
+    """Short lives and small sizes: many ties."""
+    row = st.tuples(st.integers(0, 12), st.integers(1, 8), st.integers(0, 40))
+    rows = draw(st.lists(row, max_size=most))
+    table = np.array([(lo, lo + n, s) for lo, n, s in rows], np.int64).reshape(-1, 3)
+    aligned = st.lists(st.sampled_from(alignments), min_size=len(rows), max_size=len(rows))
+    return Intervals(*table.T.copy(), np.array(draw(aligned), np.int64))
+
+
+def alive_bytes(intervals: Intervals) -> int:
+    """The bound, counted time by time."""
+    times = range(int(intervals.upper.max(initial=0)))
+    alive = [(intervals.lower <= t) & (t < intervals.upper) for t in times]
+    return max((int(intervals.padded[a].sum()) for a in alive), default=0)
+
+
+def overlaps(intervals: Intervals, offsets: np.ndarray) -> bool:
+    """Pair by pair."""
+    lo, up, size = intervals.lower, intervals.upper, intervals.size
+    return any(
+        lo[i] < up[j] and lo[j] < up[i] and size[i] and size[j]
+        and offsets[i] < offsets[j] + size[j] and offsets[j] < offsets[i] + size[i]
+        for i in range(len(lo)) for j in range(i)
+    )  # fmt: skip
+
+
+def optimum(intervals: Intervals) -> int:
+    """The least arena: some order of placing each on top of what it meets gives it."""
+    best = 1 << 60
+    for order in permutations(range(len(intervals))):
+        end = np.zeros(len(intervals), np.int64)
+        for k, b in enumerate(order):
+            below = [
+                end[c]
+                for c in order[:k]
+                if intervals.lower[b] < intervals.upper[c]
+                and intervals.lower[c] < intervals.upper[b]
+            ]
+            end[b] = max(below, default=0) + intervals.padded[b]
+        best = min(best, int(end.max(initial=0)))
+    return best
+
+
+@given(instances())
+def test_packings_are_legal(intervals) -> None:
+    found = pack(intervals, work_limit=20_000)
+    assert not overlaps(intervals, found.offsets)
+    assert (found.offsets >= 0).all() and not (found.offsets % intervals.alignment).any()
+    assert found.arena_bytes == (found.offsets + intervals.padded).max(initial=0)
+    assert found.lower_bound == alive_bytes(intervals) <= found.arena_bytes
+    assert found.proven == (found.arena_bytes == found.lower_bound)
+
+
+@given(instances(), st.integers(0, 3))
+def test_same_seed_same_packing_and_more_work_is_never_worse(intervals, seed) -> None:
+    runs = [pack(intervals, work_limit=w, seed=seed) for w in (0, 2000, 10_000, 40_000)]
+    arenas = [r.arena_bytes for r in runs]
+    assert arenas == sorted(arenas, reverse=True)
+    again = pack(intervals, work_limit=10_000, seed=seed)
+    assert (again.offsets == runs[2].offsets).all() and again.work == runs[2].work
+
+
+@settings(max_examples=15)
+@given(instances(most=6, alignments=(16,)))
+def test_small_instances_are_packed_optimally(intervals) -> None:
+    assert pack(intervals, work_limit=40_000).arena_bytes == optimum(intervals)
+
+
+@given(instances(most=20))
+def test_no_greedy_order_is_better(intervals) -> None:
+    found = pack(intervals, work_limit=40_000).arena_bytes
+    for order, best_fit in orders(intervals):
+        assert found <= intervals.arena(place(intervals, order, best_fit, lambda work: None))
+
+
+@given(instances(most=20))
+def test_components_share_no_time_and_are_complete(intervals) -> None:
+    parts = intervals.components()
+    assert sorted(np.concatenate(parts).tolist() if parts else []) == list(range(len(intervals)))
+    for a, b in pairwise(parts):
+        assert intervals.upper[a].max() <= intervals.lower[b].min()
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_large_instances_stay_near_the_bound(name) -> None:
+    count = 40 if name == "cut" else 2000
+    intervals = INSTANCES[name](count, np.random.default_rng(1))
+    assert len(intervals) == count
+    found = pack(intervals, work_limit=300_000)
+    assert colliding(intervals, found.offsets) is None
+    assert found.gap <= (0.2 if name == "cut" else 0.02)
+
+
+def test_a_population_finds_a_packing_without_gaps() -> None:
+    intervals = cut(24, np.random.default_rng(0), height=64)
+    population = Population(intervals, np.random.default_rng(0))
+    tries = (population.fit(intervals.lower_bound, 60, lambda work: None) for _ in range(20))
+    offsets = next(o for o in tries if o is not None)
+    assert colliding(intervals, offsets) is None
+    assert intervals.arena(offsets) == intervals.lower_bound == 64 * 64
+    assert population.fit(intervals.lower_bound - 64, 20, lambda work: None) is None
+
+
+def test_a_capacity_ends_the_search() -> None:
+    intervals = staggered(300, np.random.default_rng(0))
+    generous = pack(intervals, capacity=2 * intervals.lower_bound, work_limit=10**9)
+    assert generous.fits and generous.work < 100_000
+    tight = pack(intervals, capacity=intervals.lower_bound - 1, work_limit=1000)
+    assert not tight.fits
+
+
+def test_a_clock_may_end_the_search() -> None:
+    intervals = mixed(300, np.random.default_rng(0))
+    stopped = pack(intervals, work_limit=10**12, stop=lambda: True)
+    assert colliding(intervals, stopped.offsets) is None
+
+
+def test_sections_keep_every_greatest_load() -> None:
+    intervals = nested(500, np.random.default_rng(3))
+    assert intervals.lower_bound == alive_bytes(intervals)
+    assert intervals.sections[2] < len(np.unique(intervals.lower))
+
+
+@pytest.mark.parametrize("row", [(1, 1, 5), (2, 1, 5), (0, 1, -1)])
+def test_malformed_intervals_are_refused(row) -> None:
+    with pytest.raises(PycError) as caught:
+        pack(Intervals.of([(0, 1, 1), row]))
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT and "interval 1" in str(caught.value)
+
+
+def test_colliding_sees_time_bytes_and_alignment() -> None:
+    two = Intervals.of([(0, 2, 10), (1, 3, 10)], 2)
+    assert colliding(two, np.array([0, 10])) is None
+    assert colliding(two, np.array([0, 8])) == 1
+    assert colliding(two, np.array([11, 0])) == 0
+    apart = Intervals.of([(0, 1, 10), (1, 3, 10)])
+    assert colliding(apart, np.array([0, 0])) is None
+
+
+def test_bench_reads_csv_and_stores_what_was_asked_for(tmp_path) -> None:
+    source, out = tmp_path / "small.csv", tmp_path / "out.json"
+    source.write_text("id,lower,upper,size\n7,0,3,4\n8,3,9,4\n9,0,9,4\n")
+    assert pyc_bench.main(["pack", str(source), "--capacity", "9", "--json", str(out)]) == 0
+    (row,) = Report.load(out).records
+    assert {k: row[k] for k in ("file", "buffers", "lower_bound", "arena_bytes", "proven")} == {
+        "file": str(source), "buffers": 3, "lower_bound": 8, "arena_bytes": 8, "proven": True,
+    }  # fmt: skip
+    assert row["seconds"] >= 0
+
+
+def test_bench_makes_instances_where_no_file_is_named(tmp_path) -> None:
+    out = tmp_path / "out.json"
+    arguments = ["pack", "--quick", "--time-limit", "0.2", "--json", str(out)]
+    assert pyc_bench.main(arguments) == 0
+    rows = Report.load(out).records
+    assert [r["file"].split(",")[0] for r in rows] == list(INSTANCES)
+    assert all(r["lower_bound"] <= r["arena_bytes"] for r in rows)
+
+
+@pytest.mark.parametrize("text", ["", "id,lower\n1,2\n", "id,lower,upper,size\n1,2,x,4\n"])
+def test_bench_refuses_other_files(tmp_path, text, capsys) -> None:
+    source = tmp_path / "bad.csv"
+    source.write_text(text or "id,lower,upper,size\n1,5,5,4\n")
+    assert pyc_bench.main(["pack", str(source), "--json", str(tmp_path / "out.json")]) == 1
+    assert "bad.csv: expected lines of id,lower,upper,size" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(MINIMALLOC is None, reason="PYC_MINIMALLOC names no folder of instances")
+def test_public_instances_are_read_and_packed() -> None:
+    for path in sorted(Path(MINIMALLOC or "").glob("*.csv")):
+        row = pack_record(path.name, read_csv(path), None, 0.5, seed=0)
+        assert row["lower_bound"] <= row["arena_bytes"] < 1.5 * row["lower_bound"]
