@@ -23,7 +23,6 @@ SUITES: dict[str, str] = {
     "demo-latency": "pyc_mlir.bench.latency:run",
     "overhead": "pyc_mlir.bench.overhead:run",
     "pack": "pyc_mlir.bench.pack:run",
-    "pack": "pyc_mlir.bench.pack:run",
     "gpu": "pyc_mlir.bench.gpu:run",
 }
 
