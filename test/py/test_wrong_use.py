@@ -11,7 +11,7 @@ from op_modules import module_of
 import pyc_mlir
 from pyc_mlir import Contract, Device, PycError, Recipe
 from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.builder import Builder, IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.pyc import new_context
@@ -27,7 +27,7 @@ IMAGE = np.ones((1, 4, 5, 5), np.float32)
 WEIGHT = np.ones((2, 4, 3, 3), np.float32)
 V = np.ones(3, np.float32)
 
-BUILDER: dict[str, tuple[Callable[[NumpyBuilder], Any], str]] = {
+BUILDER: dict[str, tuple[Callable[[Builder], Any], str]] = {
     "too few operands": (lambda b: b.add(X), "expected 2 operands, got 1"),
     "too many operands": (lambda b: b.relu(X, X), "expected 1 operands, got 2"),
     "too many optional operands": (
