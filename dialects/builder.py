@@ -49,7 +49,7 @@ class Builder(ABC):
     def build(self, op: type[OpDef], *operands: Any, **params: Any) -> Any:
         """Make one op from its definition. Raises VerificationError."""
         op.check_arity(len(operands))
-        values = [self.constant(v) if isinstance(v, _ARRAYS) else v for v in operands]
+        values = [self.constant(np.asarray(v)) if isinstance(v, _ARRAYS) else v for v in operands]
         return self.emit(op, values, op.bind(params))
 
     def constant(self, value: np.ndarray) -> Any:

@@ -63,8 +63,8 @@ def place(
     intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None]
 ) -> Ints:
     """Offsets in bytes when the intervals are placed in `order`; `spend` is told of the work."""
-    first, past, _ = intervals.sections
-    size, alignment, granule = intervals.padded, intervals.alignment, intervals.granule
+    first, past = (part.tolist() for part in intervals.sections[:2])
+    size, alignment, granule = intervals.padded.tolist(), intervals.alignment, intervals.granule
     placed = Placed(len(intervals))
     offsets = np.zeros(len(intervals), np.int64)
     for b in order.tolist():

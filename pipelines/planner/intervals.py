@@ -30,7 +30,8 @@ class Intervals:
     def of(rows: Iterable[tuple[int, int, int]], alignment: int = 1) -> "Intervals":
         """Make intervals of (lower, upper, size) that share an alignment."""
         table = np.array(list(rows), np.int64).reshape(-1, 3)
-        return Intervals(*table.T.copy(), np.full(len(table), alignment, np.int64))
+        lower, upper, size = table.T.copy()
+        return Intervals(lower, upper, size, np.full(len(table), alignment, np.int64))
 
     def __len__(self) -> int:
         return len(self.size)

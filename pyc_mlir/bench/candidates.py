@@ -147,7 +147,7 @@ def onnxruntime(workload: Workload, threads: int) -> Settings:
     Raises PycError (MISSING_DEPENDENCY) where it is not installed.
     """
     try:
-        import onnxruntime as ort
+        import onnxruntime as ort  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,

@@ -26,7 +26,11 @@ def read_csv(path: Path) -> Intervals:
     """
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            rows = [tuple(int(row[c]) for c in COLUMNS[1:]) for row in csv.DictReader(lines)]
+            rows = [
+                (int(row[a]), int(row[b]), int(row[c]))
+                for row in csv.DictReader(lines)
+                for a, b, c in [COLUMNS[1:]]
+            ]
         intervals = Intervals.of(rows)
         intervals.check()
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, PycError) as error:

@@ -36,7 +36,9 @@ CASES = [
     ),
     (lambda x: (nn.max_pool2d(x, 2), nn.max_pool2d(x, (3, 2), 1, pads=1)), IMAGE),
     (
-        lambda x: nn.conv2d(x, KERNEL, pads=((1, 2), (0, 1)), groups=2, strides=np.array([1, 2])),
+        lambda x: nn.conv2d(
+            x, KERNEL, pads=((1, 2), (0, 1)), groups=2, strides=tuple(np.array([1, 2]))
+        ),
         IMAGE,
     ),
     (lambda x: nn.avg_pool2d(x, 2, pads=1, count_include_pad=True), IMAGE),
@@ -110,4 +112,4 @@ def test_windows_of_another_form_are_refused(window, expected):
         nn.conv2d(IMAGE, KERNEL, groups=2, **window)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
     with pytest.raises(PycError, match="`kernel`: expected a number"):
-        nn.max_pool2d(IMAGE, (2, None))
+        nn.max_pool2d(IMAGE, (2, None))  # pyright: ignore[reportArgumentType]

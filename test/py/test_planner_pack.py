@@ -30,7 +30,8 @@ def instances(draw, most=12, alignments=(1, 16, 64)) -> Intervals:
     rows = draw(st.lists(row, max_size=most))
     table = np.array([(lo, lo + n, s) for lo, n, s in rows], np.int64).reshape(-1, 3)
     aligned = st.lists(st.sampled_from(alignments), min_size=len(rows), max_size=len(rows))
-    return Intervals(*table.T.copy(), np.array(draw(aligned), np.int64))
+    lower, upper, size = table.T.copy()
+    return Intervals(lower, upper, size, np.array(draw(aligned), np.int64))
 
 
 def alive_bytes(intervals: Intervals) -> int:

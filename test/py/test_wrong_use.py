@@ -129,7 +129,7 @@ def test_ir_builders_refuse_the_same(name):
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body), pytest.raises(PycError, match=expected) as caught:
-            call(IRBuilder())
+            call(IRBuilder())  # pyright: ignore[reportArgumentType]
     assert caught.value.code is ReasonCode.INVALID_IR
 
 
