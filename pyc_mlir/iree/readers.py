@@ -1,6 +1,6 @@
-"""Keep IREE from reading a row reduction in two orders within one dispatch.
+"""Keep IREE from fusing what it then reads wrongly: two cases, each cut by a barrier.
 
-IREE 3.13 fuses a reduction with the op that reads its result, and computes the result tile by
+**A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its result, and computes the result tile by
 tile. An op that reads it along two of its loops, as ``d[i] + d[j]`` in a distance matrix or a
 softmax plus its transpose, then gets values of tiles that were not computed: silently wrong, at
 every optimization level and under every fusion flag. `separate_readers` finds such ops before
@@ -9,6 +9,10 @@ reading, so that the reduction is computed whole.
 
 Followed are pointwise ops, reshapes and casts; what is read through anything else stands in memory
 already. Reductions, products and windows are where a way begins.
+
+**A slice or reshape read at computed places.** A ``tensor.extract`` whose source is a view of a
+part is folded with it into one access of the whole, which the back end then cannot translate
+("failed to translate the MLIR LLVM dialect"). The view is made to stand in memory first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +24,8 @@ from iree.compiler import ir
 # computed from it: a dimension, or a place of its own that equals no other.
 Way = tuple[Any, ...]
 Ways = dict[Any, set[Way]]
-_VIEWS = ("tensor.expand_shape", "tensor.collapse_shape")
+_RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
+_VIEWS = (*_RESHAPES, "tensor.extract_slice")
 
 
 def separate_readers(module: Any) -> int:
@@ -39,8 +44,8 @@ def _separate(block: Any) -> int:
     for op in list(block.operations):
         operation = op.operation
         if "indexing_maps" in operation.attributes:
-            inserted += _visit_structured(operation, ways)
-        elif operation.name in _VIEWS:
+            inserted += _visit_structured(operation, ways) + _store_sources(operation)
+        elif operation.name in _RESHAPES:
             ways[operation.results[0]] = _through_view(operation, ways)
         elif operation.name == "tensor.cast":
             ways[operation.results[0]] = ways.get(operation.operands[0], {})
@@ -143,15 +148,39 @@ def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
 
 
 def _insert_barrier(op: Any, index: int) -> None:
+    op.operands[index] = _barrier(op.operands[index], op)
+
+
+def _barrier(value: Any, before: Any) -> Any:
+    """`value` behind a barrier that stands in front of the op `before`."""
     # An op of a dialect that is not loaded yet would be taken for another one later.
-    op.context.get_dialect_descriptor("iree_tensor_ext")
-    value = op.operands[index]
-    with ir.InsertionPoint(op), op.location:
+    before.context.get_dialect_descriptor("iree_tensor_ext")
+    with ir.InsertionPoint(before), before.location:
         sizes = [_size(value, axis) for axis, s in enumerate(_shape(value)) if s is None]
-        barrier = ir.Operation.create(
+        return ir.Operation.create(
             "iree_tensor_ext.compute_barrier.start", results=[value.type], operands=[value, *sizes]
-        )
-    op.operands[index] = barrier.result
+        ).result
+
+
+def _store_sources(op: Any) -> int:
+    """A barrier for each view that the body of `op` reads with ``tensor.extract``; their number."""
+    inserted = 0
+    for inner in (i.operation for block in _blocks(op) for i in block.operations):
+        source = inner.operands[0] if inner.name == "tensor.extract" else None
+        if source is not None and _is_view_of_part(source):
+            inner.operands[0] = _barrier(source, op)
+            inserted += 1
+    return inserted
+
+
+def _is_view_of_part(value: Any) -> bool:
+    """Does a slice stand on the way of views to `value`?"""
+    owner = value.owner
+    while isinstance(owner, ir.Operation | ir.OpView) and owner.operation.name in _VIEWS:
+        if owner.operation.name == "tensor.extract_slice":
+            return True
+        owner = owner.operation.operands[0].owner
+    return False
 
 
 def _size(value: Any, axis: int) -> Any:

@@ -1,6 +1,6 @@
 """The table of cases that every op is tested on: operand types, parameters, kinds of values.
 
-`CASES` is plain data; `inputs(case, seed)` makes its arrays. A case with `special` feeds NaN,
+`CASES` is plain data; `inputs(case, seed)` makes its arrays. The values `special` are NaN,
 infinities and negative zeros. `dynamic_types(case)` is the case with unknown sizes (a size of 1
 stays known, because only a known 1 is stretched).
 """
@@ -46,7 +46,6 @@ class Case:
     op: str
     operands: tuple[Operand, ...]
     params: tuple[tuple[str, Any], ...] = ()
-    special: bool = False
     dynamic: bool = True
 
     @property
@@ -138,11 +137,9 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
 }
 
 
-def case(
-    op: str, *operands: Operand, special: bool = False, dynamic: bool = True, **params: Any
-) -> Case:
+def case(op: str, *operands: Operand, dynamic: bool = True, **params: Any) -> Case:
     """A case from operands and keyword parameters."""
-    return Case(op, operands, tuple(params.items()), special, dynamic and bool(operands))
+    return Case(op, operands, tuple(params.items()), dynamic and bool(operands))
 
 
 UNARY_SHAPES: tuple[Shape, ...] = ((3, 5), (), (0, 4), (17,), (2, 1, 3, 4))
@@ -167,7 +164,7 @@ def _unary(
             yield case(op, Operand(dtype, shape, values), **params)
     for dtype in dtypes if special else ():
         if dtype in FLOATS:
-            yield case(op, Operand(dtype, SPECIAL_SHAPE, "special"), special=True, **params)
+            yield case(op, Operand(dtype, SPECIAL_SHAPE, "special"), **params)
 
 
 def _binary(
@@ -184,7 +181,7 @@ def _binary(
     for dtype in dtypes if special else ():
         if dtype in FLOATS:
             pair = [Operand(dtype, SPECIAL_SHAPE, "special")] * 2
-            yield case(op, *pair, special=True, **params)
+            yield case(op, *pair, **params)
 
 
 def _elementwise() -> Iterator[Case]:
@@ -231,14 +228,14 @@ def _choices() -> Iterator[Case]:
         yield case("cast", Operand(source, (3, 5)), dtype=DTYPES[dtype])
         if source in FLOATS:
             special = Operand(source, SPECIAL_SHAPE, "special")
-            yield case("cast", special, special=True, dtype=DTYPES[dtype])
+            yield case("cast", special, dtype=DTYPES[dtype])
             if dtype in INTEGERS:
                 yield case("cast", Operand(source, (40,), "wide"), dtype=DTYPES[dtype])
         elif source != "i1" and dtype in INTEGERS:
             yield case("cast", Operand(source, (12,), "extreme"), dtype=DTYPES[dtype])
     for dtype in NUMBERS:
         yield case("clip", Operand(dtype, (3, 5)), Operand(dtype, ()), Operand(dtype, (5,)))
-    yield case("clip", *[Operand("f32", SPECIAL_SHAPE, "special")] * 3, special=True)
+    yield case("clip", *[Operand("f32", SPECIAL_SHAPE, "special")] * 3)
 
 
 MATMUL_SHAPES: tuple[tuple[Shape, Shape], ...] = (
@@ -264,7 +261,7 @@ def _contraction() -> Iterator[Case]:
     for dtype, (a, b) in product(NUMBERS[1:], (MATMUL_SHAPES[0], MATMUL_SHAPES[8])):
         yield case("matmul", Operand(dtype, a, "small"), Operand(dtype, b))
     pair = Operand("f32", (5, 4), "special"), Operand("f32", (4, 3), "special")
-    yield case("matmul", *pair, special=True)
+    yield case("matmul", *pair)
 
 
 CONVOLUTIONS: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
@@ -309,7 +306,7 @@ def _pooling() -> Iterator[Case]:
         shape, params = POOLINGS[1]
         for dtype in NUMBERS[1:] if op == "max_pool2d" else FLOATS[1:]:
             yield case(op, Operand(dtype, shape), **params)
-        yield case(op, Operand("f32", (1, 2, 7, 9), "special"), special=True, **params)
+        yield case(op, Operand("f32", (1, 2, 7, 9), "special"), **params)
     shape, params = POOLINGS[1]
     yield case("avg_pool2d", Operand("f32", shape), count_include_pad=True, **params)
     yield case("max_pool2d", Operand("f32", (1, 2, 9, 9)), kernel=(2, 3), dilations=(2, 3))
@@ -336,12 +333,12 @@ def _reduction() -> Iterator[Case]:
             yield case(op, Operand("f32", shape, values), axes=axes, keepdims=keepdims)
         for dtype in dtypes[1:]:
             yield case(op, Operand(dtype, (4, 6), values), axes=(1,))
-        yield case(op, Operand("f32", (9, 4), "special"), special=True, axes=(1,))
+        yield case(op, Operand("f32", (9, 4), "special"), axes=(1,))
     for dtype, axis, keepdims in product(NUMBERS, (0, -1), (False, True)):
         yield case("argmax", Operand(dtype, (4, 7)), axis=axis, keepdims=keepdims)
     yield case("argmax", Operand("f32", (17,)), axis=0)
     yield case("argmax", Operand("f32", (0, 3)), axis=1)
-    yield case("argmax", Operand("f32", (9, 9), "special"), special=True, axis=1)
+    yield case("argmax", Operand("f32", (9, 9), "special"), axis=1)
 
 
 def _normalization() -> Iterator[Case]:
@@ -350,7 +347,7 @@ def _normalization() -> Iterator[Case]:
             yield case(op, Operand("f32", shape), axis=axis)
         for dtype in FLOATS[1:]:
             yield case(op, Operand(dtype, (3, 7)))
-        yield case(op, Operand("f32", (9, 5), "special"), special=True)
+        yield case(op, Operand("f32", (9, 5), "special"))
     for dtype, (shape, axis) in product(FLOATS, (((3, 8), -1), ((2, 3, 5), 1), ((0, 4), -1))):
         vector = Operand(dtype, shape[axis:])
         yield case("layernorm", Operand(dtype, shape), vector, vector, axis=axis)
@@ -378,9 +375,9 @@ def _attention() -> Iterator[Case]:
         yield case("attention", *operands, Operand(dtype, (4, 5)), scale=0.3)
         yield case("attention", *operands, Operand(dtype, (3, 1, 5)), scale=0.3)
     operands = [Operand("f32", s) for s in shapes[0]]
-    yield case("attention", *operands, Operand("i1", (4, 5)), special=True, scale=0.3)
+    yield case("attention", *operands, Operand("i1", (4, 5)), scale=0.3)
     mask = Operand("f32", (4, 5), "half_minus_inf")
-    yield case("attention", *operands, mask, special=True, scale=0.3)
+    yield case("attention", *operands, mask, scale=0.3)
 
 
 def _creation() -> Iterator[Case]:
@@ -471,7 +468,7 @@ def _parts() -> Iterator[Case]:
         yield case("pad", Operand("f32", shape), low=low, high=high, value=-2.5)
     for value in (np.inf, -np.inf, np.nan):
         pads: dict[str, Any] = {"low": (1, 2), "high": (1, 0)}
-        yield case("pad", Operand("f32", (2, 2)), special=True, value=value, **pads)
+        yield case("pad", Operand("f32", (2, 2)), value=value, **pads)
     for index in ("i64", "i32", "i8"):
         for values in ("index", "far_index"):
             taken = Operand(index, (5,), values)

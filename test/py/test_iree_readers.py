@@ -1,4 +1,4 @@
-"""Reductions that are read in two orders: IREE alone gets them wrong, a barrier mends it."""
+"""What IREE alone gets wrong and a barrier mends: two orders of reading, views of parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -105,6 +105,28 @@ def test_results_are_those_of_the_reference(dynamic):
     for i, program in enumerate(CLASHING):
         (got,) = run_function(executable, f"f{i}", [X], results[i])
         assert_close(got, wanted[i], program.__name__, 8.0)
+
+
+def columns_of_a_slice(b, x):
+    part = b.slice(x, starts=(0, 1), stops=(6, 5), steps=(1, 2))
+    return b.gather(part, np.array([1, 0], np.int64), axis=1)
+
+
+def rows_of_a_reshaped_slice(b, x):
+    column = b.reshape(b.slice(x, starts=(0, 0), stops=(6, 1), steps=(1, 1)), shape=(6,))
+    return b.gather(column, np.array([0, 5, 2], np.int64), axis=0)
+
+
+@pytest.mark.parametrize("program", [columns_of_a_slice, rows_of_a_reshaped_slice])
+def test_a_view_read_at_computed_places_stands_in_memory(program):
+    assert barriers(linalg(program, dynamic=False)) == 1
+    with new_context(), ir.Location.unknown():
+        module = ir.Module.create()
+        result = add_function(module, "main", [TensorType(X.shape, F32)], program)
+        (wanted,) = interpret(module, [X])
+        executable = compile_and_load(module)
+    (got,) = run_function(executable, "main", [X], result)
+    np.testing.assert_array_equal(got, wanted)
 
 
 def attention(b, x):
