@@ -1,11 +1,12 @@
 """Keep IREE from fusing what it then reads wrongly: two cases, each cut by a barrier.
 
-**A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its result, and computes the result tile by
-tile. An op that reads it along two of its loops, as ``d[i] + d[j]`` in a distance matrix or a
-softmax plus its transpose, then gets values of tiles that were not computed: silently wrong, at
-every optimization level and under every fusion flag. `separate_readers` finds such ops before
-IREE's first phase and puts an ``iree_tensor_ext.compute_barrier.start`` in front of the second
-reading, so that the reduction is computed whole.
+**A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its
+result, and computes the result tile by tile. An op that reads it along two of its loops, as
+``d[i] + d[j]`` in a distance matrix or a softmax plus its transpose, then gets values of tiles
+that were not computed: silently wrong, at every optimization level and under every fusion flag.
+`separate_readers` finds such ops before IREE's first phase and puts an
+``iree_tensor_ext.compute_barrier.start`` in front of the second reading, so that the reduction is
+computed whole.
 
 Followed are pointwise ops, reshapes and casts; what is read through anything else stands in memory
 already. Reductions, products and windows are where a way begins.
