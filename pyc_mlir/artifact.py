@@ -5,6 +5,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
     pyc/manifest.json    signature, target, contract, versions, entries, checksums of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
     pyc/module.mlir      the pyc module as text for reading, large constants left out
+    pyc/memory.json      where there is one, the memory report (memory_report.py)
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
 Equal inputs give equal bytes: no paths, no times, keys in order.
@@ -31,6 +32,7 @@ _FOLDER = "pyc/"
 _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
 _MODULE = "pyc/module.mlir"
+_MEMORY = "pyc/memory.json"
 _TAIL = "pyc/vmfb-tail"
 _FIELDS: Mapping[str, type] = {
     "target": str,
@@ -48,12 +50,16 @@ _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime"
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module."""
+    """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
+
+    `memory` is the JSON of its memory report, empty without one.
+    """
 
     vmfb: bytes
     manifest: Mapping[str, Any]
     decisions: Sequence[Decision] = ()
     module: bytes = b""
+    memory: bytes = b""
 
     @property
     def signature(self) -> Signature:
@@ -107,6 +113,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         _TAIL: artifact.vmfb[start:],
         _DECISIONS: log.encode(),
         _MODULE: artifact.module,
+        **({_MEMORY: artifact.memory} if artifact.memory else {}),
     }
     checksums = {name: _sha256(data) for name, data in parts.items()}
     checksums["vmfb"] = _sha256(artifact.vmfb)
@@ -153,7 +160,8 @@ def from_bytes(data: bytes, name: str = "artifact") -> Artifact:
     for part, content in {**parts, "vmfb": vmfb}.items():
         if part != _MANIFEST and checksums.get(part) != _sha256(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
-    return Artifact(vmfb, manifest, _read_decisions(parts[_DECISIONS], name), parts[_MODULE])
+    decisions = _read_decisions(parts[_DECISIONS], name)
+    return Artifact(vmfb, manifest, decisions, parts[_MODULE], parts.get(_MEMORY, b""))
 
 
 def read(path: str | Path) -> Artifact:
