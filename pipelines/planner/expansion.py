@@ -8,6 +8,7 @@ instances.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import fsum
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.planner.problem import Buffer, Instance, Problem, Step, Task
@@ -32,7 +33,7 @@ class Expansion:
     @cached_property
     def seconds(self) -> float:
         """Predicted run time of all steps, one after the other."""
-        return sum(self.problem.tasks[step.task].seconds for step in self.steps)
+        return fsum(self.problem.tasks[step.task].seconds for step in self.steps)
 
     @cached_property
     def instances(self) -> tuple[Instance, ...]:

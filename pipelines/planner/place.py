@@ -1,6 +1,7 @@
 """A schedule with offsets: steps in waves and the reuse chosen for them become a `Plan`."""
 
 from collections.abc import Mapping, Sequence
+from math import fsum
 
 from pyc_mlir.pipelines.planner.expansion import Expansion
 from pyc_mlir.pipelines.planner.lifetimes import lifetimes
@@ -30,7 +31,7 @@ def place(
         offsets=lives.offsets(packing.offsets),
         arena_bytes=packing.arena_bytes,
         lower_bound=packing.lower_bound,
-        seconds=sum(max(problem.tasks[s.task].seconds for s in wave) for wave in stepped),
+        seconds=fsum(max(problem.tasks[s.task].seconds for s in wave) for wave in stepped),
         sources=dict(expansion.sources),
         reused=pairs,
     )

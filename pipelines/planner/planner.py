@@ -10,6 +10,7 @@ limits, so the same arguments give the same plan; more work only adds candidates
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.planner.expansion import Expansion
@@ -251,7 +252,7 @@ class _Planner:
         """
         waves = [(i,) for i in range(len(expansion.steps))] if waves is None else waves
         derived = expansion.derived
-        seconds = sum(max(derived.tasks[i].seconds for i in wave) for wave in waves)
+        seconds = fsum(max(derived.tasks[i].seconds for i in wave) for wave in waves)
         if self._beaten(peak, seconds):
             return
         found: list[tuple[Plan, dict[int, int]]] = []
