@@ -5,14 +5,17 @@
 the plan's order. Plans were validated before: what does not fit here is a fault of ours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.planner.problem import Instance, Plan, Step
 from pyc_mlir.pipelines.stream_ir import (
     CONCURRENT,
+    DISPATCH,
     UNTIED,
     constant_of,
+    find,
     group,
     index_constant,
     ir,
@@ -27,6 +30,11 @@ from pyc_mlir.pipelines.stream_problem import Region, is_scalar
 # (first step, last step, bytes) of each slice -> (offset of each, bytes of the arena).
 Slice = tuple[int, int, int]
 Packer = Callable[[Sequence[Slice]], tuple[list[int], int]]
+# Pairs (written, read) of bindings that share storage, for each dispatch in the plan's order.
+Shared = Sequence[tuple[tuple[int, int], ...]]
+_CMD_DISPATCH = "stream.cmd.dispatch"
+# The group of a ``stream.cmd.dispatch`` that holds the offset of each binding.
+_BINDING_OFFSETS = 4
 
 
 def apply_plan(region: Region, plan: Plan) -> None:
@@ -134,10 +142,52 @@ def _close_wave(ops: Sequence[Any]) -> None:
         ir.Operation.create("stream.yield", operands=[*results, *sizes[1]])
 
 
-def replace_packs(packs: Sequence[Any], packer: Packer, alignment: int = 64) -> None:
+def shared_bindings(region: Region, plan: Plan) -> Shared:
+    """Which bindings the plan lets share storage. To be read before `apply_plan`."""
+    dispatches = [s for s in plan.steps if region.ops[s.task].name == DISPATCH]
+    return [tuple(_shared(region, plan, step)) for step in dispatches]
+
+
+def _shared(region: Region, plan: Plan, step: Step) -> list[tuple[int, int]]:
+    """The bindings of one dispatch that share storage: its operands', then its fresh results'."""
+    task = region.problem.tasks[step.task]
+    updated = {written for written, _ in task.tied}
+    bindings = [b for _, b in region.operands[step.task]]
+    bindings += [b for b in task.writes if b not in updated]
+    return [
+        (bindings.index(written), bindings.index(read))
+        for written, read in task.in_place
+        if plan.reused.get((written, step.copy)) == (read, plan.sources.get((step, read), 0))
+    ]
+
+
+def shared_offsets(execute: Any, shared: Shared) -> dict[Any, Any]:
+    """For each result that takes over storage: its offset and the operand's, as values.
+
+    `execute` is the region after IREE scheduled allocations. Raises PycError (PASS_FAILED) when
+    its dispatches are no longer those of the plan.
+    """
+    dispatches = find(execute, _CMD_DISPATCH)
+    if len(dispatches) != len(shared):
+        raise PycError(
+            ReasonCode.PASS_FAILED,
+            f"memory plan: expected {len(shared)} dispatches in a region, got {len(dispatches)}",
+        )
+    return {
+        group(op, _BINDING_OFFSETS)[written]: group(op, _BINDING_OFFSETS)[read]
+        for op, pairs in zip(dispatches, shared, strict=True)
+        for written, read in pairs
+    }
+
+
+def replace_packs(
+    packs: Sequence[Any], packer: Packer, alignment: int, shared: Mapping[Any, Any]
+) -> None:
     """Give the slices of each ``stream.resource.pack`` the packer's offsets.
 
-    A pack with an unknown size is left to IREE, which lets equal sizes share.
+    `shared` names, by the value of its offset, the slice whose storage a slice takes over: the
+    packer sees both as one. A pack with an unknown size is left to IREE, which lets equal sizes
+    share.
     """
     for pack in packs:
         sizes = [constant_of(v) for v in group(pack, 1)]
@@ -147,8 +197,40 @@ def replace_packs(packs: Sequence[Any], packer: Packer, alignment: int = 64) -> 
             ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])
         ]
         rounded = [-(-(size or 0) // alignment) * alignment for size in sizes]
-        offsets, total = packer(list(zip(ends[::2], ends[1::2], rounded, strict=True)))
+        slices = list(zip(ends[::2], ends[1::2], rounded, strict=True))
+        joined, place = _joined(slices, _pairs_of(pack, shared))
+        offsets, total = packer(joined)
         with ir.InsertionPoint(pack), pack.location:
-            for result, number in zip(pack.results, (total, *offsets), strict=True):
+            for result, number in zip(
+                pack.results, (total, *(offsets[p] for p in place)), strict=True
+            ):
                 result.replace_all_uses_with(index_constant(number))
         pack.erase()
+
+
+def _pairs_of(pack: Any, shared: Mapping[Any, Any]) -> dict[int, int]:
+    """`shared` by numbers of the pack's slices; its first result is the total."""
+    number = {offset: i for i, offset in enumerate(list(pack.results)[1:])}
+    return {
+        number[written]: number[read]
+        for written, read in shared.items()
+        if written in number and read in number
+    }
+
+
+def _joined(slices: Sequence[Slice], pairs: Mapping[int, int]) -> tuple[list[Slice], list[int]]:
+    """Slices with those that share storage as one, and which of them each slice became.
+
+    Only a slice that begins where the other one ends, and is as large, is joined with it.
+    """
+    place, joined = [-1] * len(slices), []
+    for i in sorted(range(len(slices)), key=lambda i: slices[i][0]):
+        first, last, size = slices[i]
+        operand = pairs.get(i)
+        if operand is not None and slices[operand][1:] == (first, size) and place[operand] >= 0:
+            place[i] = place[operand]
+            joined[place[i]] = (joined[place[i]][0], last, size)
+        else:
+            place[i] = len(joined)
+            joined.append(slices[i])
+    return joined, place

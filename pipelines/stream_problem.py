@@ -17,14 +17,17 @@ from typing import Any
 
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.stream_alias import Bodies
 from pyc_mlir.pipelines.stream_ir import (
     CONCURRENT,
     DISPATCH,
     EXECUTE,
     FRESH,
     UPDATES,
+    constant_of,
     find,
     group,
+    ir,
     is_resource,
     leaves,
     operations,
@@ -33,6 +36,7 @@ from pyc_mlir.pipelines.stream_ir import (
     symbol_of,
     ties,
 )
+from pyc_mlir.pipelines.stream_own import is_own_memory
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 
 # Seconds of one op: its symbol and the bytes that it reads and writes.
@@ -40,6 +44,8 @@ Estimate = Callable[[str, int], Cost]
 # Places of an op's resource operands, and the buffer of each.
 Operands = tuple[tuple[int, int], ...]
 _TASKS = (DISPATCH, *UPDATES, *FRESH)
+# Groups of a dispatch's operands: one value for each resource.
+_OFFSETS, _LENGTHS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,17 @@ class Region:
     exact: bool
 
 
-def read_regions(module: Any, estimate: Estimate, alignment: int = 64) -> list[Region]:
+def read_regions(
+    module: Any, estimate: Estimate, bodies: Bodies, alignment: int = 64
+) -> list[Region]:
     """The regions of a module that a plan can change: all of known ops, two buffers to place.
 
-    Sizes that are unknown enter the problem as a guess and clear `exact`.
+    Sizes that are unknown enter the problem as a guess and clear `exact`. `bodies` tells which
+    results may take over an operand's storage.
     """
     found = []
     for index, execute in enumerate(find(module, EXECUTE)):
-        reader = _Reader(execute, estimate, alignment)
+        reader = _Reader(execute, estimate, bodies, alignment)
         if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
             region = reader.read(index)
             if sum(not b.pinned for b in region.problem.buffers) > 1:
@@ -90,10 +99,11 @@ def is_scalar(op: Any) -> bool:
 class _Reader:
     """Walks one region once, numbering values as they come."""
 
-    def __init__(self, execute: Any, estimate: Estimate, alignment: int) -> None:
+    def __init__(self, execute: Any, estimate: Estimate, bodies: Bodies, alignment: int) -> None:
         self.execute = execute
         self.block = execute.regions[0].blocks[0]
         self._estimate = estimate
+        self._bodies = bodies
         self._alignment = alignment
         # Buffers: the storage that each is a version of, named by its first version.
         self._numbers: dict[Any, int] = {}
@@ -110,11 +120,12 @@ class _Reader:
         captured = zip(resources(self.block.arguments), group(self.execute, 1), strict=True)
         for argument, size in captured:
             self._pinned.add(self._new(argument, size))
-        count = len(self._values)
+        outside = resources(group(self.execute, 0))
+        shared = {i for i, value in enumerate(outside) if not is_own_memory(value)}
         waves = [self._step(op) for op in operations(self.block)[:-1]]
         leaving = self._reads(operations(self.block)[-1])
         self._pinned.update(self._storage[b] for _, b in leaving)
-        self._tasks = _in_order_where_captures_change(self._tasks, self._storage, count)
+        self._tasks = _in_order_where_captures_change(self._tasks, self._storage, shared)
         problem = Problem(
             self._without_unsafe_copies(),
             tuple(self._buffer(b) for b in range(len(self._values))),
@@ -161,8 +172,34 @@ class _Reader:
         name = symbol.rpartition("::")[2]
         self._ops.append(op)
         self._operands.append(operands)
-        self._tasks.append(Task(name, reads, writes, seconds, recomputable=not tied, tied=tied))
+        fresh = [self._numbers[r] for r in resources(op.results) if r not in before]
+        in_place = self._in_place(op, [b for _, b in operands], fresh)
+        self._tasks.append(
+            Task(name, reads, writes, seconds, recomputable=not tied, in_place=in_place, tied=tied)
+        )
         return len(self._tasks) - 1
+
+    def _in_place(self, op: Any, read: list[int], fresh: list[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs (written, read) of buffers that may be one, by the proof from the body.
+
+        A dispatch's bindings are its operands, then the results that update none of them.
+        """
+        if op.name != DISPATCH or len(ir.ArrayAttr(op.attributes["entry_points"])) != 1:
+            return ()
+        bindings = [*read, *fresh]
+        proven = self._bodies(symbol_of(op))
+        pairs = [(bindings[w], r) for w, r in proven if w >= len(read) and self._reads_all(op, r)]
+        return tuple(
+            (written, read[r])
+            for written, r in sorted(pairs)
+            if read.count(read[r]) == 1 and self._bytes[written] == self._bytes[read[r]]
+        )
+
+    def _reads_all(self, op: Any, operand: int) -> bool:
+        """Whether the dispatch is given the whole of a resource operand, of a known size."""
+        offset, length = (group(op, g)[operand] for g in (_OFFSETS, _LENGTHS))
+        size = self._bytes[self._numbers[resources(op.operands)[operand]]]
+        return constant_of(offset) == 0 and size.known and constant_of(length) == size.constant
 
     def _reads(self, op: Any) -> Operands:
         places = [i for i in range(len(op.operands)) if is_resource(op.operands[i])]
@@ -201,17 +238,17 @@ class _Reader:
 
 
 def _in_order_where_captures_change(
-    tasks: list[Task], storage: list[int], captures: int
+    tasks: list[Task], storage: list[int], shared: set[int]
 ) -> list[Task]:
-    """If a task updates memory from outside, keep the order of all that touch such memory.
+    """If a task updates `shared` memory, keep the order of all that touch such memory.
 
     Two captured values may be one storage, which only the ops outside of the region would tell.
     """
-    if not any(storage[read] < captures for task in tasks for _, read in task.tied):
+    if not any(storage[read] in shared for task in tasks for _, read in task.tied):
         return tasks
     ordered, last = [], ()
     for number, task in enumerate(tasks):
-        if any(storage[b] < captures for b in (*task.reads, *task.writes)):
+        if any(storage[b] in shared for b in (*task.reads, *task.writes)):
             ordered.append(replace(task, recomputable=False, after=last))
             last = (number,)
         else:

@@ -45,6 +45,8 @@ class Target:
     `device` is the runtime's kind (``local``, ``cuda``, ``vulkan``); `features` are the CPU
     features that a compiled program needs; `peak_flops` is FLOP/s of f32, `peak_bandwidth`
     bytes/s of main memory; `alignment` is the bytes that buffers start at a multiple of.
+    `in_place` are the forms of stream_alias.py in which a result may take over an operand's
+    storage: those that tests have shown to hold for what IREE generates there.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Target:
     alignment: int = 64
     dtypes: frozenset[str] = ALL_DTYPES
     features: frozenset[str] = field(default_factory=frozenset)
+    in_place: frozenset[str] = field(default_factory=frozenset)
 
     @staticmethod
     def named(name: str) -> "Target":
@@ -157,6 +160,7 @@ def _cpu(name: str, cpu: str, vector_bytes: int, features: frozenset[str]) -> Ta
         peak_flops=_cpu_peak(4, vector_bytes),
         peak_bandwidth=40e9,
         features=features,
+        in_place=frozenset({"points", "rows"}),
     )
 
 
