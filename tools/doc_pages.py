@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyc_mlir.bench.schema import Report
-from pyc_mlir.bench.table import markdown
+from pyc_mlir.bench.show import markdown
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.lowering import HIGH_LEVEL, TO_LINALG
 from pyc_mlir.pipelines.native_names import NATIVE_PASSES

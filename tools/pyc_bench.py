@@ -23,6 +23,7 @@ SUITES: dict[str, str] = {
     "demo-latency": "pyc_mlir.bench.latency:run",
     "overhead": "pyc_mlir.bench.overhead:run",
     "pack": "pyc_mlir.bench.pack:run",
+    "memory": "pyc_mlir.bench.memory:run",
     "gpu": "pyc_mlir.bench.gpu:run",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.bench.environment import probe
 from pyc_mlir.bench.schema import Report
-from pyc_mlir.bench.table import markdown
+from pyc_mlir.bench.show import markdown
 
 
 def show_environment(arguments: Sequence[str]) -> int:

@@ -46,10 +46,10 @@ def markdown(report: Report) -> str:
     }
     compared = [c for c in candidates if any(key[2] == c for key in ratios)]
     head = ["workload", "metric", *candidates, *(f"{c} / {base}" for c in compared)]
-    lines = [_row(*head), "|---" * len(head) + "|"]
+    lines = [table_row(*head), "|---" * len(head) + "|"]
     for row in rows:
         cells = [cell(values[*row, c]) if (*row, c) in values else "" for c in candidates]
-        lines.append(_row(*row, *cells, *(ratios.get((*row, c), "") for c in compared)))
+        lines.append(table_row(*row, *cells, *(ratios.get((*row, c), "") for c in compared)))
     return f"{environment_line(report)}\n\n" + "\n".join(lines) + "\n"
 
 
@@ -68,5 +68,6 @@ def environment_line(report: Report) -> str:
     return f"{report.suite}: {', '.join(place)}; {commit}; environment {env.fingerprint}"
 
 
-def _row(*cells: str) -> str:
+def table_row(*cells: str) -> str:
+    """One row of a Markdown table."""
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

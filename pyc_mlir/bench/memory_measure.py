@@ -1,0 +1,173 @@
+"""What does a program need on the device, and does it still compute the same? One workload, built
+by PyC in all modes and by IREE in all its partitioning modes, each run once on a fresh device.
+
+Comes in: a `Case`. Goes out: `Built` programs and the `Footprint` of each. Peaks are read from the
+allocator of `local-sync`, where IREE's statistics count everything, and less what inputs and
+constants take: what is left is the arena and the fresh results of one call.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.bench.memory_case import Case
+from pyc_mlir.bench.suite import note
+from pyc_mlir.bench.workloads import relative_error
+from pyc_mlir.compilation import finish, make_options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.attempts import SETTINGS
+from pyc_mlir.iree.attempts import SITE as FUSION_SITE
+from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.executable import Executable
+from pyc_mlir.lowering import Lowered, lower
+from pyc_mlir.pipelines.stream_ir import ir
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.program import Program
+
+MODES = ("latency_first", "balanced", "memory_first")
+UNPLANNED = "unplanned"
+# IREE's own ways to cut a program into what may overlap; the first is its default.
+PARTITIONINGS = ("min-peak-memory", "debug", "max-concurrency")
+# What O3 stands for when nothing else is said.
+O3_FUSION = "aggressive"
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program and the seconds that IREE and the planner took for it (no front end)."""
+
+    artifact: Artifact
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One workload, built: PyC's by mode (UNPLANNED among them), IREE's by setting.
+
+    `fusion` is IREE's fusion setting that PyC compiled under; IREE's programs of that setting come
+    first and are those that latency is compared with: `same_kernels`.
+    """
+
+    pyc: Mapping[str, Built]
+    iree: Mapping[str, Built]
+    fusion: str
+
+    @property
+    def same_kernels(self) -> list[str]:
+        """The settings of IREE with the fusion that PyC's programs have."""
+        return [name for name in self.iree if name.endswith(f"{self.fusion} fusion")]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one call (transients and fresh results), those of the results, and the results."""
+
+    peak_bytes: int
+    output_bytes: int
+    results: tuple[np.ndarray, ...]
+
+    @property
+    def transient_bytes(self) -> int:
+        """The peak without the results."""
+        return self.peak_bytes - self.output_bytes
+
+
+def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
+    """Compile `case` in all ways. Raises PycError when PyC, or IREE under PyC's flags, fails."""
+    options = make_options()
+    lowered = lower(case.source, case.specs, options)
+    pyc = {}
+    for mode in (UNPLANNED, *MODES):
+        planner = "" if mode == UNPLANNED else mode
+        start = clock()
+        artifact = finish(lowered, replace(options, planner_mode=planner))
+        pyc[mode] = Built(artifact, clock() - start)
+        note(f"{case.name}: {mode} compiled in {pyc[mode].seconds:.1f} s")
+    unplanned = pyc[UNPLANNED].artifact
+    fusion = next(d.chosen for d in unplanned.decisions if d.site.pass_name == FUSION_SITE)
+    iree = {}
+    for name, setting, partitioning in _iree_settings(fusion):
+        start = clock()
+        try:
+            vmfb = compile_iree(lowered, options.target, setting, partitioning)
+        except PycError as error:
+            if setting == fusion:
+                raise
+            note(f"{case.name}: iree alone fails under {name}: {error.message[:200]}")
+            break
+        iree[name] = Built(replace(unplanned, vmfb=vmfb), clock() - start)
+    return Programs(pyc, iree, fusion)
+
+
+def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
+    """(name, fusion setting, partitioning): PyC's own flags, then O3 as it is."""
+    for setting in dict.fromkeys((fusion, O3_FUSION)):
+        for partitioning in PARTITIONINGS:
+            yield f"O3, {partitioning} partitioning, {setting} fusion", setting, partitioning
+
+
+def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: str) -> bytes:
+    """The vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
+    flags = SETTINGS[fusion]
+    with opened(lowered.code, target, flags, locations=lowered.locations) as session:
+        text = f'#stream.partitioning_config<"{partitioning}">'
+        attribute: Any = vars(ir)["Attribute"]  # IREE's stubs leave it out
+        with session.context:
+            session.module.attributes["stream.partitioning"] = attribute.parse(text)
+        session.run()
+        return session.vmfb()
+
+
+def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:
+    """Run once with `arrays` on the device and read the allocator's peak.
+
+    An arena that the program keeps from its start counts as transients.
+    """
+    constants = _constant_bytes(artifact)
+    device = Device("local-sync")
+    program = Program(artifact, device)
+    loaded = device.memory().live_bytes
+    inputs = [to_device(array, device) for array in arrays]
+    before = device.memory()
+    pinned = constants + before.live_bytes - loaded
+    # The peak only ever grows. Ballast makes sure that the call's own peak is a new one, although
+    # loading may have needed more for a moment.
+    spare = before.peak_bytes - before.live_bytes
+    ballast = to_device(np.zeros(spare, np.int8), device) if spare else None
+    pinned += spare
+    results = program(*inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    peak = device.memory().peak_bytes - pinned
+    del ballast
+    copies = tuple(np.array(result.numpy()) for result in results)
+    return Footprint(peak, sum(copy.nbytes for copy in copies), copies)
+
+
+def _constant_bytes(artifact: Artifact) -> int:
+    """Device memory of the loaded module; nothing where constants are mapped from the file."""
+    device = Device("local-sync")
+    module = Executable(artifact.vmfb, device)
+    live = device.memory().live_bytes
+    del module
+    return live
+
+
+def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Whether two programs gave the same, bit by bit."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and x.dtype == y.dtype and x.tobytes() == y.tobytes()
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def error_against(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """`relative_error`, of two f32 programs."""
+    return relative_error(results, [e.astype(np.float64) for e in expected])

@@ -1,0 +1,296 @@
+"""The memory suite: its workloads compute what they say, its records and tables hold together."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import sample
+
+from pyc_mlir.bench import memory, memory_measure, memory_table, show
+from pyc_mlir.bench.memory_case import CLASSES, Case, Weights
+from pyc_mlir.bench.memory_inference import decoder, encoder
+from pyc_mlir.bench.memory_measure import compile_iree, error_against, footprint, same_bits
+from pyc_mlir.bench.memory_random import Layered, layered
+from pyc_mlir.bench.memory_workloads import WORKLOADS, make
+from pyc_mlir.bench.schema import Report
+from pyc_mlir.bench.suite import Run
+from pyc_mlir.bench.workloads import relative_error
+from pyc_mlir.bench.xla_memory import evaluate, temporary_memory
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.trace import trace
+from pyc_mlir.frontends.tree import leaves, map_leaves
+from pyc_mlir.lowering import lower
+from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.tools import pyc_bench
+
+FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
+SMALLEST = "branches added late"
+STEP = 1e-6
+
+
+def test_every_class_has_workloads_of_its_own_name():
+    cases = {name: make(name, quick=True) for name in WORKLOADS}
+    assert set(CLASSES) == {case.kind for case in cases.values()}
+    assert all(case.name == name for name, case in cases.items())
+    assert set(WORKLOADS) - set(FUNCTIONS) == {"digits mlp", "digits cnn"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_workloads_mean_what_numpy_computes(name):
+    case = make(name, quick=True)
+    with new_context() as context, ir.Location.unknown():
+        results = interpret(trace(case.source, *case.specs, context=context), case.arrays)
+    expected = case.reference()
+    assert all(r.dtype == np.float32 for r in results) and expected[0].dtype == np.float64
+    assert relative_error(results, expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["mlp, gradients", "encoder layer, gradients"])
+def test_gradients_agree_with_finite_differences(name):
+    """d loss / d a in a drawn direction, for every argument whose gradient is a result."""
+    case = make(name, quick=True)
+    x, target, weights = map_leaves(lambda a: a.astype(np.float64), case.inputs)
+    found = case.source(x, target, weights)
+    rng = np.random.default_rng(0)
+    for key, gradient in found.items():
+        if key == "loss":
+            continue
+        direction = rng.normal(0, 1, gradient.shape)
+
+        def loss(step: float, key: str = key, direction: np.ndarray = direction) -> float:
+            moved = {**weights, "x": x}
+            moved[key] = moved[key] + step * direction
+            return float(case.source(moved.pop("x"), target, moved)["loss"])
+
+        slope = (loss(STEP) - loss(-STEP)) / (2 * STEP)
+        assert float(np.sum(gradient * direction)) == pytest.approx(slope, rel=1e-5, abs=1e-7), key
+
+
+def test_all_weights_but_the_keys_bias_have_a_gradient():
+    for name, without in (("mlp, gradients", set()), ("encoder layer, gradients", {"key.bias"})):
+        case = make(name, quick=True)
+        weights = case.inputs[2]
+        found = case.source(*case.inputs)
+        assert set(found) - {"x"} == {"loss", *weights} - without
+        assert all(found[key].shape == weights[key].shape for key in set(found) & set(weights))
+
+
+def test_graphs_are_drawn_alike_every_time():
+    shape = Layered(ops=30, width=5, rows=4, columns=(4, 8))
+    first, again = layered(shape), layered(shape)
+    assert same_bits(first.reference(), again.reference())
+    other = layered(replace(shape, seed=1))
+    assert [r.shape for r in other.reference()] != [r.shape for r in first.reference()]
+
+
+def test_a_decoder_does_not_look_ahead():
+    case = make("decoder block", quick=True)
+    (x,) = case.inputs
+    changed = x.copy()
+    changed[-1] += 1
+    before, after = case.source(x), case.source(changed)
+    assert np.array_equal(before[:-1], after[:-1]) and not np.array_equal(before[-1], after[-1])
+    assert decoder.__module__ == encoder.__module__
+
+
+@pytest.mark.parametrize("name", sample(FUNCTIONS, 4))
+def test_jax_computes_the_same_program(name):
+    pytest.importorskip("jax")
+    case = make(name, quick=True)
+    assert relative_error(evaluate(case), case.reference()) < 1e-5
+
+
+def test_xla_tells_its_temporary_memory():
+    pytest.importorskip("jax")
+    found = temporary_memory(make("digits cnn", quick=True))
+    assert found is not None and found.temp_bytes > 0 and found.no_library_temp_bytes > 0
+
+
+def product(shape: tuple[int, ...] = (64, 64)) -> Case:
+    """One product: a result and no transients."""
+    w = Weights(0).matrix(64, 64)
+    return Case("product", "chain", lambda x: x @ w, (Weights(1).activations(*shape),))
+
+
+def test_a_footprint_is_transients_and_results():
+    case = product()
+    artifact = build(case.source, case.specs, make_options())
+    found = footprint(artifact, case.arrays)
+    assert (found.peak_bytes, found.output_bytes, found.transient_bytes) == (16384, 16384, 0)
+    assert error_against(found.results, case.reference()) < 1e-5
+
+
+def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
+    """Whatever was needed for a moment before the call, the call's own peak is told."""
+    case = product()
+    artifact = build(case.source, case.specs, make_options())
+    real, spent = memory_measure.to_device, []
+
+    def wasteful(array, device):
+        if not spent:
+            spent.append(real(np.zeros(1 << 20, np.int8), device))
+            spent.clear()
+            spent.append(None)
+        return real(array, device)
+
+    monkeypatch.setattr(memory_measure, "to_device", wasteful)
+    assert footprint(artifact, case.arrays).peak_bytes == 16384
+
+
+def test_iree_alone_in_its_partitioning_modes():
+    """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
+    case, options = make(SMALLEST, quick=True), make_options()
+    lowered = lower(case.source, case.specs, options)
+    plain = build(case.source, case.specs, options)
+    peaks = []
+    for name in ("min-peak-memory", "debug"):
+        vmfb = compile_iree(lowered, options.target, "aggressive", name)
+        peaks.append(footprint(replace(plain, vmfb=vmfb), case.arrays).peak_bytes)
+    assert peaks[0] == footprint(plain, case.arrays).peak_bytes > peaks[1]
+
+
+def test_bounds_are_read_from_the_plan_that_was_kept():
+    planned = Alternative("planned", None, "96 bytes, lower bound 64 for the plan's order")
+    iree = Alternative("iree", None, "128 bytes, IREE's order and packing")
+    artifact = build(product().source, product().specs, make_options())
+
+    def bound(chosen: str) -> int | None:
+        decision = Decision(Site("plan-memory", "x#0"), chosen, (planned, iree), "default")
+        return memory.lower_bound(replace(artifact, decisions=(decision,)), 32)
+
+    assert (bound("planned"), bound("iree")) == (96, None)
+
+
+def test_bits_and_errors():
+    ones, twos = [np.ones(3, np.float32)], [np.full(3, 2, np.float32)]
+    nan = [np.full(3, np.nan, np.float32)]
+    assert same_bits(ones, [ones[0].copy()]) and same_bits(nan, nan)
+    assert not same_bits(ones, twos) and not same_bits(ones, [])
+    assert not same_bits([np.zeros(1, np.float32)], [-np.zeros(1, np.float32)])
+    assert error_against(ones, twos) == 0.5
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """The suite on one tiny workload, through the command line."""
+    path = tmp_path_factory.mktemp("memory") / "memory.json"
+    assert pyc_bench.main(["memory", "--quick", "--only", SMALLEST, "--json", str(path)]) == 0
+    assert not path.with_name("memory.json.partial").exists()
+    return Report.load(path)
+
+
+def test_records_have_all_fields(quick):
+    assert [r["mode"] for r in quick.records] == list(memory_measure.MODES)
+    for row in quick.records:
+        assert (row["workload"], row["class"], row["equal"]) == (SMALLEST, "wide", True)
+        assert row["value"] == row["peak_bytes"] == row["transient_bytes"] + row["output_bytes"]
+        beside = row["constant_bytes"] + row["input_bytes"]
+        assert row["total_bytes"] == row["peak_bytes"] + beside
+        assert row["iree_peak_bytes"] == min(row["iree_peaks"].values())
+        assert row["lower_bound_bytes"] is None or row["lower_bound_bytes"] <= row["peak_bytes"]
+        assert row["median_seconds"] > 0 and row["iree_median_seconds"] > 0
+        assert row["latency"]["1"]["seconds"]["n"] == quick.settings["rounds"]
+        assert row["xla_temp_bytes"] is None or row["xla_temp_bytes"] > 0
+    balanced = quick.records[1]
+    assert balanced["peak_bytes"] < balanced["iree_peak_bytes"]
+
+
+def changed(row: dict, name: str, kind: str, share: float, equal: bool = True) -> dict:
+    """The record as of another workload, with peaks of `share` of IREE's."""
+    peak = int(row["iree_peak_bytes"] * share)
+    fields = {"workload": name, "class": kind, "peak_bytes": peak, "equal": equal}
+    return {**row, **fields, "transient_bytes": 200, "xla_temp_bytes": 100}
+
+
+def test_tables_have_means_and_exceptions(quick):
+    rows = [changed(r, "a", "wide", 0.5) for r in quick.records]
+    rows += [changed(r, "b", "chain", 2.0, equal=False) for r in quick.records]
+    rows.append(memory._failure("c", "it broke"))
+    text = show.markdown(replace(quick, records=rows))
+    assert text == memory_table.markdown(replace(quick, records=rows))
+    means = [line for line in text.splitlines() if line.startswith(("| wide | 1", "| all | 2"))]
+    assert [line.split(" | ")[2] for line in means] == ["0.5x", "1x"]
+    assert "- Above plain IREE: b (latency_first), b (balanced), b (memory_first)." in text
+    assert "- Transients above XLA's: a, b." in text
+    assert "- Not equal: b (latency_first), b (balanced), b (memory_first)." in text
+    assert "- Failed: c (it broke)." in text
+
+
+def test_tables_do_without_xla(quick):
+    rows = [{**r, "xla_temp_bytes": None, "xla_no_library_temp_bytes": None} for r in quick.records]
+    text = memory_table.markdown(replace(quick, records=rows))
+    assert "- Transients above XLA's: none." in text and "- Failed: none." in text
+
+
+@pytest.fixture
+def faked(monkeypatch, quick):
+    """The suite with a measuring process that answers at once; the names that were measured."""
+    asked: list[str] = []
+
+    def answer(name: str, run: Run, threads: list[int]) -> list[dict]:
+        asked.append(name)
+        if name == "u-net":
+            raise KeyboardInterrupt
+        if name == "digits mlp":
+            return [memory._failure(name, "it broke")]
+        return [{**row, "workload": name} for row in quick.records]
+
+    monkeypatch.setattr(memory, "in_own_process", answer)
+    return asked
+
+
+def test_an_interrupted_run_goes_on(tmp_path, faked, capsys):
+    path = tmp_path / "memory.json"
+    names = [SMALLEST, "u-net", "mlp"]
+    command = ["memory", "--quick", "--json", str(path), "--only"]
+    with pytest.raises(KeyboardInterrupt):
+        pyc_bench.main([*command, *names])
+    assert not path.exists() and path.with_name("memory.json.partial").exists()
+    assert pyc_bench.main([*command, SMALLEST, "mlp"]) == 0
+    assert faked == [SMALLEST, "u-net", "mlp"], "what was finished is not measured again"
+    assert f"{SMALLEST}: measured before" in capsys.readouterr().err
+    workloads = [r["workload"] for r in Report.load(path).records]
+    assert workloads == [SMALLEST] * 3 + ["mlp"] * 3
+    assert not path.with_name("memory.json.partial").exists()
+
+
+def test_other_settings_and_fresh_measure_again(tmp_path, faked, capsys):
+    path = tmp_path / "memory.json"
+    command = ["memory", "--quick", "--json", str(path), "--only", SMALLEST]
+    for more in ([], ["--rounds=3"], ["--rounds=3", "--fresh"]):
+        with pytest.raises(KeyboardInterrupt):
+            pyc_bench.main([*command, "u-net", *more])
+    assert faked == [SMALLEST, "u-net"] * 3
+    assert "other settings or another environment" in capsys.readouterr().err
+
+
+def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
+    path = tmp_path / "memory.json"
+    command = ["memory", "--quick", "--json", str(path), "--only", "digits mlp"]
+    with pytest.raises(KeyboardInterrupt):
+        pyc_bench.main([*command, "u-net"])
+    # The order is the table's: u-net came first, so only it was asked for.
+    assert pyc_bench.main(command) == 1
+    assert faked == ["u-net", "digits mlp"]
+    (row,) = Report.load(path).records
+    assert (row["metric"], row["reason"]) == ("failure", "it broke")
+    assert "failed: digits mlp: it broke" in capsys.readouterr().err
+
+
+def test_a_measuring_process_that_dies_is_a_failure(tmp_path):
+    asked = Run("memory", 1, True, tmp_path / "x.json")
+    (row,) = memory.in_own_process("no such workload", asked, [1])
+    assert row["metric"] == "failure" and "ended with status 2" in row["reason"]
+
+
+def test_arguments_are_flat_for_the_program_and_trees_for_the_function():
+    case = make("mlp, gradients", quick=True)
+    paths = [path for path, _ in leaves(case.inputs)]
+    assert paths == ["0", "1", "2.w0", "2.w1", "2.b0", "2.b1"]
+    assert len(case.arrays) == 6 and case.specs == case.inputs
+    assert case.input_bytes == sum(a.nbytes for a in case.arrays)
+    assert json.dumps(case.input_bytes)
