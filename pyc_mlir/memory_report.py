@@ -7,7 +7,7 @@ Rows are arrays, in the order of the fields, since a program may have thousands 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.planner.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.planner.problem import Problem
 
 SCHEMA_VERSION = 1
-# The layouts that a compile compares.
+# The layouts that a compile compares, as decisions name them.
 PLANNED, UNPLANNED = "planned", "iree"
 
 
@@ -63,30 +63,13 @@ class RegionReport:
 
 
 @dataclass(frozen=True)
-class Account:
-    """Bytes of one call; None where a size is known at run time only.
+class MemoryReport:
+    """The regions of a program, in the order in which they run.
 
-    Transients are the arenas of all regions together, outputs are fresh results.
+    What a call needs in all, by what it is needed for, stands in the artifact's manifest.
     """
 
-    constants: int | None = None
-    inputs: int | None = None
-    outputs: int | None = None
-    transients: int | None = None
-
-    @property
-    def total(self) -> int | None:
-        """The sum, None if a part is not known."""
-        parts = astuple(self)
-        return None if None in parts else sum(parts)
-
-
-@dataclass(frozen=True)
-class MemoryReport:
-    """The regions of a program, in the order in which they run, and the account of a call."""
-
     regions: tuple[RegionReport, ...] = ()
-    account: Account | None = None
 
 
 def region_report(
@@ -126,7 +109,6 @@ def to_json(report: MemoryReport) -> dict[str, Any]:
     """The report as plain JSON data, keys in a fixed order."""
     return {
         "schema": SCHEMA_VERSION,
-        "account": None if report.account is None else asdict(report.account),
         "regions": [_region_json(region) for region in report.regions],
     }
 
@@ -156,8 +138,7 @@ def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
         read = json.loads(data)
         schema = read["schema"]
         if schema == SCHEMA_VERSION:
-            account = None if read["account"] is None else Account(**read["account"])
-            report = MemoryReport(tuple(_region_of(r) for r in read["regions"]), account)
+            report = MemoryReport(tuple(_region_of(r) for r in read["regions"]))
             _check(report)
             return report
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:

@@ -1,0 +1,91 @@
+"""Artifacts with memory reports for tests of pyc-explain, made without a compiler."""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from modules import signature
+
+from pyc_mlir import artifact, memory_report
+from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.memory_report import MemoryReport, RegionReport, region_report
+from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.planner.expansion import Expansion
+from pyc_mlir.pipelines.planner.picture import layout_of_plan
+from pyc_mlir.pipelines.planner.place import place
+from pyc_mlir.pipelines.planner.planner import frontier, plan
+from pyc_mlir.pipelines.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.target import Target
+
+FUSE = Decision(
+    Site("pyc-fuse", "matmul.0123"),
+    "fuse:matmul+add",
+    (
+        Alternative("fuse:matmul+add", Cost(2e-6, traffic_bytes=1 << 20), "one kernel"),
+        Alternative("keep"),
+    ),
+    "default",
+    measured={"seconds": 0.25},
+)
+
+
+def own_order(problem: Problem) -> Plan:
+    """The problem's own order, packed without reuse."""
+    return place(Expansion.of(problem), [(i,) for i in range(len(problem.tasks))], {}, work_limit=1)
+
+
+def planned(problem: Problem, name: str = "g#0", mode: str = "memory_first") -> RegionReport:
+    """The problem's own order as what was before, and the plan of a mode."""
+    tasks = tuple(replace(t, seconds=t.seconds * 1e-3) for t in problem.tasks)
+    problem = replace(problem, tasks=tasks)
+    answer = plan(problem, mode=mode)
+    layouts = {
+        "iree": layout_of_plan(problem, own_order(problem)),
+        "planned": layout_of_plan(problem, answer),
+    }
+    points = frontier(problem, mode=mode)
+    return region_report(name, problem, layouts, "planned", points, answer.lower_bound)
+
+
+def choice(region: RegionReport) -> Decision:
+    """The decision for the region's plan."""
+    alternatives = tuple(
+        Alternative(name, Cost(layout.seconds, layout.arena_bytes), f"{layout.arena_bytes} bytes")
+        for name, layout in sorted(region.layouts.items())
+    )
+    return Decision(
+        Site("plan-memory", region.name), region.chosen, alternatives, "default", ("smaller",)
+    )
+
+
+def explained(
+    regions: Sequence[RegionReport] = (),
+    decisions: Sequence[Decision] = (FUSE,),
+    account: Mapping[str, int | None] | None = None,
+) -> Artifact:
+    """An artifact that holds a report of the regions, and the decisions with theirs."""
+    manifest = make_manifest(
+        Target.named("cpu"), signature(2, (4,), "f32"), "abcd", 2048, versions={"pyc-mlir": "1"}
+    )
+    if account is not None:
+        manifest["memory"] = dict(account)
+    report = memory_report.to_bytes(MemoryReport(tuple(regions))) if regions else b""
+    every = (*decisions, *(choice(r) for r in regions))
+    return Artifact(_archive(), manifest, every, b"module", report)
+
+
+def _archive() -> bytes:
+    """Something that looks like IREE's file from outside."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("module.fb"), b"code")
+    return buffer.getvalue()
+
+
+def saved(folder: Path, content: Artifact, name: str = "model.vmfb") -> str:
+    """Write the artifact; return its path."""
+    artifact.write(content, folder / name)
+    return str(folder / name)

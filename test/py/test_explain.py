@@ -1,0 +1,300 @@
+"""pyc-explain in this process: text, page, JSON, and once where no compiler can be imported."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from explain_programs import FUSE, explained, planned, saved
+from planner_problems import MIB, branches, chain, layered, skips
+
+from pyc_mlir.artifact import read
+from pyc_mlir.pipelines.choices import Site, write_log
+from pyc_mlir.pipelines.planner.picture import layout_of_slices
+from pyc_mlir.tools import explain_text, pyc_explain
+from pyc_mlir.tools.explain_axes import Scale
+from pyc_mlir.tools.explain_facts import Subject
+from pyc_mlir.tools.explain_html import page
+
+EVIL = """</script><script>alert("1")</script><b a='x'>&amp;\x85"""
+ACCOUNT = {"constants": 2048, "inputs": 3 * MIB, "transients": 12 * MIB, "outputs": None}
+WITHOUT_COMPILERS = """
+import sys
+for name in ("torch_mlir", "iree.compiler", "onnx"):
+    sys.modules[name] = None
+from pyc_mlir.tools.pyc_explain import main
+sys.exit(main(sys.argv[1:]))
+"""
+GOLDEN = """\
+model.vmfb
+  target       cpu (device local)
+  graph id     abcd
+  compiled by  pyc-mlir 1
+  decisions    2
+
+memory of one call, MiB
+  constants                     <0.01
+  inputs                         3.00
+  transients (the arena)        12.00
+  outputs                 at run time
+  total                   at run time
+
+region g#0
+  runs with    planned (decided by: default); smaller
+  arena        16.00 MiB → 12.00 MiB (-25.0%)
+  lower bound  12.00 MiB for the planned order; the arena reaches it
+  predicted    8 ms, before and after
+  work         8 tasks in 8 steps, 0 recomputed; 7 buffers, 0 in place
+
+  live memory over steps, before: iree
+     16.00 MiB |                                        ████████████████
+               |                        ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄████████████████
+               |                        ████████████████████████████████
+               |        ████████████████████████████████████████████████████████
+               |▄▄▄▄▄▄▄▄████████████████████████████████████████████████████████
+             0 |████████████████████████████████████████████████████████████████
+               +----------------------------------------------------------------
+                steps 0 to 7; peak 16.00 MiB in step 5
+
+  live memory over steps, after: planned
+     16.00 MiB |
+               |                        ▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄        ▄▄▄▄▄▄▄▄
+               |                        ████████████████        ████████
+               |        ████████████████████████████████████████████████████████
+               |▄▄▄▄▄▄▄▄████████████████████████████████████████████████████████
+             0 |████████████████████████████████████████████████████████████████
+               +----------------------------------------------------------------
+                steps 0 to 7; peak 12.00 MiB in step 3
+
+  frontier: arena, predicted time of a call
+  >    12.00 MiB  8 ms
+
+decisions, `>` marks the choice
+  pyc-fuse:matmul.0123  (by default)
+    > fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel
+      keep
+      measured: seconds 0.25
+  plan-memory:g#0  (by default)
+      iree     time 8 ms, workspace 16.00 MiB; 16777216 bytes
+    > planned  time 8 ms, workspace 12.00 MiB; 12582912 bytes
+      evidence: smaller
+"""
+
+
+@pytest.fixture
+def program(tmp_path) -> str:
+    """A saved program of three branches with its report."""
+    return saved(tmp_path, explained([planned(branches(3))], account=ACCOUNT))
+
+
+def ran(capsys, *argv: str) -> str:
+    status = pyc_explain.main(argv)
+    captured = capsys.readouterr()
+    assert (status, captured.err) == (0, "")
+    return captured.out
+
+
+def refused(capsys, *argv: str) -> str:
+    status = pyc_explain.main(argv)
+    captured = capsys.readouterr()
+    assert (status, captured.out) == (1, "")
+    return captured.err
+
+
+def subject(*regions, decisions=(FUSE,), name: str = "model.vmfb") -> Subject:
+    return Subject.of(name, explained(regions, decisions))
+
+
+class Page(HTMLParser):
+    """Checks that tags nest; collects text, tags and attributes."""
+
+    VOID = ("meta", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += data
+
+    def having(self, kind: str) -> list[dict[str, str | None]]:
+        """Attributes of the tags with a class."""
+        return [a for _, a in self.tags if kind in (a.get("class") or "").split()]
+
+
+def test_text(program, capsys):
+    assert ran(capsys, program) == GOLDEN
+
+
+def test_text_of_a_program_without_a_report(tmp_path, capsys):
+    out = ran(capsys, saved(tmp_path, explained()))
+    assert "constants  2.00\n" in out and "region" not in out
+    assert "no memory report in this program: compile it with a planner mode" in out
+    assert "> fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel\n" in out
+
+
+def test_long_logs_are_cut_but_for_decisions(tmp_path, capsys):
+    many = [replace(FUSE, site=Site("pyc-fuse", f"op{i}")) for i in range(20)]
+    path = saved(tmp_path, explained(decisions=many))
+    out = ran(capsys, path)
+    assert "pyc-fuse:op11 " in out and "pyc-fuse:op12 " not in out
+    assert "... and 8 more; --decisions shows all" in out
+    out = ran(capsys, path, "--decisions")
+    assert out.startswith("  pyc-fuse:op0 ") and out.count("(by default)") == 20
+
+
+def test_decisions_of_an_op(program, tmp_path, capsys):
+    out = ran(capsys, program, "--op", "matmul")
+    assert out.startswith("  pyc-fuse:matmul.0123") and "plan-memory" not in out
+    assert "expected part of a site or location" in refused(capsys, program, "--op", "nothing")
+    placed = replace(FUSE, site=Site("pyc-fuse", "matmul.0123", 'loc("dense"("m.onnx":1:1))'))
+    write_log([placed], tmp_path / "log.jsonl")
+    out = ran(capsys, program, "--op", "dense", "--log", str(tmp_path / "log.jsonl"))
+    assert out.startswith('  pyc-fuse:matmul.0123  at loc("dense"("m.onnx":1:1))  (by default)')
+
+
+def test_json_holds_everything(program, tmp_path, capsys):
+    data = json.loads(ran(capsys, program, "--json", "-"))
+    assert data["manifest"]["memory"] == ACCOUNT
+    assert [d["chosen"] for d in data["decisions"]] == ["fuse:matmul+add", "planned"]
+    assert data["memory"] == json.loads(read(program).memory)
+    ran(capsys, saved(tmp_path, explained(), "b.vmfb"), "--json", str(tmp_path / "b.json"))
+    assert json.loads((tmp_path / "b.json").read_text())["memory"] is None
+
+
+def test_wrong_use(program, tmp_path, capsys):
+    assert "No such file" in refused(capsys, str(tmp_path / "none.vmfb"))
+    assert "got both" in refused(capsys, program, "--html", "-", "--json", "-")
+    (tmp_path / "no.vmfb").write_bytes(b"nothing")
+    assert "[BAD_ARTIFACT]" in refused(capsys, str(tmp_path / "no.vmfb"))
+    damaged = replace(explained([planned(chain(3))]), memory=b"{}")
+    message = refused(capsys, saved(tmp_path, damaged, "damaged.vmfb"))
+    assert message.startswith("pyc-explain: error: damaged.vmfb: expected a memory report")
+
+
+def test_terminals_without_unicode():
+    text = explain_text.overview(subject(planned(branches(3), "ä#0")), explain_text.ASCII)
+    assert text.isascii() and "###" in text and "16.00 MiB -> 12.00 MiB" in text
+    assert r"region \xe4#0" in text
+
+
+def test_a_plan_that_was_turned_down():
+    region = planned(skips())
+    kept = replace(region, chosen="iree")
+    text = explain_text.overview(subject(kept))
+    assert "runs with    iree (decided by" in text
+    assert "turned down: planned" in text and "runs: iree" in text
+    shown = Page(page(subject(kept))).text
+    assert "turned down: planned" in shown and "as much as IREE's own plan" in shown
+
+
+def test_slices_and_regions_without_layouts():
+    bare = replace(planned(chain(4)), layouts={"iree": layout_of_slices([(0, 2, 64)], [0])})
+    none = replace(planned(chain(4), "g#1"), layouts={}, frontier=(), chosen="iree")
+    both = subject(replace(bare, chosen="iree"), none)
+    assert "64 B" in explain_text.overview(both) and "not recorded" in explain_text.overview(both)
+    assert "slice 0" in page(both)
+
+
+def test_page_is_well_formed_and_whole(program, tmp_path, capsys):
+    assert ran(capsys, program, "--html", str(tmp_path / "r.html")) == GOLDEN
+    text = (tmp_path / "r.html").read_text("utf-8")
+    assert text == ran(capsys, program, "--html", "-")
+    found = Page(text)
+    pictures = re.findall("<svg.*?</svg>", text, re.DOTALL)
+    assert len(pictures) > 4 and all(ElementTree.fromstring(p) is not None for p in pictures)
+    assert "default-src 'none'" in text
+    assert set(re.findall(r"\w+://[^\s\"]*", text)) == {"http://www.w3.org/2000/svg"}
+    assert not [t for t, a in found.tags if {"src", "srcset"} & set(a) or t in ("link", "iframe")]
+    assert {a["href"] for t, a in found.tags if t == "a"} == {"#g#0"}
+    for said in ("12.00 MiB", "fuse:matmul+add", "keep", "one kernel", "2 us", "at run time"):
+        assert said in found.text
+
+
+def test_page_draws_every_buffer_and_marks_them():
+    region = planned(layered(60, 0))
+    after = region.layouts["planned"]
+    again = sum(r.recomputed for r in after.rectangles)
+    taken = sum(r.takes_over is not None and not r.recomputed for r in after.rectangles)
+    assert again and taken
+    found = Page(page(subject(region)))
+    keys = 1  # the legend's own mark
+    buffers = sum(len(layout.rectangles) for layout in region.layouts.values())
+    assert len(found.having("b")) == buffers + 3 * keys
+    assert len([a for a in found.having("again") if "x" in a and "b" in str(a["class"]).split()])
+    assert len(found.having("again")) - len(found.having("name")) <= again + keys
+    widths = [float(a["width"] or 0) for a in found.having("b")]
+    assert min(widths) > 0
+    (chart,) = found.having("live")
+    series = json.loads(chart["data-series"] or "")
+    assert series["after: planned"]["live"] == list(after.live_bytes)
+    assert sum("(recomputed)" in r for r in series["after: planned"]["runs"]) == again
+    assert len(found.having("point")) == len(region.frontier)
+
+
+def test_names_are_escaped():
+    region = planned(chain(4), EVIL)
+    tasks = tuple(replace(t, name=EVIL) for t in region.tasks)
+    layouts = {
+        name: replace(x, rectangles=tuple(replace(r, buffer=EVIL) for r in x.rectangles))
+        for name, x in region.layouts.items()
+    }
+    evil = replace(FUSE, site=Site(EVIL, EVIL, EVIL), evidence=(EVIL,), decided_by=EVIL)
+    text = page(
+        subject(replace(region, tasks=tasks, layouts=layouts), decisions=(evil,), name=EVIL)
+    )
+    found = Page(text)
+    assert [t for t, _ in found.tags].count("script") == 1
+    assert "<b a=" not in text and "alert" not in text.rpartition("<script>")[2]
+    assert found.text.count('<script>alert("1")</script>') > 10
+    (chart,) = found.having("live")
+    assert EVIL in json.loads(chart["data-series"] or "")["after: planned"]["runs"]
+
+
+def test_two_thousand_buffers_stay_readable():
+    slices = [(i // 3, i // 3 + 5, 64 * (1 + i % 7)) for i in range(2000)]
+    offsets = [64 * (i * 5 % 211) for i in range(2000)]
+    layout = layout_of_slices(slices, offsets)
+    region = replace(planned(chain(4)), layouts={"iree": layout}, chosen="iree")
+    text = page(subject(region))
+    found = Page(text)
+    assert len(found.having("b")) == 2001 and len(text) < 2_000_000
+    assert len(found.having("step")) < 40
+    lines = explain_text.overview(subject(region)).splitlines()
+    assert max(len(line) for line in lines) < 110
+
+
+def test_ticks_are_round():
+    assert Scale(0, 23, 0, 100).ticks(14, whole=True) == [2.0 * i for i in range(12)]
+    assert Scale(0, 3, 0, 100).ticks(14, whole=True) == [0, 1, 2, 3]
+    assert Scale(0, 36 * MIB, 0, 1, MIB).ticks(4) == [0, 10 * MIB, 20 * MIB, 30 * MIB]
+    assert Scale(5.0, 5.0, 0, 1).ticks(4) != []
+
+
+def test_explaining_needs_no_compiler(program):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILERS, program], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"region g#0" in done.stdout
