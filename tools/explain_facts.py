@@ -142,13 +142,10 @@ class Story:
     def latency(self) -> str:
         """Predicted seconds before and after."""
         before, after = self.region.before, self.region.after
-        values = [x.seconds for x in (before, after) if x is not None and x.seconds]
-        shown = " → ".join(quantity(v, "s") for v in dict.fromkeys(values))
-        return (
-            f"{shown}, before and after"
-            if len(values) > len(set(values))
-            else shown or "not predicted"
-        )
+        values = [quantity(x.seconds, "s") for x in (before, after) if x and x.seconds]
+        if len(values) > len(set(values)):
+            return f"{values[0]}, before and after"
+        return " → ".join(values) or "not predicted"
 
     def rows(self) -> list[tuple[str, str]]:
         """All of it, as rows."""

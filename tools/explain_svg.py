@@ -27,7 +27,7 @@ AXIS, PLOT, FOOT, HEAD = 76, 1060, 40, 26
 _LIVE_HEIGHT, _ARENA_HEIGHT, _LEAST_ARENA = 210, 380, 60
 _FRONTIER = (620, 300)
 # Labels: the largest rectangles have one; pixels of a character and of the least height.
-_LABELS, _CHARACTER, _LABEL_HEIGHT = 300, 6.2, 13
+_LABELS, _CHARACTER, _LABEL_HEIGHT = 300, 6.8, 13
 # Above so many steps or below such a height, a gap between rectangles would eat them.
 _GAP_PIXELS = 3.0
 
@@ -167,23 +167,35 @@ def _peak_label(at: float, whole: float) -> str:
 
 
 def _boxes(region: RegionReport, layout: Layout, x: Scale, y: Scale) -> Iterator[str]:
-    """One <rect> a buffer. Where one takes over another's place, they meet within the step."""
-    given = {(r.takes_over, r.first) for r in layout.rectangles if r.takes_over is not None}
+    """One <rect> a buffer."""
+    spans = drawn(layout)
     shared = {s for i, s in enumerate(layout.storages) if s != i}
     for i, r in enumerate(layout.rectangles):
-        start = r.first + (0.5 if r.takes_over is not None else 0.0)
-        end = r.last + (0.5 if (i, r.last) in given and r.last >= start - 0.5 else 1.0)
-        left, right = x(start), x(max(end, start + 0.25))
+        left, right = map(x, spans[i])
         top, bottom = y(r.offset + r.bytes), y(r.offset)
         thin = " thin" if min(right - left, bottom - top) < _GAP_PIXELS else ""
         storage = layout.storages[i]
         same = f' data-s="{storage}"' if storage in shared else ""
         title = escape("\n".join(rectangle_facts(region, layout, i)))
         yield (
-            f'<rect x="{px(left)}" y="{px(top)}" width="{px(right - left)}" '
+            f'<rect x="{px(left)}" y="{px(top)}" width="{px(max(right - left, 0.4))}" '
             f'height="{px(max(bottom - top, 0.6))}" class="b {box_kind(r)}{thin}"{same}>'
             f"<title>{title}</title></rect>"
         )
+
+
+def drawn(layout: Layout) -> list[tuple[float, float]]:
+    """From where to where each buffer is drawn, in steps.
+
+    Where one takes over another one's place, both meet within the step.
+    """
+    given = {(r.takes_over, r.first) for r in layout.rectangles if r.takes_over is not None}
+    spans = []
+    for i, r in enumerate(layout.rectangles):
+        start = r.first + (0.5 if r.takes_over is not None else 0.0)
+        end = r.last + (0.5 if (i, r.last) in given else 1.0)
+        spans.append((start, max(end, start + 0.25)))
+    return spans
 
 
 def box_kind(r: Rectangle) -> str:
@@ -200,19 +212,22 @@ def short(name: str) -> str:
 
 def _labels(layout: Layout, x: Scale, y: Scale) -> Iterator[str]:
     """Names within the largest rectangles, as far as they fit; the script cuts them anew."""
-    by_area = sorted(layout.rectangles, key=lambda r: -(r.last + 1 - r.first) * r.bytes)
-    for r in by_area[:_LABELS]:
+    spans = drawn(layout)
+    areas = [(end - start) * layout.rectangles[i].bytes for i, (start, end) in enumerate(spans)]
+    by_area = sorted(range(len(areas)), key=lambda i: (-areas[i], i))
+    for i in by_area[:_LABELS]:
+        r = layout.rectangles[i]
         top, bottom = y(r.offset + r.bytes), y(r.offset)
         if bottom - top < _LABEL_HEIGHT:
             continue
-        start = x(r.first + (0.5 if r.takes_over is not None else 0))
-        room = int((x(r.last + 1) - start - 8) / _CHARACTER)
+        start, end = map(x, spans[i])
+        room = int((end - start - 8) / _CHARACTER)
         name = short(r.buffer)
         cut = name if len(name) <= room else name[: room - 1] + "…" if room > 3 else ""
         yield (
             f'<text x="{px(start)}" dx="4" y="{px((top + bottom) / 2 + 4)}" '
             f'class="name {box_kind(r)}" '
-            f'data-full="{escape(name)}" data-room="{px(x(r.last + 1) - start)}">'
+            f'data-full="{escape(name)}" data-room="{px(end - start)}">'
             f"{escape(cut)}</text>"
         )
 

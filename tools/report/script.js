@@ -101,7 +101,7 @@
       zoom.querySelector("output").textContent = factor;
       for (const [e, name, value] of found) e.setAttribute(name, value * factor);
       for (const e of names) {
-        const room = Math.floor((e.dataset.room * factor - 8) / 6.2);
+        const room = Math.floor((e.dataset.room * factor - 8) / 6.8);
         const full = e.dataset.full;
         e.textContent = full.length <= room ? full : room > 3 ? full.slice(0, room - 1) + "…" : "";
       }
