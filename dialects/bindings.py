@@ -12,7 +12,7 @@ from torch_mlir import ir
 from torch_mlir.dialects._ods_common import _cext
 
 if TYPE_CHECKING:
-    from torch_mlir import passmanager, rewrite
+    from torch_mlir import execution_engine, passmanager, rewrite
     from torch_mlir.dialects import (
         arith,
         bufferization,
@@ -29,6 +29,7 @@ __all__ = [
     "arith",
     "bufferization",
     "cf",
+    "execution_engine",
     "ext",
     "func",
     "ir",
@@ -41,7 +42,7 @@ __all__ = [
     "tensor",
 ]
 
-_TOP_LEVEL = frozenset({"passmanager", "rewrite"})
+_TOP_LEVEL = frozenset({"execution_engine", "passmanager", "rewrite"})
 
 
 def __getattr__(name: str) -> Any:

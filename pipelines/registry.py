@@ -24,7 +24,10 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-infer-shapes": ("pyc_mlir.pipelines.infer_shapes", "InferShapes"),
     "pyc-decompose": ("pyc_mlir.pipelines.decompose", "Decompose"),
     "pyc-fuse": ("pyc_mlir.pipelines.fuse", "Fuse"),
+    "pyc-remat": ("pyc_mlir.pipelines.remat", "Remat"),
+    "pyc-plan-memory": ("pyc_mlir.pipelines.plan_memory", "PlanMemory"),
     "convert-pyc-to-linalg": ("pyc_mlir.pipelines.convert_to_linalg", "ConvertToLinalg"),
+    "pyc-bufferize-arena": ("pyc_mlir.pipelines.bufferize_arena", "BufferizeArena"),
 }
 
 

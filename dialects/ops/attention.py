@@ -94,10 +94,10 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
     @classmethod
     def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Two products and a softmax over the scores."""
-        depth, length = inputs[0].shape[-1], inputs[1].shape[-2]
-        assert depth is not None and length is not None and out.shape[-1]
-        scores = out.elements // out.shape[-1] * length
-        return scores * (2 * depth + 2 * out.shape[-1] + TRANSCENDENTAL_FLOPS + 4)
+        depth, length, width = inputs[0].shape[-1], inputs[1].shape[-2], out.shape[-1]
+        assert depth is not None and length is not None and width is not None
+        scores = out.with_shape(out.shape[:-1]).elements * length
+        return scores * (2 * depth + 2 * width + TRANSCENDENTAL_FLOPS + 4)
 
 
 def _causal(b: Any, scores: Any) -> Any:

@@ -126,6 +126,7 @@ def types(*shapes: tuple[int, ...], dtype: str = "f32") -> list[TensorType]:
         ("softmax", types((2, 8)), {}, 14 * 16, 128),
         ("layernorm", types((2, 8), (8,), (8,)), {}, 128, 4 * 48),
         ("attention", types((2, 3, 8), (2, 5, 8), (2, 5, 6)), {"scale": 1.0}, 30 * 42, 4 * 224),
+        ("attention", types((2, 3, 8), (2, 5, 8), (2, 5, 0)), {"scale": 1.0}, 30 * 30, 4 * 128),
         ("transpose", types((2, 3), dtype="f16"), {"permutation": (1, 0)}, 0, 24),
         ("size", types((9, 9)), {"axes": (0,)}, 0, 8),
         ("cast", types((4,), dtype="i1"), {"dtype": DTYPES["f64"]}, 4, 4 + 32),

@@ -1,0 +1,13 @@
+"""The part of the execution engine that PyC uses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_mlir import ir
+
+class ExecutionEngine:
+    def __init__(
+        self, module: ir.Module, opt_level: int = 2, shared_libs: Sequence[str] = ...
+    ) -> None: ...
+    def lookup(self, name: str) -> Any: ...
+    def invoke(self, name: str, *ctypes_args: Any) -> None: ...
