@@ -126,23 +126,28 @@ def layout_of_slices(
     slices: Sequence[tuple[int, int, int]],
     offsets: Sequence[int],
     *,
+    names: Sequence[str] = (),
     runs: Sequence[Run] = (),
     seconds: float = 0.0,
 ) -> Layout:
     """The picture of bare slices (first step, last step inclusive, bytes) at `offsets`.
 
-    This is all that IREE's own packing says. Raises PycError (BAD_ARGUMENT) for unequal lengths
-    or a slice that ends before it begins.
+    This is all that IREE's own packing says; a slice without a name is called by its number.
+    Raises PycError (BAD_ARGUMENT) for unequal lengths or a slice that ends before it begins.
     """
-    if len(slices) != len(offsets) or any(first > last for first, last, _ in slices):
+    names = names or [""] * len(slices)
+    lengths = {len(slices), len(offsets), len(names)}
+    if len(lengths) > 1 or any(first > last for first, last, _ in slices):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"layout: expected slices (first <= last, bytes) with one offset each, got "
             f"{len(slices)} slices and {len(offsets)} offsets: {list(slices)[:3]}",
         )
     rectangles = tuple(
-        Rectangle(f"slice {i}", 0, first, last, offset, size)
-        for i, ((first, last, size), offset) in enumerate(zip(slices, offsets, strict=True))
+        Rectangle(name or f"slice {i}", 0, first, last, offset, size)
+        for i, ((first, last, size), offset, name) in enumerate(
+            zip(slices, offsets, names, strict=True)
+        )
         if size
     )
     arena = max((r.offset + r.bytes for r in rectangles), default=0)
