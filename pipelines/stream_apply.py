@@ -190,22 +190,26 @@ def replace_packs(
     share.
     """
     for pack in packs:
-        sizes = [constant_of(v) for v in group(pack, 1)]
-        if group(pack, 0) or any(size is None for size in sizes):
+        slices = slices_of(pack, alignment)
+        if not slices:
             continue
-        ends = [
-            ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])
-        ]
-        rounded = [-(-(size or 0) // alignment) * alignment for size in sizes]
-        slices = list(zip(ends[::2], ends[1::2], rounded, strict=True))
         joined, place = _joined(slices, _pairs_of(pack, shared))
         offsets, total = packer(joined)
+        numbers = (total, *(offsets[p] for p in place))
         with ir.InsertionPoint(pack), pack.location:
-            for result, number in zip(
-                pack.results, (total, *(offsets[p] for p in place)), strict=True
-            ):
+            for result, number in zip(pack.results, numbers, strict=True):
                 result.replace_all_uses_with(index_constant(number))
         pack.erase()
+
+
+def slices_of(pack: Any, alignment: int = 64) -> list[Slice]:
+    """The slices of a ``stream.resource.pack``; none where a size is unknown."""
+    sizes = [constant_of(v) for v in group(pack, 1)]
+    if group(pack, 0) or any(size is None for size in sizes):
+        return []
+    ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]
+    rounded = [-(-(size or 0) // alignment) * alignment for size in sizes]
+    return list(zip(ends[::2], ends[1::2], rounded, strict=True))
 
 
 def _pairs_of(pack: Any, shared: Mapping[Any, Any]) -> dict[int, int]:

@@ -19,6 +19,7 @@ __all__ = [
     "UPDATES",
     "constant_of",
     "find",
+    "function_of",
     "group",
     "index_constant",
     "ir",
@@ -148,6 +149,15 @@ def symbol_of(op: Any) -> str:
     if op.name != DISPATCH:
         return op.name
     return str(ir.ArrayAttr(op.attributes["entry_points"])[0]).replace("@", "")
+
+
+def function_of(op: Any) -> str:
+    """The name of the function that an op stands in; empty within an initializer."""
+    while op is not None and op.name not in ("util.func", "util.initializer"):
+        op = op.parent.operation if op.parent is not None else None
+    if op is None or op.name != "util.func":
+        return ""
+    return ir.StringAttr(op.attributes["sym_name"]).value
 
 
 def leaves(block: Any) -> Iterator[Any]:

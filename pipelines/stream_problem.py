@@ -26,6 +26,7 @@ from pyc_mlir.pipelines.stream_ir import (
     UPDATES,
     constant_of,
     find,
+    function_of,
     group,
     ir,
     is_resource,
@@ -53,6 +54,7 @@ class Region:
     """A planning problem and what its numbers stand for in the IR.
 
     index: which of the module's execution regions, counted in the order of the text.
+    function: whose region it is; empty for an initializer's.
     execute: the region's op. ops: one a task.
     operands: per task its resource operands: which one, and the buffer that it reads.
     leaving: the same of the region's terminator.
@@ -62,6 +64,7 @@ class Region:
     """
 
     index: int
+    function: str
     problem: Problem
     execute: Any
     ops: tuple[Any, ...]
@@ -134,6 +137,7 @@ class _Reader:
         problem.check()
         return Region(
             index,
+            function_of(self.execute),
             problem,
             self.execute,
             tuple(self._ops),

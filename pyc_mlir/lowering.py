@@ -56,8 +56,9 @@ class Options:
     dump_phases: Path | None = None
     # The passes between front end and linalg; none leaves every op alone.
     passes: str = HIGH_LEVEL
-    # Who plans memory: a mode of PyC's planner; none leaves it to IREE.
-    planner_mode: str = ""
+    # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
+    # IREE.
+    planner_modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

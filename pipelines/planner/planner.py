@@ -106,10 +106,31 @@ def plan(
     is one task looked at, about two microseconds.
     Raises BudgetRefused, or PycError (BAD_ARGUMENT) for a malformed problem or argument.
     """
-    found = _Planner(problem, _mode(mode), slowdown, work_limit, seed)
+    found = _Planner(problem, mode_named(mode), slowdown, work_limit, seed)
     answer = found.best() if budget is None else found.within(budget)
     validate(problem, answer)
     return answer
+
+
+def plan_in_waves(
+    problem: Problem,
+    waves: Sequence[Sequence[int]],
+    *,
+    work_limit: int = PACK_WORK,
+    seed: int = 0,
+) -> Plan:
+    """A given schedule, waves of task numbers, with reuse and offsets of ours.
+
+    Raises PycError (BAD_ARGUMENT) for a malformed problem or waves that are none of it.
+    """
+    problem.check()
+    expansion = Expansion.of(problem, [t for wave in waves for t in wave])
+    numbers = iter(range(len(expansion.steps)))
+    places = [tuple(next(numbers) for _ in wave) for wave in waves]
+    reused = choose(expansion.derived, places)
+    found = place(expansion, places, reused, work_limit=work_limit, seed=seed)
+    validate(problem, found)
+    return found
 
 
 def frontier(
@@ -121,10 +142,11 @@ def frontier(
     seed: int = 0,
 ) -> list[tuple[int, float]]:
     """(arena bytes, predicted seconds) of the plans that no other one beats, fewest bytes first."""
-    return _Planner(problem, _mode(mode), slowdown, work_limit, seed).frontier()
+    return _Planner(problem, mode_named(mode), slowdown, work_limit, seed).frontier()
 
 
-def _mode(mode: str | PlannerMode) -> PlannerMode:
+def mode_named(mode: str | PlannerMode) -> PlannerMode:
+    """The mode of that name. Raises PycError (BAD_ARGUMENT) listing all of them."""
     if isinstance(mode, PlannerMode):
         return mode
     if mode not in MODES:

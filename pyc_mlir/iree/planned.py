@@ -1,10 +1,13 @@
 """Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
 
-IREE's stream phase is taken apart: its passes run up to the point where dispatches are final, each
-execution region becomes a planning problem, the plan is carried out on the IR, and IREE's passes
-go on. The same phase without a plan is the reference (no code is generated for it): a region whose
-plan does not come out smaller, or whose sizes are unknown and cannot be compared, keeps IREE's. One
-decision a region says which, with both sizes.
+Each execution region of a module becomes a planning problem, each mode of the planner that the
+policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
+version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
+cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
+reuse and packing may be. One decision a region says what was chosen, with all sizes.
+
+A budget is a matter of legality: only plans that keep it are offered, and where none of them does,
+one is searched for that does at the least predicted seconds, or the compile is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,53 +17,56 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.versions import TO_ASYNC, Allocated, Version, carry_out, regions_of
+from pyc_mlir.memory_report import MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.planner.intervals import Intervals
 from pyc_mlir.pipelines.planner.pack import pack
-from pyc_mlir.pipelines.planner.planner import MODES, plan
+from pyc_mlir.pipelines.planner.picture import Layout, layout_of_plan, layout_of_slices
+from pyc_mlir.pipelines.planner.planner import (
+    BudgetRefused,
+    PlannerMode,
+    mode_named,
+    plan,
+    plan_in_waves,
+)
 from pyc_mlir.pipelines.planner.problem import Plan, Problem
-from pyc_mlir.pipelines.stream_apply import Packer, Slice, apply_plan, replace_packs
-from pyc_mlir.pipelines.stream_cost import DispatchCosts
-from pyc_mlir.pipelines.stream_ir import EXECUTE, find, ir, maker
-from pyc_mlir.pipelines.stream_problem import Region, read_regions
-from pyc_mlir.pipelines.stream_sizes import Size, size_of
+from pyc_mlir.pipelines.stream_apply import Packer, Slice
+from pyc_mlir.pipelines.stream_ir import ir
+from pyc_mlir.pipelines.stream_problem import Region
 from pyc_mlir.pipelines.target import Target
 
 SITE = "plan-memory"
-PLANNED, UNPLANNED = "planned", "iree"
-# IREE's stream phase in three parts; the plan's order goes in after the first one, its offsets
-# after the second. `iree-stream-schedule-concurrency`, part of the first, must not run again.
-TO_ASYNC = (
-    "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
-    "iree-stream-async-transformation-pipeline"
-)
-ALLOCATE = "iree-stream-schedule-allocation"
-LAY_OUT = "any(iree-stream-layout-slices)"
-TO_END = (
-    "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
-    "iree-stream-cleanup-pipeline,symbol-dce"
-)
+UNPLANNED, IREE_ORDER, WITHIN_BUDGET = "iree", "iree-order", "within-budget"
 _EVIDENCE_CHARACTERS = 300
+Plans = dict[int, Plan]
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Who plans: a problem to a plan, and slices to offsets."""
+    """Who plans: by name how a problem becomes a plan, first the preferred one; and who packs.
 
-    plan: Callable[[Problem], Plan]
+    within: a plan of at most so many bytes; raises BudgetRefused. Asked for under a budget only.
+    """
+
+    modes: Mapping[str, Callable[[Problem], Plan]]
     pack: Packer
+    within: Callable[[Problem, int], Plan] | None = None
 
 
-def planner_of(mode: str) -> Planner:
-    """PyC's planner in one of its modes. Raises PycError (BAD_ARGUMENT) for an unknown one."""
-    if mode not in MODES:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"planner mode: expected one of {sorted(MODES)}, got {mode!r}"
-        )
-    return Planner(partial(plan, mode=mode), pack_slices)
+def planner_of(modes: Sequence[str]) -> Planner:
+    """PyC's planner in some of its modes. Raises PycError (BAD_ARGUMENT) for an unknown one."""
+    found: dict[str, PlannerMode] = {name: mode_named(name) for name in modes}
+    first = next(iter(found.values()))
+    return Planner(
+        {name: partial(plan, mode=mode) for name, mode in found.items()},
+        pack_slices,
+        lambda problem, budget: plan(problem, mode=first, budget=budget),
+    )
 
 
 def pack_slices(slices: Sequence[Slice]) -> tuple[list[int], int]:
@@ -75,16 +81,18 @@ def compile_planned(
     choices: Choices,
     planner: Planner,
     first: str = "aggressive",
-) -> bytes:
-    """The vmfb of `request` under the better plan of each region; raises as the unplanned compile.
+    budget: Budget | None = None,
+) -> tuple[bytes, MemoryReport]:
+    """The vmfb of `request` under the better plan of each region, and what there is to see of it.
 
-    `first` is the fusion setting that is offered first, as in `compile_with_fallback`.
+    `first` is the fusion setting that is offered first, as in `compile_with_fallback`. Raises as
+    the unplanned compile, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
     """
-    planning = _Planning(request.target, f"{graph_id or 'module'}", choices, planner)
+    planning = _Planning(request.target, f"{graph_id or 'module'}", choices, planner, budget)
     planned = _PlannedRequest(**vars(request), planning=planning)
     vmfb = compile_with_fallback(planned, graph_id, choices, first)
     choices.log.extend(planning.decisions)
-    return vmfb
+    return vmfb, planning.report
 
 
 @dataclass(frozen=True)
@@ -98,157 +106,280 @@ class _PlannedRequest(Request):
         assert self.planning is not None
         flags = (*SETTINGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
-            session.run(to="flow")
+            self.to_flow(session)
             self.planning.run(session)
-            session.run(start="stream")
-            return session.vmfb()
+            return self.from_stream(session)
 
 
 @dataclass(frozen=True)
-class Version:
-    """A module at the end of the stream phase.
+class _Offer:
+    """Plans of regions under one name, and the module that they give."""
 
-    `sizes` are the bytes that each region allocates: transients and results.
-    """
-
-    module: Any
-    sizes: tuple[Size, ...]
-
-    def never_above(self, other: "Version") -> bool:
-        """True if it is proven that no region needs more than it does in `other`."""
-        return len(self.sizes) == len(other.sizes) and all(
-            mine.at_most(theirs) for mine, theirs in zip(self.sizes, other.sizes, strict=True)
-        )
-
-
-def carry_out(
-    session: Session, start: Any, plans: Mapping[int, Plan], packer: Packer, target: Target
-) -> Version:
-    """A copy of `start` (after TO_ASYNC) at the end of the stream phase, with `plans` by region.
-
-    Without plans it is IREE's own version. Raises CompileError (PASS_FAILED).
-    """
-    session.use(start.clone())
-    module = session.module
-    with session.context:
-        for region in regions_of(module, target) if plans else ():
-            if region.index in plans:
-                apply_plan(region, plans[region.index])
-        module.verify()
-        count = len(find(module, EXECUTE))
-        session.run_passes(ALLOCATE)
-        executes = find(module, "stream.cmd.execute")
-        if plans and len(executes) != count:
-            raise PycError(
-                ReasonCode.PASS_FAILED,
-                f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
-            )
-        packs = [pack for i in plans for pack in _packs(executes[i])]
-        replace_packs(packs, packer, target.alignment)
-        session.run_passes(LAY_OUT)
-        sizes = tuple(_allocated(e) for e in find(module, "stream.cmd.execute"))
-        session.run_passes(TO_END)
-    return Version(module, sizes)
-
-
-def regions_of(module: Any, target: Target) -> list[Region]:
-    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
-    return read_regions(module, DispatchCosts(module, target), target.alignment)
+    name: str
+    plans: Plans
+    version: Version
 
 
 @dataclass
 class _Planning:
-    """Plans one module; `decisions` are those of the last run."""
+    """Plans one module; `decisions` and `report` are those of the last run."""
 
     target: Target
     name: str
     choices: Choices
     planner: Planner
+    budget: Budget | None = None
+    constants: int | None = None
     decisions: list[Decision] = field(default_factory=list)
+    report: MemoryReport = field(default_factory=MemoryReport)
 
     def run(self, session: Session) -> None:
         """Take the session's module from the end of phase `flow` to the end of `stream`."""
         session.run_passes(TO_ASYNC)
         start = session.module
-        reference = carry_out(session, start, {}, self.planner.pack, self.target)
+        reference = self._carried(session, start, {})
+        self.constants = reference.constants
         answers = Choices(self.choices.policy, self.choices.recipe)
+        regions: list[Region] = []
+        offers: list[_Offer] = []
         try:
             with session.context:
                 regions = regions_of(start, self.target)
-            plans = {r.index: self.planner.plan(r.problem) for r in regions}
-            version = carry_out(session, start, plans, self.planner.pack, self.target)
+            offers = self._offers(session, start, regions, reference)
         except (PycError, ir.MLIRError) as error:
-            best = reference
             answers.log.append(self._failure(error))
-        else:
-            names = [self._choose(r, plans[r.index], version, reference, answers) for r in regions]
-            kept = {r.index for r, name in zip(regions, names, strict=True) if name == UNPLANNED}
-            best = self._without(kept, session, start, plans, version, reference)
+        shares = self._shares(regions, offers, reference)
+        offers += self._squeezed(session, start, regions, shares)
+        chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
+        best = self._joined(session, start, regions, chosen, reference)
+        assert best.never_above(reference), "one region's plan changed another one"
         session.use(best.module)
         self.decisions = answers.log
+        self.report = self._report(regions, offers, chosen, reference)
 
-    def _without(
+    def _carried(self, session: Session, start: Any, plans: Plans) -> Version:
+        return carry_out(session, start, plans, self.planner.pack, self.target)
+
+    def _offers(
+        self, session: Session, start: Any, regions: list[Region], reference: Version
+    ) -> list[_Offer]:
+        """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
+        offers = []
+        for name, plan_region in self.planner.modes.items():
+            plans = {r.index: plan_region(r.problem) for r in regions}
+            offers.append(_Offer(name, plans, self._carried(session, start, plans)))
+        left = [r for r in regions if not any(_better(r, o, reference) for o in offers)]
+        ordered = {r.index: plan_in_waves(r.problem, r.waves) for r in left if r.exact}
+        if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
+            offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
+        return offers
+
+    def _shares(
+        self, regions: list[Region], offers: list[_Offer], reference: Version
+    ) -> dict[str, Shares]:
+        """What the budget allows the regions of each function; nothing without a budget."""
+        if self.budget is None:
+            return {}
+        allowance = self.budget.allowance(reference.constants)
+        functions = dict.fromkeys(r.function for r in reference.regions if r.function)
+        smallest: dict[str, dict[int, int]] = {f: {} for f in functions}
+        for i, theirs in enumerate(reference.regions):
+            if theirs.function:
+                sizes = [o.version.regions[i] for o in offers if i in o.plans]
+                smallest[theirs.function][i] = min(_transient_bytes(a) for a in (theirs, *sizes))
+        return {f: Shares(allowance, sizes) for f, sizes in smallest.items()}
+
+    def _squeezed(
+        self, session: Session, start: Any, regions: list[Region], shares: Mapping[str, Shares]
+    ) -> list[_Offer]:
+        """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
+        plans: Plans = {}
+        for function, share in shares.items():
+            if share.spare < 0:
+                own = {r.index: r for r in regions if r.function == function}
+                self._squeeze(own, share, plans)
+        if not plans:
+            return []
+        return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
+
+    def _squeeze(self, regions: Mapping[int, Region], share: Shares, plans: Plans) -> None:
+        """Fill in `plans` until the regions of one function fit."""
+        refusals: list[BudgetRefused] = []
+
+        def within(index: int, allowed: int) -> int:
+            assert self.planner.within is not None
+            problem = regions[index].problem
+            try:
+                plans[index] = self.planner.within(problem, allowed)
+            except BudgetRefused as refused:
+                refusals.append(refused)
+                plans[index] = self.planner.within(problem, refused.smallest)
+            return plans[index].arena_bytes
+
+        squeeze(share, list(regions), within)
+        if share.spare < 0:
+            self._refuse(regions, share, plans, refusals)
+
+    def _refuse(
         self,
-        kept: set[int],
-        session: Session,
-        start: Any,
-        plans: Mapping[int, Plan],
-        version: Version,
-        reference: Version,
-    ) -> Version:
-        """`version` with IREE's plan in the regions `kept`."""
-        if len(kept) == len(plans):
-            return reference
-        if kept:
-            chosen = {index: plan for index, plan in plans.items() if index not in kept}
-            version = carry_out(session, start, chosen, self.planner.pack, self.target)
-        assert version.never_above(reference), "one region's plan changed another one"
-        return version
+        regions: Mapping[int, Region],
+        share: Shares,
+        plans: Plans,
+        refusals: list[BudgetRefused],
+    ) -> None:
+        assert self.budget is not None
+        tasks = [t for r in regions.values() for t in r.problem.tasks]
+        sequence = sum(t.seconds for t in tasks)
+        added = sum(
+            plans[i].seconds - sum(t.seconds for t in r.problem.tasks)
+            for i, r in regions.items()
+            if i in plans
+        )
+        alone = len(share.smallest) == 1
+        proven = alone and any(r.code is ReasonCode.BUDGET_IMPOSSIBLE for r in refusals)
+        raise BudgetNotKept(
+            self.budget,
+            self.constants or 0,
+            sum(share.smallest.values()),
+            added / sequence if sequence else 0.0,
+            proven=proven,
+        )
 
     def _choose(
-        self, region: Region, plan: Plan, version: Version, reference: Version, answers: Choices
-    ) -> str:
-        """Choose between the plan and IREE's for one region; IREE's alone when it is no larger."""
-        ours, theirs = version.sizes[region.index], reference.sizes[region.index]
-        better = ours.at_most(theirs) and not theirs.at_most(ours)
+        self,
+        region: Region,
+        offers: list[_Offer],
+        reference: Version,
+        answers: Choices,
+        shares: Mapping[str, Shares],
+    ) -> _Offer | None:
+        """The offer that one region takes; None is IREE's plan."""
+        theirs = reference.regions[region.index].total
         sequence = sum(task.seconds for task in region.problem.tasks)
+        better = [o for o in offers if _better(region, o, reference)]
         iree = Alternative(
             UNPLANNED, Cost(sequence, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
         )
-        planned = Alternative(
-            PLANNED,
-            Cost(plan.seconds or sequence, ours.nominal),
-            f"{ours} bytes, lower bound {plan.lower_bound} for the plan's order",
+        legal: dict[Alternative, _Offer | None] = {_alternative(region, o): o for o in better}
+        legal[iree] = None
+        share = shares.get(region.function)
+        if share is not None:
+            legal = {
+                a: o
+                for a, o in legal.items()
+                if _transient_bytes((o.version if o else reference).regions[region.index])
+                <= share.allowed(region.index)
+            }
+        evidence = tuple(
+            f"{o.name}: {o.version.regions[region.index].total} bytes, "
+            f"{'smaller' if o in better else 'not proven smaller'} than IREE's {theirs}"
+            for o in offers
+            if region.index in o.plans
         )
-        offered = (planned, iree) if better else (iree,)
-        why = "smaller" if better else "not proven smaller"
-        evidence = f"{PLANNED}: {ours} bytes, {why} than IREE's {theirs}"
-        return answers.choose(self._site(region), offered, (evidence,)).name
+        if not legal:
+            assert self.budget is not None
+            held, needed = self.constants or 0, _transient_bytes(reference.regions[region.index])
+            raise BudgetNotKept(self.budget, held, needed, 0.0, proven=False)
+        site = Site(SITE, f"{self.name}#{region.index}")
+        offer = legal[answers.choose(site, list(legal), evidence)]
+        if share is not None:
+            taken = (offer.version if offer else reference).regions[region.index]
+            share.take(region.index, _transient_bytes(taken))
+        return offer
+
+    def _joined(
+        self,
+        session: Session,
+        start: Any,
+        regions: list[Region],
+        chosen: list[_Offer | None],
+        reference: Version,
+    ) -> Version:
+        """The module in which each region has the plan chosen for it."""
+        plans = {
+            r.index: o.plans[r.index]
+            for r, o in zip(regions, chosen, strict=False)
+            if o is not None
+        }
+        for offer in chosen:
+            if offer is not None and offer.plans == plans:
+                return offer.version
+        return self._carried(session, start, plans) if plans else reference
 
     def _failure(self, error: Exception) -> Decision:
         said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
         return Decision(Site(SITE, self.name), UNPLANNED, (iree,), "fallback", (said,))
 
-    def _site(self, region: Region) -> Site:
-        return Site(SITE, f"{self.name}#{region.index}")
+    def _report(
+        self,
+        regions: list[Region],
+        offers: list[_Offer],
+        chosen: list[_Offer | None],
+        reference: Version,
+    ) -> MemoryReport:
+        """What there is to see of each region."""
+        return MemoryReport(
+            tuple(
+                _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)
+                for r, o in zip(regions, chosen, strict=False)
+            )
+        )
 
 
-def _allocations(execute: Any) -> list[Any]:
-    """The ``stream.resource.alloca`` ops whose memory a region works in."""
-    makers = (maker(v) for v in execute.operands)
-    return [op for op in makers if op is not None and op.name == "stream.resource.alloca"]
+def _transient_bytes(allocated: Allocated) -> int:
+    """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
+    if not allocated.transient.known:
+        raise PycError(
+            ReasonCode.BUDGET_NOT_FOUND,
+            "memory budget: expected an arena whose size is known at compile time, got "
+            f"{allocated.transient} bytes; give static shapes in `inputs`",
+        )
+    return allocated.transient.constant
 
 
-def _packs(execute: Any) -> list[Any]:
-    """The packs of a region's transients; results may be packed too, but they all stay."""
-    transients = (op for op in _allocations(execute) if "<transient>" in str(op.results[0].type))
-    makers = (maker(op.operands[0]) for op in transients)
-    return [op for op in makers if op is not None and op.name == "stream.resource.pack"]
+def _better(region: Region, offer: _Offer, reference: Version) -> bool:
+    """Is a region under an offer proven smaller than under IREE's plan?"""
+    if region.index not in offer.plans:
+        return False
+    ours = offer.version.regions[region.index].total
+    theirs = reference.regions[region.index].total
+    return ours.at_most(theirs) and not theirs.at_most(ours)
 
 
-def _allocated(execute: Any) -> Size:
-    total = Size()
-    for op in _allocations(execute):
-        total = total + size_of(op.operands[0])
-    return total
+def _alternative(region: Region, offer: _Offer) -> Alternative:
+    plan, size = offer.plans[region.index], offer.version.regions[region.index].total
+    sequence = sum(task.seconds for task in region.problem.tasks)
+    again = len(plan.steps) - len(region.problem.tasks)
+    said = [
+        f"{size} bytes",
+        f"arena {plan.gap:.1%} above the lower bound {plan.lower_bound} of its order",
+        f"{len(plan.reused)} results in place",
+        f"{again} runs again" if again else "",
+        "proven optimal" if plan.proven else "",
+    ]
+    reason = ", ".join(part for part in said if part)
+    return Alternative(offer.name, Cost(plan.seconds or sequence, size.nominal), reason)
+
+
+def _region_report(
+    name: str, region: Region, offers: list[_Offer], chosen: _Offer | None, reference: Version
+) -> RegionReport:
+    """IREE's layout beside those of the plans; pictures of plans that hold what was carried out."""
+    index, layouts = region.index, {}
+    for offer in offers:
+        if index in offer.plans:
+            layouts[offer.name] = _layout(region, offer)
+    slices, offsets = reference.packed[index]
+    layouts[UNPLANNED] = layout_of_slices(slices, offsets)
+    bound = chosen.plans[index].lower_bound if chosen else 0
+    best = chosen.name if chosen else UNPLANNED
+    return region_report(name, region.problem, layouts, best, lower_bound=bound)
+
+
+def _layout(region: Region, offer: _Offer) -> Layout:
+    plan = offer.plans[region.index]
+    real = offer.version.regions[region.index].transient
+    if plan.arena_bytes == real.constant and real.known:
+        return layout_of_plan(region.problem, plan)
+    return layout_of_slices(*offer.version.packed[region.index])

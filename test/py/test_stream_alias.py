@@ -14,7 +14,8 @@ from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.iree.planned import TO_ASYNC, carry_out, planner_of, regions_of
+from pyc_mlir.iree.planned import planner_of
+from pyc_mlir.iree.versions import TO_ASYNC, carry_out, regions_of
 from pyc_mlir.lowering import Lowered, lower
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.planner.planner import plan
@@ -124,7 +125,7 @@ def program(seed: int, length: int = 8) -> Callable[..., Any]:
 def run_in_place(code: bytes) -> tuple[bytes, int]:
     """Compiled under the smallest plan, whether or not that is better; how often storage moved."""
     options = make_options()
-    planner = planner_of("memory_first")
+    planner = planner_of(("memory_first",))
     with opened(code, options.target, SETTINGS["plain"]) as session:
         session.run(to="flow")
         session.run_passes(TO_ASYNC)

@@ -1,0 +1,105 @@
+"""Does a program keep a budget of device memory, and how many bytes are left for its arenas?
+
+    constants + inputs + outputs + concurrency x arena <= budget
+
+All but the arena is fixed by the program. A refusal says what is fixed, what the smallest arena
+found is, the budget that would be kept with it, and what it costs in predicted latency.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`total` bytes for a program and `concurrency` calls of it at once.
+
+    inputs, outputs: bytes of one call's arguments and results; None where they depend on the call.
+    """
+
+    total: int
+    inputs: int | None
+    outputs: int | None
+    concurrency: int = 1
+
+    def allowance(self, constants: int | None) -> int:
+        """Bytes that the arena of one call may have, with that many bytes of constants.
+
+        Raises BudgetNotKept where what is fixed does not fit already, or is not known.
+        """
+        parts = {"constants": constants, "inputs": self.inputs, "outputs": self.outputs}
+        unknown = [name for name, size in parts.items() if size is None]
+        if unknown:
+            raise PycError(
+                ReasonCode.BUDGET_NOT_FOUND,
+                f"memory budget: expected sizes that are known at compile time, got unknown "
+                f"{' and '.join(unknown)}; give static shapes in `inputs`",
+            )
+        left = self.total - sum(size or 0 for size in parts.values())
+        if left < 0:
+            raise BudgetNotKept(self, constants or 0, 0, 0.0, proven=True)
+        return left // self.concurrency
+
+    def needed(self, constants: int, arena: int) -> int:
+        """Bytes in all with arenas of that size."""
+        fixed = constants + (self.inputs or 0) + (self.outputs or 0)
+        return fixed + self.concurrency * arena
+
+
+class BudgetNotKept(PycError):
+    """No program within the budget: `smallest` bytes were possible, `slower` as a share.
+
+    The code says whether it has been proven that none exists.
+    """
+
+    def __init__(
+        self, budget: Budget, constants: int, arena: int, slower: float, *, proven: bool
+    ) -> None:
+        self.smallest, self.slower = budget.needed(constants, arena), slower
+        arenas = f"{budget.concurrency} x {arena}" if budget.concurrency > 1 else str(arena)
+        super().__init__(
+            ReasonCode.BUDGET_IMPOSSIBLE if proven else ReasonCode.BUDGET_NOT_FOUND,
+            f"memory budget: expected at most {budget.total} bytes, got a program that needs "
+            f"{'at least ' if proven else ''}{self.smallest} with the smallest plan found: "
+            f"constants {constants}, inputs {budget.inputs}, outputs {budget.outputs}, arena "
+            f"{arenas}; give it {self.smallest} bytes, at {slower:+.1%} predicted latency",
+        )
+
+
+@dataclass
+class Shares:
+    """How the regions of one function share the bytes of an arena.
+
+    smallest: the fewest bytes that are known to do for each region. What they leave of the
+    allowance goes to whichever region is chosen for first.
+    """
+
+    allowance: int
+    smallest: dict[int, int]
+
+    @property
+    def spare(self) -> int:
+        """Bytes that are left if every region takes its smallest; negative if they do not fit."""
+        return self.allowance - sum(self.smallest.values())
+
+    def allowed(self, region: int) -> int:
+        """Bytes that one region may take now."""
+        return self.smallest[region] + self.spare
+
+    def take(self, region: int, size: int) -> None:
+        """One region takes that many."""
+        self.smallest[region] = size
+
+
+def squeeze(shares: Shares, regions: Sequence[int], within: Callable[[int, int], int]) -> None:
+    """Make regions smaller, the largest first, until they fit or none can be.
+
+    `within(region, bytes)` answers with the bytes of a plan, of at most so many if there is one.
+    """
+    for region in sorted(regions, key=lambda r: (-shares.smallest[r], r)):
+        if shares.spare >= 0:
+            return
+        found = within(region, max(0, shares.allowed(region)))
+        shares.take(region, min(found, shares.smallest[region]))

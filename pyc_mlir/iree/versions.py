@@ -1,0 +1,189 @@
+"""A module through IREE's stream phase under given plans: what comes out, and how large it is.
+
+Comes in: a module at the end of phase `flow`. IREE's stream phase is taken apart: TO_ASYNC runs up
+to the point where dispatches are final and each execution region is a planning problem; `carry_out`
+puts plans in and runs the rest. Without plans it makes IREE's own version, the reference. No code
+is generated for either, so several can be compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.planner.problem import Plan
+from pyc_mlir.pipelines.stream_alias import Bodies
+from pyc_mlir.pipelines.stream_apply import (
+    Packer,
+    Shared,
+    Slice,
+    apply_plan,
+    replace_packs,
+    shared_bindings,
+    shared_offsets,
+    slices_of,
+)
+from pyc_mlir.pipelines.stream_cost import DispatchCosts
+from pyc_mlir.pipelines.stream_ir import EXECUTE, constant_of, find, function_of, maker, resources
+from pyc_mlir.pipelines.stream_problem import Region, read_regions
+from pyc_mlir.pipelines.stream_sizes import Size, size_of
+from pyc_mlir.pipelines.target import Target
+
+# IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after
+# the second. `iree-stream-schedule-concurrency`, part of the first, must not run again.
+TO_ASYNC = (
+    "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
+    "iree-stream-async-transformation-pipeline"
+)
+ALLOCATE = "iree-stream-schedule-allocation"
+LAY_OUT = "any(iree-stream-layout-slices)"
+TO_END = (
+    "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
+    "iree-stream-cleanup-pipeline,symbol-dce"
+)
+_CMD_EXECUTE = "stream.cmd.execute"
+_LASTING = ("<constant>", "<variable>", "<*>")
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Bytes that one run of a region allocates: what it works in, and what it hands out.
+
+    function: whose region it is; empty for the module's initializers.
+    """
+
+    function: str = ""
+    transient: Size = field(default_factory=Size)
+    results: Size = field(default_factory=Size)
+
+    @property
+    def total(self) -> Size:
+        """Both together."""
+        return self.transient + self.results
+
+
+@dataclass(frozen=True)
+class Version:
+    """A module at the end of the stream phase.
+
+    regions: what each execution region allocates.
+    packed: for each region its transient slices and their offsets, as far as they are known.
+    constants: bytes that the module holds from its start to its end; None where not known.
+    """
+
+    module: Any
+    regions: tuple[Allocated, ...]
+    packed: tuple[tuple[tuple[Slice, ...], tuple[int, ...]], ...]
+    constants: int | None = None
+
+    def never_above(self, other: "Version") -> bool:
+        """True if it is proven that no region needs more than it does in `other`."""
+        return len(self.regions) == len(other.regions) and all(
+            mine.total.at_most(theirs.total)
+            for mine, theirs in zip(self.regions, other.regions, strict=True)
+        )
+
+
+def carry_out(
+    session: Session, start: Any, plans: Mapping[int, Plan], packer: Packer, target: Target
+) -> Version:
+    """A copy of `start` (after TO_ASYNC) at the end of the stream phase, with `plans` by region.
+
+    Raises CompileError (PASS_FAILED).
+    """
+    session.use(start.clone())
+    module = session.module
+    shared: dict[int, Shared] = {}
+    with session.context:
+        for region in regions_of(module, target) if plans else ():
+            if region.index in plans:
+                shared[region.index] = shared_bindings(region, plans[region.index])
+                apply_plan(region, plans[region.index])
+        module.verify()
+        count = len(find(module, EXECUTE))
+        session.run_passes(ALLOCATE)
+        executes = find(module, _CMD_EXECUTE)
+        if plans and len(executes) != count:
+            raise PycError(
+                ReasonCode.PASS_FAILED,
+                f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
+            )
+        read = [_watched(_packs(execute)) for execute in executes]
+        for i, pairs in shared.items():
+            offsets = shared_offsets(executes[i], pairs)
+            replace_packs(_packs(executes[i]), packer, target.alignment, offsets)
+        session.run_passes(LAY_OUT)
+        regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
+        packed = tuple(offsets() for offsets in read)
+        session.run_passes(TO_END)
+    return Version(module, regions, packed, held_bytes(module))
+
+
+def regions_of(module: Any, target: Target) -> list[Region]:
+    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
+    bodies = Bodies.of(module, target.in_place)
+    return read_regions(module, DispatchCosts(module, target), bodies, target.alignment)
+
+
+def _watched(packs: Sequence[Any]) -> Callable[[], tuple[tuple[Slice, ...], tuple[int, ...]]]:
+    """A look at the slices of packs, and a function that tells their offsets once they have some.
+
+    An offset is read where it is used: the op that packs is gone by then.
+    """
+    slices = [s for pack in packs for s in slices_of(pack)]
+    uses = [
+        next(((u.owner, u.operand_number) for u in offset.uses), None)
+        for pack in packs
+        for offset in list(pack.results)[1:]
+    ]
+
+    def read() -> tuple[tuple[Slice, ...], tuple[int, ...]]:
+        found = [None if u is None else constant_of(u[0].operands[u[1]]) for u in uses]
+        if len(found) != len(slices) or None in found:
+            return (), ()
+        return tuple(slices), tuple(f or 0 for f in found)
+
+    return read
+
+
+def held_bytes(module: Any) -> int | None:
+    """What the initializers of a module allocate for its life; None for unknown sizes."""
+    total = 0
+    for initializer in find(module, "util.initializer"):
+        for name in ("stream.resource.alloc", "stream.resource.alloca"):
+            for op in find(initializer, name):
+                if any(kind in str(op.results[0].type) for kind in _LASTING):
+                    size = constant_of(op.operands[0])
+                    if size is None:
+                        return None
+                    total += size
+    return total
+
+
+def _allocations(execute: Any) -> list[Any]:
+    """The ``stream.resource.alloca`` ops whose memory a region works in."""
+    # Not the timepoints: a lone allocation's is an operand too.
+    makers = (maker(v) for v in resources(execute.operands))
+    return [op for op in makers if op is not None and op.name == "stream.resource.alloca"]
+
+
+def _is_transient(allocation: Any) -> bool:
+    return "<transient>" in str(allocation.results[0].type)
+
+
+def _packs(execute: Any) -> list[Any]:
+    """The packs of a region's transients; results may be packed too, but they all stay."""
+    makers = (maker(op.operands[0]) for op in _allocations(execute) if _is_transient(op))
+    return [op for op in makers if op is not None and op.name == "stream.resource.pack"]
+
+
+def _allocated(execute: Any) -> Allocated:
+    transient, results = Size(), Size()
+    for op in _allocations(execute):
+        size = size_of(op.operands[0])
+        if _is_transient(op):
+            transient = transient + size
+        else:
+            results = results + size
+    return Allocated(function_of(execute), transient, results)
