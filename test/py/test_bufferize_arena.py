@@ -67,6 +67,13 @@ def test_plans_run_and_compute_what_numpy_does(name):
         assert [a.tobytes() for a in got] == [b.tobytes() for b in unplanned], mode
 
 
+def test_optimized_code_takes_over_operands_too():
+    module, _ = bufferized(PROGRAMS["residual"], LOWER)
+    inputs = PROGRAMS["residual"].inputs()
+    (plain,), (optimized,) = execute(module, inputs), execute(module, inputs, opt_level=2)
+    np.testing.assert_allclose(optimized, plain, rtol=1e-5, atol=1e-5)
+
+
 def test_recomputed_copies_and_the_order_reach_the_arena():
     program = PROGRAMS["cheap again"]
     balanced = bufferized(program, f"pyc-plan-memory{{mode=balanced}},{LOWER}")[1]
