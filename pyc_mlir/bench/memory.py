@@ -6,15 +6,16 @@ Each workload of `memory_workloads` gives one record per planner mode, with the 
 
     peak_bytes           transients (the whole arena) and fresh results of one call, measured
     transient_bytes      the peak without the results, `output_bytes`
-    lower_bound_bytes    what no packing of the planned order goes below, results included; null
-                         where IREE's plan was kept
+    lower_bound_bytes    what no packing of the planned order goes below, results included; where
+                         IREE's order was kept, what the largest task needs in any order
     constant_bytes, input_bytes, total_bytes     beside the peak, and all together
     iree_peak_bytes      the least of IREE's partitionings at O3; `iree_peaks` has all of them
-    xla_temp_bytes       XLA's temporary memory (results not included), null without jax. It does
-                         not count what library calls work in: `xla_no_library_temp_bytes` is
-                         XLA's figure with no operations handed to libraries
-    median_seconds, iree_median_seconds          of a call with 1 thread; `latency` has spreads,
-                         ratios and other numbers of threads. IREE at its quickest partitioning
+    xla_temp_bytes       XLA's temporary memory (results not included), null without jax. XLA hands
+                         products and what follows them to a library that need not store what lies
+                         between; `xla_no_library_temp_bytes` is its figure without that
+    median_seconds, iree_median_seconds          of a call with 1 thread: PyC's `Program`, guards
+                         included, beside IREE's bare invoke at its quickest partitioning;
+                         `latency` has spreads, ratios and other numbers of threads
     equal                the same bits as PyC's own unplanned program, and within the error bound
                          of plain IREE
 
@@ -24,7 +25,6 @@ environment goes on from there. A workload that fails is a record too, with metr
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,6 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir import memory_report
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.bench.environment import available_cores, probe
 from pyc_mlir.bench.measure import Spread, Timing, ratio
@@ -60,7 +61,6 @@ THREADS = (1, 2)
 ERROR_BOUND = 1e-4
 MIB = 2.0**20
 _REASON_CHARACTERS = 300
-_BOUND = re.compile(r"lower bound (\d+)")
 
 Timings = Mapping[int, Mapping[str, Timing]]
 
@@ -166,9 +166,9 @@ def measure(case: Case, rounds: int, min_seconds: float, threads: Sequence[int])
     programs = build_all(case)
     pyc = {mode: footprint(b.artifact, case.arrays) for mode, b in programs.pyc.items()}
     iree = {name: footprint(b.artifact, case.arrays) for name, b in programs.iree.items()}
-    timed = {mode: programs.pyc[mode].artifact for mode in MODES}
-    timed |= {name: programs.iree[name].artifact for name in programs.same_kernels}
-    timings = time_all(timed, case.arrays, threads, rounds, min_seconds)
+    ours = {mode: programs.pyc[mode].artifact for mode in MODES}
+    theirs = {name: programs.iree[name].artifact for name in programs.same_kernels}
+    timings = time_all(ours, theirs, case.arrays, threads, rounds, min_seconds)
     shared = {
         **_beside(case, programs),
         **_iree_fields(programs, iree),
@@ -206,7 +206,7 @@ def _mode_record(
         "peak_bytes": found.peak_bytes,
         "transient_bytes": found.transient_bytes,
         "output_bytes": found.output_bytes,
-        "lower_bound_bytes": lower_bound(built.artifact, found.output_bytes),
+        "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
         "total_bytes": found.peak_bytes + shared["constant_bytes"] + shared["input_bytes"],
         **shared,
         "median_seconds": first["seconds"]["median"],
@@ -262,17 +262,13 @@ def _ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
     return ratio(timings, of=of, to=to)
 
 
-def lower_bound(artifact: Artifact, output_bytes: int) -> int | None:
-    """The bound of the plan that was kept, results included; None where none was.
+def lower_bound(artifact: Artifact, task_bound: int) -> int:
+    """Transients that the plan's order needs; `task_bound` where IREE's order was kept.
 
     Regions run one after another, so the largest bound counts.
     """
-    bounds = []
-    for decision in artifact.decisions:
-        if decision.site.pass_name == "plan-memory":
-            chosen = next(a for a in decision.alternatives if a.name == decision.chosen)
-            bounds += [int(number) for number in _BOUND.findall(chosen.reason)]
-    return max(bounds) + output_bytes if bounds else None
+    regions = memory_report.from_bytes(artifact.memory).regions if artifact.memory else ()
+    return max(task_bound, *(r.lower_bound for r in regions), 0)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 IREE's thread count belongs to the process, so each thread count has a process of its own:
 ``python -m pyc_mlir.bench.memory_latency --threads 2 ... FOLDER`` prints the samples of every
-``*.vmfb`` in the folder, called with the arrays of ``inputs.npz``. Programs of the same bytes are
-one program, timed once.
+``*.vmfb`` in the folder, called with the arrays of ``inputs.npz``. PyC's are called as users call
+them, IREE's (``bare-*``) the way that costs least. Programs of the same bytes are timed once.
 """
 
 import argparse
@@ -12,7 +12,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,28 +23,36 @@ from pyc_mlir.artifact import Artifact
 from pyc_mlir.bench.candidates import default_device
 from pyc_mlir.bench.measure import Timing, interleave
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.array import Array, to_device
+from pyc_mlir.iree.device import Device
 from pyc_mlir.program import Program
 
 _INPUTS = "inputs.npz"
+_BARE = "bare-"
 
 
 def time_all(
-    programs: Mapping[str, Artifact],
+    pyc: Mapping[str, Artifact],
+    iree: Mapping[str, Artifact],
     arrays: Sequence[np.ndarray],
     threads: Sequence[int],
     rounds: int,
     min_seconds: float,
 ) -> dict[int, dict[str, Timing]]:
     """Timings by number of threads and name. Raises PycError (RUNTIME_FAILED)."""
-    digests = {n: hashlib.sha256(a.vmfb).hexdigest()[:16] for n, a in programs.items()}
+    stems = {name: _digest(artifact) for name, artifact in pyc.items()}
+    stems |= {name: _BARE + _digest(artifact) for name, artifact in iree.items()}
     with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
         folder = Path(name)
         np.savez(folder / _INPUTS, *arrays)
-        for program, digest in digests.items():
-            artifacts.write(programs[program], folder / f"{digest}.vmfb")
+        for program, artifact in {**pyc, **iree}.items():
+            artifacts.write(artifact, folder / f"{stems[program]}.vmfb")
         found = {t: _in_own_process(folder, t, rounds, min_seconds) for t in threads}
-    return {t: {n: timings[d] for n, d in digests.items()} for t, timings in found.items()}
+    return {t: {n: timings[stem] for n, stem in stems.items()} for t, timings in found.items()}
+
+
+def _digest(artifact: Artifact) -> str:
+    return hashlib.sha256(artifact.vmfb).hexdigest()[:16]
 
 
 def _in_own_process(
@@ -75,8 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         arrays = [to_device(stored[f"arr_{i}"], device) for i in range(len(stored.files))]
     try:
         calls = {
-            path.stem: Program(artifacts.read(path), device).bare_call(*arrays)
-            for path in sorted(known.folder.glob("*.vmfb"))
+            path.stem: _call(path, device, arrays) for path in sorted(known.folder.glob("*.vmfb"))
         }
         timings = interleave(calls, known.rounds, min_seconds=known.min_seconds)
     except PycError as error:
@@ -84,6 +92,13 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     print(json.dumps({n: {"samples": t.samples, "calls": t.calls} for n, t in timings.items()}))
     return 0
+
+
+def _call(path: Path, device: Device, arrays: Sequence[Array]) -> Callable[[], object]:
+    program = Program(artifacts.read(path), device)
+    if path.stem.startswith(_BARE):
+        return program.bare_call(*arrays)
+    return partial(program, *arrays)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ constants take: what is left is the arena and the fresh results of one call.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.bench.memory_case import Case
 from pyc_mlir.bench.suite import note
 from pyc_mlir.bench.workloads import relative_error
@@ -25,13 +25,16 @@ from pyc_mlir.iree.attempts import SITE as FUSION_SITE
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable
+from pyc_mlir.iree.versions import TO_ASYNC, regions_of
 from pyc_mlir.lowering import Lowered, lower
+from pyc_mlir.pipelines.planner.problem import Problem, Task
 from pyc_mlir.pipelines.stream_ir import ir
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
 
 MODES = ("latency_first", "balanced", "memory_first")
-UNPLANNED = "unplanned"
+# PyC's program with its memory left to IREE.
+UNPLANNED = "iree"
 # IREE's own ways to cut a program into what may overlap; the first is its default.
 PARTITIONINGS = ("min-peak-memory", "debug", "max-concurrency")
 # What O3 stands for when nothing else is said.
@@ -53,12 +56,13 @@ class Programs:
     """One workload, built: PyC's by mode (UNPLANNED among them), IREE's by setting.
 
     `fusion` is IREE's fusion setting that PyC compiled under; IREE's programs of that setting come
-    first and are those that latency is compared with: `same_kernels`.
+    first and are those that latency is compared with: `same_kernels`. `task_bound`: see there.
     """
 
     pyc: Mapping[str, Built]
     iree: Mapping[str, Built]
     fusion: str
+    task_bound: int
 
     @property
     def same_kernels(self) -> list[str]:
@@ -86,13 +90,16 @@ def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
     lowered = lower(case.source, case.specs, options)
     pyc = {}
     for mode in (UNPLANNED, *MODES):
-        planner = "" if mode == UNPLANNED else mode
         start = clock()
-        artifact = finish(lowered, replace(options, planner_mode=planner))
+        artifact = finish(lowered, make_options(planner_mode=mode))
         pyc[mode] = Built(artifact, clock() - start)
         note(f"{case.name}: {mode} compiled in {pyc[mode].seconds:.1f} s")
     unplanned = pyc[UNPLANNED].artifact
     fusion = next(d.chosen for d in unplanned.decisions if d.site.pass_name == FUSION_SITE)
+    # Without PyC's other entries.
+    manifest = make_manifest(
+        options.target, lowered.signature, lowered.graph_id, entry=lowered.entry
+    )
     iree = {}
     for name, setting, partitioning in _iree_settings(fusion):
         start = clock()
@@ -103,8 +110,8 @@ def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
                 raise
             note(f"{case.name}: iree alone fails under {name}: {error.message[:200]}")
             break
-        iree[name] = Built(replace(unplanned, vmfb=vmfb), clock() - start)
-    return Programs(pyc, iree, fusion)
+        iree[name] = Built(Artifact(vmfb, manifest), clock() - start)
+    return Programs(pyc, iree, fusion, task_bound(lowered, options.target, fusion))
 
 
 def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
@@ -124,6 +131,32 @@ def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: st
             session.module.attributes["stream.partitioning"] = attribute.parse(text)
         session.run()
         return session.vmfb()
+
+
+def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
+    """Bytes of transients that every order needs, recomputation or not: those of the largest task.
+
+    A task's operands and results exist at once, but for a result that takes over an operand.
+    """
+    flags = SETTINGS[fusion]
+    with opened(lowered.code, target, flags, locations=lowered.locations) as session:
+        session.run(to="flow")
+        session.run_passes(TO_ASYNC)
+        with session.context:
+            problems = [region.problem for region in regions_of(session.module, target)]
+    needs = [_needed(problem, task) for problem in problems for task in problem.tasks]
+    return max(needs, default=0)
+
+
+def _needed(problem: Problem, task: Task) -> int:
+    sizes = {b: problem.buffers[b].size for b in (*task.reads, *task.writes)}
+    counted = sum(sizes[b] for b in sizes if not problem.buffers[b].pinned)
+    shared = dict((*task.in_place, *task.tied))
+    return counted - sum(
+        min(sizes[written], sizes[read])
+        for written, read in shared.items()
+        if not (problem.buffers[written].pinned or problem.buffers[read].pinned)
+    )
 
 
 def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from conftest import sample
 
+from pyc_mlir import memory_report
+from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.bench import memory, memory_measure, memory_table, show
 from pyc_mlir.bench.memory_case import CLASSES, Case, Weights
 from pyc_mlir.bench.memory_inference import decoder, encoder
@@ -24,7 +26,8 @@ from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.trace import trace
 from pyc_mlir.frontends.tree import leaves, map_leaves
 from pyc_mlir.lowering import lower
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.memory_report import MemoryReport, RegionReport
+from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
 from pyc_mlir.tools import pyc_bench
 
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
@@ -145,24 +148,33 @@ def test_iree_alone_in_its_partitioning_modes():
     """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
     case, options = make(SMALLEST, quick=True), make_options()
     lowered = lower(case.source, case.specs, options)
-    plain = build(case.source, case.specs, options)
+    manifest = make_manifest(options.target, lowered.signature, "", entry=lowered.entry)
     peaks = []
     for name in ("min-peak-memory", "debug"):
         vmfb = compile_iree(lowered, options.target, "aggressive", name)
-        peaks.append(footprint(replace(plain, vmfb=vmfb), case.arrays).peak_bytes)
-    assert peaks[0] == footprint(plain, case.arrays).peak_bytes > peaks[1]
+        peaks.append(footprint(Artifact(vmfb, manifest), case.arrays).peak_bytes)
+    assert peaks[0] > peaks[1]
 
 
-def test_bounds_are_read_from_the_plan_that_was_kept():
-    planned = Alternative("planned", None, "96 bytes, lower bound 64 for the plan's order")
-    iree = Alternative("iree", None, "128 bytes, IREE's order and packing")
+def test_bounds_are_read_from_the_artifacts_report():
+    """A region that keeps IREE's plan has none: what the largest task needs is left."""
     artifact = build(product().source, product().specs, make_options())
 
-    def bound(chosen: str) -> int | None:
-        decision = Decision(Site("plan-memory", "x#0"), chosen, (planned, iree), "default")
-        return memory.lower_bound(replace(artifact, decisions=(decision,)), 32)
+    def bound(*bounds: int) -> int:
+        regions = tuple(RegionReport("r", (), {}, "iree", lower_bound=b) for b in bounds)
+        report = memory_report.to_bytes(MemoryReport(regions))
+        return memory.lower_bound(replace(artifact, memory=report), 32)
 
-    assert (bound("planned"), bound("iree")) == (96, None)
+    assert (bound(64, 48), bound(0), bound()) == (64, 32, 32)
+    assert memory.lower_bound(replace(artifact, memory=b""), 32) == 32
+
+
+def test_the_largest_task_is_a_bound():
+    buffers = (Buffer(64, pinned=True), Buffer(8), Buffer(16), Buffer(16))
+    reading = Task("a", reads=(0, 1), writes=(2,))
+    over = Task("b", reads=(1, 2), writes=(3,), in_place=((3, 2),))
+    problem = Problem((Task("first", reads=(0,), writes=(1,)), reading, over), buffers)
+    assert [memory_measure._needed(problem, task) for task in problem.tasks] == [8, 24, 24]
 
 
 def test_bits_and_errors():
@@ -191,12 +203,14 @@ def test_records_have_all_fields(quick):
         beside = row["constant_bytes"] + row["input_bytes"]
         assert row["total_bytes"] == row["peak_bytes"] + beside
         assert row["iree_peak_bytes"] == min(row["iree_peaks"].values())
-        assert row["lower_bound_bytes"] is None or row["lower_bound_bytes"] <= row["peak_bytes"]
+        assert 0 < row["lower_bound_bytes"] <= row["peak_bytes"]
         assert row["median_seconds"] > 0 and row["iree_median_seconds"] > 0
         assert row["latency"]["1"]["seconds"]["n"] == quick.settings["rounds"]
         assert row["xla_temp_bytes"] is None or row["xla_temp_bytes"] > 0
     balanced = quick.records[1]
     assert balanced["peak_bytes"] < balanced["iree_peak_bytes"]
+    # The bound of the planned order was found: the largest task needs two results and no more.
+    assert balanced["lower_bound_bytes"] > 2 * balanced["output_bytes"]
 
 
 def changed(row: dict, name: str, kind: str, share: float, equal: bool = True) -> dict:
