@@ -15,8 +15,8 @@ from pyc_mlir.pipelines.planner.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.planner.problem import Problem
 
 SCHEMA_VERSION = 1
-# The layouts that a compile compares, as decisions name them.
-PLANNED, UNPLANNED = "planned", "iree"
+# The layout that the others are compared with, as decisions name it.
+UNPLANNED = "iree"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FrontierPoint:
 class RegionReport:
     """One execution region. `name` is the op id of the decision that chose its plan.
 
-    layouts: by name, the reference ("iree") and what was planned ("planned"); either may lack.
+    layouts: by name, the reference ("iree") and what was planned, under any names; any may lack.
     chosen: the name of the layout that the program runs with.
     lower_bound: bytes that no packing of the planned order goes below; 0 where not known.
     """

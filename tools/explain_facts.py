@@ -147,20 +147,38 @@ class Story:
             return f"{values[0]}, before and after"
         return " → ".join(values) or "not predicted"
 
+    @property
+    def others(self) -> str:
+        """What else was planned, with its arena and predicted time; empty if nothing."""
+        found = []
+        for name, layout in self.region.layouts.items():
+            if name not in (self.region.chosen, UNPLANNED):
+                seconds = f" in {quantity(layout.seconds, 's')}" if layout.seconds else ""
+                found.append(f"{name} {size(layout.arena_bytes)}{seconds}")
+        return ", ".join(found)
+
     def rows(self) -> list[tuple[str, str]]:
         """All of it, as rows."""
         return [
             ("runs with", self.why),
+            *([("turned down", self.others)] if self.others else []),
             ("arena", self.arena),
             ("lower bound", self.bound),
             ("predicted", self.latency),
             ("work", self.work),
         ]
 
-    def views(self) -> list[tuple[str, Layout]]:
-        """The layouts with a title, the one that runs first, the others after it."""
-        ordered = sorted(self.region.layouts.items(), key=lambda x: x[0] != self.region.chosen)
-        return [(f"{role(self.region, name)}: {name}", layout) for name, layout in ordered]
+
+def compared(region: RegionReport) -> list[str]:
+    """The two layouts to look at first: what was before, then what runs.
+
+    Where IREE's own plan runs, the smallest of those that were turned down stands beside it.
+    """
+    others = [name for name in region.layouts if name not in (region.chosen, UNPLANNED)]
+    beside = [UNPLANNED] if region.chosen != UNPLANNED else []
+    if not beside and others:
+        beside = [min(others, key=lambda name: (region.layouts[name].arena_bytes, name))]
+    return [name for name in (*beside, region.chosen) if name in region.layouts]
 
 
 def role(region: RegionReport, name: str) -> str:

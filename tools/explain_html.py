@@ -17,6 +17,7 @@ from pyc_mlir.tools.explain_facts import (
     Story,
     Subject,
     alive_at_peak,
+    compared,
     cost_of,
     in_table,
     role,
@@ -134,8 +135,7 @@ def _region(story: Story) -> str:
 
 def _live(story: Story) -> str:
     region = story.region
-    names = sorted(region.layouts, key=lambda name: name == region.chosen)
-    keys = [(f"line {line_kind(region, n)}", f"{role(region, n)}: {n}") for n in names]
+    keys = [(f"line {line_kind(region, n)}", f"{role(region, n)}: {n}") for n in compared(region)]
     if region.lower_bound:
         keys.append(("bound", f"lower bound {size(region.lower_bound)}"))
     return (
@@ -159,23 +159,26 @@ def _legend(keys: Sequence[tuple[str, str]]) -> str:
 
 
 def _arenas(story: Story) -> str:
-    """Each layout's arena on one scale, the one that runs first."""
+    """The layouts' arenas on one scale: what runs, what was before, the others folded away."""
     region = story.region
-    largest = max(layout.arena_bytes for layout in region.layouts.values())
-    steps = max(layout.steps for layout in region.layouts.values())
-    rectangles = [r for layout in region.layouts.values() for r in layout.rectangles]
+    layouts = region.layouts.values()
+    largest = max(layout.arena_bytes for layout in layouts)
+    steps = max(layout.steps for layout in layouts)
+    rectangles = [r for layout in layouts for r in layout.rectangles]
     keys = [("b plain", "buffer")]
     if any(r.takes_over is not None for r in rectangles):
         keys.append(("b in-place", "in place: takes over another buffer's storage"))
     if any(r.recomputed for r in rectangles):
         keys.append(("b again", "recomputed: its task runs again"))
     keys += [("free", "unused"), ("at-peak", "step with the most live bytes")]
-    pictures = "".join(
-        f"<h4>{escape(title)}, {size(layout.arena_bytes)}</h4>"
-        f"{arena_chart(region, layout, largest, steps)}{_at_peak(region, layout)}"
-        for title, layout in story.views()
-        if layout.rectangles
-    )
+    first = compared(region)[::-1]
+    pictures = [_arena(region, name, largest, steps) for name in first]
+    others = [_arena(region, n, largest, steps) for n in region.layouts if n not in first]
+    if any(others):
+        pictures.append(
+            f"<details><summary>{len(others)} more that were turned down</summary>"
+            f"{''.join(others)}</details>"
+        )
     zoom = (
         '<span class="zoom" hidden>stretch time <button type="button" data-by="0.5" '
         'aria-label="narrower">&#8722;</button> <output>1</output>x '
@@ -183,7 +186,17 @@ def _arenas(story: Story) -> str:
     )
     return (
         f'<figure class="arenas"><div class="bar"><h3>The arena</h3>{zoom}</div>'
-        f'<p class="note">{_HOW_TO_READ}</p>{_legend(keys)}{pictures}</figure>'
+        f'<p class="note">{_HOW_TO_READ}</p>{_legend(keys)}{"".join(pictures)}</figure>'
+    )
+
+
+def _arena(region: RegionReport, name: str, largest: int, steps: int) -> str:
+    layout = region.layouts[name]
+    if not layout.rectangles:
+        return ""
+    return (
+        f"<h4>{escape(role(region, name))}: {escape(name)}, {size(layout.arena_bytes)}</h4>"
+        f"{arena_chart(region, layout, largest, steps)}{_at_peak(region, layout)}"
     )
 
 

@@ -20,7 +20,7 @@ from pyc_mlir.tools.explain_axes import (
     svg,
     text,
 )
-from pyc_mlir.tools.explain_facts import alive_at_peak, rectangle_facts, role, size
+from pyc_mlir.tools.explain_facts import alive_at_peak, compared, rectangle_facts, role, size
 
 # Pixels: the axis left of a plot, the plot, and the rest around it.
 AXIS, PLOT, FOOT, HEAD = 76, 1060, 40, 26
@@ -33,8 +33,8 @@ _GAP_PIXELS = 3.0
 
 
 def live_chart(region: RegionReport) -> str:
-    """Live bytes over steps: what runs in blue, in front of the others in grey; peaks marked."""
-    series = sorted(region.layouts.items(), key=lambda item: item[0] == region.chosen)
+    """Live bytes over steps: what runs in blue, before it what else there was in grey."""
+    series = [(name, region.layouts[name]) for name in compared(region)]
     top = max(layout.peak_bytes for _, layout in series)
     steps = max(layout.steps for _, layout in series)
     x = Scale(0, steps, AXIS, AXIS + PLOT)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyc_mlir.bench.table import quantity
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.planner.picture import Layout
-from pyc_mlir.tools.explain_facts import Story, Subject, cost_of, in_table, role, size
+from pyc_mlir.tools.explain_facts import Story, Subject, compared, cost_of, in_table, role, size
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"
@@ -52,8 +52,7 @@ def _account(subject: Subject) -> str:
 
 def _region(story: Story, levels: str) -> str:
     region = story.region
-    # Before, then after: as things went.
-    views = sorted(region.layouts.items(), key=lambda x: x[0] == region.chosen)
+    views = [(name, region.layouts[name]) for name in compared(region)]
     top = max((layout.peak_bytes for _, layout in views), default=0)
     steps = max((layout.steps for _, layout in views), default=0)
     charts = "".join(

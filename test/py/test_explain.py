@@ -209,6 +209,20 @@ def test_a_plan_that_was_turned_down():
     assert "turned down: planned" in shown and "as much as IREE's own plan" in shown
 
 
+def test_plans_of_several_modes():
+    region = planned(skips(6, MIB))
+    more = {"latency_first": region.layouts["iree"], "memory_first": region.layouts["planned"]}
+    several = replace(region, layouts={**region.layouts, **more})
+    text = explain_text.overview(subject(several))
+    assert "turned down  latency_first 2.25 MiB in 36 ms, memory_first 1.50 MiB in 37 ms" in text
+    assert text.count("live memory over steps") == 2
+    found = Page(page(subject(several)))
+    assert "2 more that were turned down" in found.text
+    assert len(found.having("arena")) == 4 and len(found.having("live")) == 1
+    (chart,) = found.having("live")
+    assert list(json.loads(chart["data-series"] or "")) == ["before: iree", "after: planned"]
+
+
 def test_slices_and_regions_without_layouts():
     bare = replace(planned(chain(4)), layouts={"iree": layout_of_slices([(0, 2, 64)], [0])})
     none = replace(planned(chain(4), "g#1"), layouts={}, frontier=(), chosen="iree")
