@@ -37,7 +37,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """One execution region. `name` is the op id of the decision that chose its plan.
+    """One execution region. `name` is the site (its key or op id) that its plan was chosen at.
 
     layouts: by name, the reference ("iree") and what was planned, under any names; any may lack.
     chosen: the name of the layout that the program runs with.

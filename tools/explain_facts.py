@@ -72,10 +72,9 @@ class Subject:
 
     def stories(self) -> list["Story"]:
         """One for each region."""
-        by_op = {d.site.op_id: d for d in self.decisions}
-        own = {d.site.op_id: d for d in self.artifact.decisions}
-        regions = self.report.regions
-        return [Story(r, by_op.get(r.name, own.get(r.name))) for r in regions]
+        every = (*self.artifact.decisions, *self.decisions)
+        found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
+        return [Story(r, found.get(r.name)) for r in self.report.regions]
 
 
 @dataclass(frozen=True)

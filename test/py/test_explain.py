@@ -149,7 +149,7 @@ def test_text(program, capsys):
 
 def test_text_of_a_program_without_a_report(tmp_path, capsys):
     out = ran(capsys, saved(tmp_path, explained()))
-    assert "constants  2.00\n" in out and "region" not in out
+    assert re.search(r"constants +2\.00\n", out) and "region" not in out
     assert "no memory report in this program: compile it with a planner mode" in out
     assert "> fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel\n" in out
 
@@ -207,6 +207,15 @@ def test_a_plan_that_was_turned_down():
     assert "turned down: planned" in text and "runs: iree" in text
     shown = Page(page(subject(kept))).text
     assert "turned down: planned" in shown and "as much as IREE's own plan" in shown
+
+
+def test_regions_are_named_by_op_or_site():
+    for name in ("g#0", "plan-memory:g#0"):
+        region = planned(chain(3), name)
+        decision = replace(FUSE, site=Site("plan-memory", "g#0"), evidence=("said",))
+        text = explain_text.overview(subject(region, decisions=(decision,)))
+        assert "planned (decided by: default); " in text
+        assert "holds no decision" not in text
 
 
 def test_plans_of_several_modes():
