@@ -101,6 +101,21 @@ class ReasonCode(Enum):
         "no memory plan within the budget was found, though one may exist",
         "raise the budget to what the message names, or allow more work or more seconds",
     )
+    NO_ARENA_ENTRY = Reason(
+        "a program has no entry that takes its memory from the caller",
+        "call it without `out`; its decision `arena-entry` says why there is none",
+    )
+    ARENA_TOO_SMALL = Reason(
+        "the scratch arena is smaller than a call needs; the call was not launched",
+        "let the program own its arenas",
+    )
+    OUTPUT_OVERLAP = Reason(
+        "memory given for an output is also an input's or another output's",
+        "give memory of its own for each output",
+    )
+    DONATION_UNSAFE = Reason(
+        "an input's memory cannot be proven free for an output", "call without `donate`"
+    )
     MISSING_DEPENDENCY = Reason("an optional package is not installed", "install the named extra")
 
     @property

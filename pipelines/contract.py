@@ -11,7 +11,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 # Clauses that the compile pipeline keeps; the others are refused when given.
-KEPT = frozenset({"allowed_targets"})
+KEPT = frozenset({"allowed_targets", "max_concurrency", "memory_budget_bytes"})
 _POSITIVE = (
     "memory_budget_bytes",
     "max_concurrency",
@@ -52,6 +52,12 @@ class Contract:
                     ReasonCode.BAD_ARGUMENT,
                     f"contract clause `{name}`: expected a number above 0, got {value!r}",
                 )
+        if type(self.max_concurrency) is not int:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                "contract clause `max_concurrency`: expected a whole number, "
+                f"got {self.max_concurrency!r}",
+            )
         if self.max_error is not None and self.max_error < 0:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,

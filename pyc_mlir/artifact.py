@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.choices import Decision
@@ -44,7 +45,10 @@ _FIELDS: Mapping[str, type] = {
     "versions": dict,
     "graph_id": str,
     "entries": dict,
+    "memory": dict,
 }
+# The entries that an artifact may have: with the plain ABI, and with memory of the caller.
+MAIN, ARENA = "main", "main$arena"
 _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
 
 
@@ -66,6 +70,11 @@ class Artifact:
         """What the program takes and gives."""
         return Signature.from_json(self.manifest["signature"])
 
+    @property
+    def account(self) -> Account:
+        """The device memory that the program needs."""
+        return Account.from_json(self.manifest["memory"])
+
 
 def make_manifest(
     target: Target,
@@ -75,11 +84,17 @@ def make_manifest(
     contract: Contract | None = None,
     versions: Mapping[str, str] | None = None,
     entry: str = "main",
+    arena_entry: str = "",
+    account: Account | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a program with the one entry `main`, which is the function `entry`.
+    """The manifest of a program whose entry `main` is the function `entry`.
 
-    `versions` default to those of the installed packages.
+    `arena_entry` is the function that takes memory from its caller, if there is one. `account`
+    defaults to what the signature says, `versions` to those of the installed packages.
     """
+    entries = {MAIN: {"function": entry}}
+    if arena_entry:
+        entries[ARENA] = {"function": arena_entry}
     return {
         "schema": SCHEMA_VERSION,
         "target": target.name,
@@ -90,7 +105,8 @@ def make_manifest(
         "contract": (Contract() if contract is None else contract).to_json(),
         "versions": dict(installed_versions() if versions is None else versions),
         "graph_id": graph_id,
-        "entries": {"main": {"function": entry}},
+        "entries": entries,
+        "memory": (account or Account.of(signature, constants_bytes)).to_json(),
     }
 
 
@@ -185,10 +201,11 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
         if not isinstance(manifest.get(field), kind):
             got = repr(manifest.get(field))[:80]
             raise _bad(name, f"`{field}` of type {kind.__name__} in the manifest", got)
-    main = manifest["entries"].get("main")
-    if not isinstance(main, dict) or not isinstance(main.get("function"), str):
-        raise _bad(name, "an entry `main` with its function in the manifest", f"{main!r}")
+    for entry, found in {MAIN: None, **manifest["entries"]}.items():
+        if not isinstance(found, dict) or not isinstance(found.get("function"), str):
+            raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")
     Signature.from_json(manifest["signature"])
+    Account.from_json(manifest["memory"])
     return manifest
 
 

@@ -11,15 +11,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.account import Account
 from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.arena_call import ArenaFacts, read_facts
+from pyc_mlir.iree.arena_entry import MADE, NONE, ArenaEntry
+from pyc_mlir.iree.arena_entry import SITE as ARENA_SITE
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
+from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
-from pyc_mlir.iree.planned import compile_planned, planner_of
+from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
+from pyc_mlir.iree.session import CompileError
 from pyc_mlir.lowering import Lowered, Options, lower
-from pyc_mlir.pipelines.choices import Choices, FirstIsBest, Policy, Recipe
+from pyc_mlir.memory_report import MemoryReport
+from pyc_mlir.memory_report import to_bytes as report_bytes
+from pyc_mlir.pipelines.choices import (
+    Alternative,
+    Choices,
+    Decision,
+    FirstIsBest,
+    Policy,
+    Recipe,
+    Site,
+)
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.planner.planner import MODES
+from pyc_mlir.pipelines.policies import load_policy, planner_modes
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
+
+_EVIDENCE_CHARACTERS = 300
 
 
 def compile(
@@ -28,7 +49,7 @@ def compile(
     *,
     target: str | Target = "cpu",
     contract: Contract | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     recipe: Recipe | str | Path | None = None,
     device: Device | None = None,
     iree_flags: Sequence[str] = (),
@@ -42,10 +63,12 @@ def compile(
         arrays) that refine dynamic dimensions.
     target: a name of `pyc_mlir.pipelines.target.TARGETS`, or a Target.
     contract: clauses that must be kept; those that cannot be are refused.
-    policy, recipe: who answers the choices; a recipe is the log of an earlier compile.
+    policy, recipe: who answers the choices: a policy or the name of one (`load_policy`), and the
+        log of an earlier compile, which comes first.
     iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
-    planner_mode: ``latency_first``, ``balanced`` or ``memory_first`` plans memory by PyC, kept
-        wherever it is smaller than IREE's plan; empty leaves it to IREE.
+    planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
+        wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
+        policy, which has a say if it names `planner_modes`; else it is ``balanced``.
 
     Raises PycError with the reason's code.
     """
@@ -56,7 +79,7 @@ def compile(
 def make_options(
     target: str | Target = "cpu",
     contract: Contract | None = None,
-    policy: Policy | None = None,
+    policy: Policy | str | None = None,
     recipe: Recipe | str | Path | None = None,
     iree_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
@@ -64,24 +87,32 @@ def make_options(
 ) -> Options:
     """Options from what users give.
 
-    Raises PycError for an unknown target or planner mode, or a refused clause.
+    Raises PycError for an unknown target, policy or planner mode, or a refused clause.
     """
-    if planner_mode:
-        planner_of(planner_mode)
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
     if found.name == "cpu" and cpu is not None:
         found = found.on(cpu)
     promised = contract or Contract()
     promised.check(found.name)
+    asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    modes = planner_modes(asked) if not planner_mode else (planner_mode,)
+    if modes != (UNPLANNED,):
+        planner_of(modes)
+    elif promised.memory_budget_bytes is not None:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
+            f"got {UNPLANNED!r}, which plans nothing",
+        )
     return Options(
         found,
         promised,
-        policy or FirstIsBest(),
+        asked,
         Recipe.load(recipe) if isinstance(recipe, (str, Path)) else recipe,
         tuple(iree_flags),
         None if dump_phases is None else Path(dump_phases),
-        planner_mode=planner_mode,
+        planner_modes=() if modes == (UNPLANNED,) else modes,
     )
 
 
@@ -92,22 +123,11 @@ def build(source: Any, inputs: Sequence[Any] | None, options: Options) -> Artifa
 
 def finish(lowered: Lowered, options: Options) -> Artifact:
     """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
-    folder = options.dump_phases
-    request = Request(
-        lowered.code,
-        options.target,
-        options.iree_flags,
-        None if folder is None else str(folder),
-        lowered.locations,
-    )
     choices = Choices(options.policy, options.recipe, list(lowered.decisions))
-    first = "plain" if lowered.mixes_rows else "aggressive"
-    if options.planner_mode:
-        planner = planner_of(options.planner_mode)
-        vmfb = compile_planned(request, lowered.graph_id, choices, planner, first)
-    else:
-        vmfb = compile_with_fallback(request, lowered.graph_id, choices, first)
+    vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
+    facts = read_facts(vmfb, arena.name)
+    account = Account.of(lowered.signature, arena.constants_bytes, _transients(facts, arena))
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -115,5 +135,71 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         lowered.constants_bytes,
         options.contract,
         entry=lowered.entry,
+        arena_entry="" if facts is None else arena.name,
+        account=account,
     )
-    return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode())
+    memory = report_bytes(seen) if seen.regions else b""
+    return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)
+
+
+def _transients(facts: ArenaFacts | None, arena: ArenaEntry) -> int | None:
+    """Scratch bytes of one call, where the arena is all of it."""
+    return None if facts is None or arena.left else facts.arena_bytes
+
+
+def compile_entries(
+    lowered: Lowered, options: Options, choices: Choices
+) -> tuple[bytes, ArenaEntry, MemoryReport]:
+    """The vmfb with both entries where that can be, what came of the second one, the plans.
+
+    A decision at the site `arena-entry` says whether it was made, and if not, why.
+    """
+    site = Site(ARENA_SITE, lowered.graph_id or "module")
+    made = Alternative(MADE, reason="the caller can own scratch and outputs")
+    none = Alternative(NONE, reason="only the plain ABI")
+    wanted = choices.choose(site, (made, none)).name == MADE
+    decided, before = len(choices.log) - 1, list(choices.log)
+    arena = ArenaEntry(lowered.entry, wanted)
+    try:
+        vmfb, seen = _generate(lowered, options, choices, arena)
+    except CompileError as error:
+        if not arena.suspect:
+            raise
+        # If the second entry is at fault, the first one alone compiles; else it fails too.
+        choices.log[:] = before
+        arena = ArenaEntry(lowered.entry, wanted=False)
+        vmfb, seen = _generate(lowered, options, choices, arena)
+        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+        arena.missing = f"IREE: {error.message.partition('got: ')[2]}"
+    if wanted and arena.missing:
+        why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
+        choices.log[decided] = Decision(site, NONE, (none,), "fallback", (why,))
+    return vmfb, arena, seen
+
+
+def _generate(
+    lowered: Lowered, options: Options, choices: Choices, arena: ArenaEntry
+) -> tuple[bytes, MemoryReport]:
+    folder = options.dump_phases
+    request = Request(
+        lowered.code,
+        options.target,
+        options.iree_flags,
+        None if folder is None else str(folder),
+        lowered.locations,
+        arena,
+    )
+    first = "plain" if lowered.mixes_rows else "aggressive"
+    if options.planner_modes:
+        planner, budget = planner_of(options.planner_modes), _budget(lowered, options.contract)
+        return compile_planned(request, lowered.graph_id, choices, planner, first, budget)
+    return compile_with_fallback(request, lowered.graph_id, choices, first), MemoryReport()
+
+
+def _budget(lowered: Lowered, contract: Contract) -> Budget | None:
+    if contract.memory_budget_bytes is None:
+        return None
+    account = Account.of(lowered.signature)
+    return Budget(
+        contract.memory_budget_bytes, account.inputs, account.outputs, contract.max_concurrency
+    )

@@ -5,12 +5,17 @@
 Arguments are numpy arrays, our `Array`s, IREE's device arrays or anything with DLPack. The rule
 for results: if any argument was on a device, results are `Array`s on the program's device, else
 numpy arrays. One result comes alone, several as a tuple. Guards run before anything else.
+
+    program(a, b, out=c)  ->  c
+
+writes into an array of the caller. Scratch comes from a pool of arenas that the program owns, one
+for each call that the contract lets overlap; further calls wait.
 """
 
 import statistics
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -18,15 +23,20 @@ from time import perf_counter
 from typing import Any
 
 from pyc_mlir import artifact as artifacts
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.account import Account
+from pyc_mlir.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.arena_call import ArenaCall, Launch
+from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, Spec, is_on_device, readable, to_device
 from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.outputs import check_outputs, refuse_donation
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
 _RECENT_CALLS = 1024
+_NOTHING = Launch(0, ())
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -34,7 +44,10 @@ _spec_of = attrgetter("spec")
 @dataclass(frozen=True)
 class ProgramStats:
     """What a program did. Times are seconds of whole calls, guards and conversions included;
-    the median is that of the last 1,024 calls; memory is that of the whole device."""
+    the median is that of the last 1,024 calls; memory is that of the whole device.
+
+    `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
+    and `arena_waits` counts the calls that found all arenas in use."""
 
     calls: int
     guard_failures: int
@@ -44,6 +57,9 @@ class ProgramStats:
     memory: MemoryStatistics
     artifact_bytes: int
     constants_bytes: int
+    account: Account
+    arena_bytes: int
+    arena_waits: int
 
 
 class Program:
@@ -51,6 +67,8 @@ class Program:
 
     __slots__ = (
         "_accepted",
+        "_arena",
+        "_by_arena",
         "_calls",
         "_entry",
         "_guard_failures",
@@ -75,39 +93,76 @@ class Program:
         self.device = Device.default_for(manifest["device"]) if device is None else device
         _check_device(manifest["device"], manifest["features"], self.device)
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
-        function = manifest["entries"]["main"]["function"]
-        self._entry = Executable(artifact.vmfb, self.device).entry(function, results)
+        entries = manifest["entries"]
+        executable = Executable(artifact.vmfb, self.device)
+        self._entry = executable.entry(entries[MAIN]["function"], results)
         # A bound method is called sooner than an object.
         self._run = self._entry.__call__
-        # Argument lists that passed the guards: shapes, element types and device of each.
-        self._accepted: set[tuple[Spec, ...]] = set()
+        self._arena: ArenaCall | None = None
+        if ARENA in entries:
+            pool = ArenaPool(self.device, manifest["contract"]["max_concurrency"])
+            self._arena = ArenaCall(executable, entries[ARENA]["function"], results, pool)
+        self._by_arena = _arena_pays(self._arena, manifest["contract"], self.device)
+        # Argument lists that passed the guards (shapes, element types and device of each), and
+        # what a call with them needs.
+        self._accepted: dict[tuple[Spec, ...], Launch] = {}
         self._lock = threading.Lock()
         self._calls = 0
         self._guard_failures = 0
         self._seconds = 0.0
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, out: Any = None, donate: Sequence[int] = ()) -> Any:
         """Run the program. Raises PycError before anything runs when the arguments do not fit:
 
         ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH or BAD_ARGUMENT; and
         RUNTIME_FAILED when the device refuses or fails.
+
+        out: an `Array` of this device for the result, or a sequence with one for each result
+            (None: a fresh one); they are written and returned. Their memory must not be an
+            input's or each other's (OUTPUT_OVERLAP); NO_ARENA_ENTRY where the program cannot.
+        donate: numbers of inputs whose memory may be overwritten. Refused (DONATION_UNSAFE):
+            nothing proves yet that an input was read before an output is written there.
         """
         began = perf_counter()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            known = tuple(map(_spec_of, args)) in self._accepted
+            launch = self._accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
-            known = False
-        arrays, on_device = (args, True) if known else self._admit(args)
-        results = self._run(arrays)
-        values = results if on_device else [r.host() for r in results]
+            launch = None
+        arrays, on_device = args, True
+        if launch is None:
+            arrays, launch, on_device = self._admit(args)
+        if out is not None or donate:
+            values = self._into(arrays, launch, out, donate)
+        else:
+            arena = self._arena
+            if self._by_arena and arena is not None:
+                values = arena.call(arrays, launch)
+            else:
+                values = self._run(arrays)
+            if not on_device:
+                values = [r.host() for r in values]
         seconds = perf_counter() - began
         with self._lock:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
         return values[0] if len(values) == 1 else tuple(values)
+
+    def _into(
+        self, arrays: Sequence[Array], launch: Launch, out: Any, donate: Sequence[int]
+    ) -> Sequence[Array]:
+        """Call with memory of the caller. Raises PycError, as `__call__` says."""
+        try:
+            refuse_donation(donate, self.signature)
+            given = check_outputs(out, launch, arrays, self.signature, self._arena)
+        except PycError:
+            with self._lock:
+                self._guard_failures += 1
+            raise
+        assert self._arena is not None
+        return self._arena.call(arrays, launch, given)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{a.name}: {a}" for a in self.signature.inputs)
@@ -128,6 +183,9 @@ class Program:
             memory=self.device.memory(),
             artifact_bytes=len(self.artifact.vmfb),
             constants_bytes=self.artifact.manifest["constants_bytes"],
+            account=self.artifact.account,
+            arena_bytes=0 if self._arena is None else self._arena.pool.bytes,
+            arena_waits=0 if self._arena is None else self._arena.pool.waits,
         )
 
     def save(self, path: str | Path) -> None:
@@ -145,31 +203,46 @@ class Program:
 
     def bare_call(self, *arrays: Array) -> Any:
         """A function that invokes with these arrays and does nothing else: to measure against."""
-        admitted, _ = self._admit(arrays)
+        admitted, _, _ = self._admit(arrays)
         return self._entry.bare_call(admitted)
 
-    def _admit(self, args: Sequence[Any]) -> tuple[Sequence[Array], bool]:
+    def _admit(self, args: Sequence[Any]) -> tuple[Sequence[Array], Launch, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
-        Returns the arrays, and whether any argument was on a device.
+        Returns the arrays, what the call needs, and whether any argument was on a device.
         """
         on_device = any(is_on_device(a) for a in args)
         try:
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
-            if specs not in self._accepted:
+            launch = self._accepted.get(specs)
+            if launch is None:
                 self.signature.check([spec[:2] for spec in specs])
-                self._remember(specs)
         except PycError:
             with self._lock:
                 self._guard_failures += 1
             raise
-        return [to_device(s, self.device) for s in sources], on_device
+        arrays = [to_device(s, self.device) for s in sources]
+        if launch is None:
+            launch = _NOTHING if self._arena is None else self._arena.needs(arrays)
+            self._remember(specs, launch)
+        return arrays, launch, on_device
 
-    def _remember(self, specs: tuple[Spec, ...]) -> None:
+    def _remember(self, specs: tuple[Spec, ...], launch: Launch) -> None:
         if len(self._accepted) >= _MAX_VERDICTS:
             self._accepted.clear()
-        self._accepted.add(specs)
+        self._accepted[specs] = launch
+
+
+def _arena_pays(arena: ArenaCall | None, contract: Mapping[str, Any], device: Device) -> bool:
+    """Whether calls go through the arena: not without scratch, where `main` is as good.
+
+    On GPUs, where a fresh output from the allocator may cost more than one in IREE's own queue,
+    only under a budget, which counts the arenas.
+    """
+    if arena is None or arena.facts.arena_bytes == 0:
+        return False
+    return device.is_cpu or contract.get("memory_budget_bytes") is not None
 
 
 def _check_device(needed: str, features: Sequence[str], device: Device) -> None:

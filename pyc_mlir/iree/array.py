@@ -4,6 +4,8 @@ IREE's own array loses its memory when only a numpy view of it is left
 (``f(x).to_host()[:, :10]``); here every view holds the array, and every array its device.
 """
 
+import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,12 @@ from pyc_mlir.iree.device import Device
 # DLPack's device codes: kDLCPU, kDLCUDA, kDLVulkan, kDLROCM.
 _DLPACK_CODES = {"cuda": 2, "vulkan": 7, "hip": 10}
 _DLPACK_CPU = 1
+# Drivers whose DLPack memory is at an address; where `byte_offset` stands in a DLTensor.
+_WITH_POINTERS = ("cuda", "hip")
+_DLPACK_OFFSET = 40
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 # IREE's devices whose memory went to another library, which does not keep the device alive.
 _EXPORTED: set[Any] = set()
 
@@ -30,7 +38,8 @@ class Array:
 
     # CPython frees slots in the order of their names, so the memory goes before IREE's device.
     # The device is held directly: a collector that breaks a cycle may clear `Device` first.
-    __slots__ = ("__weakref__", "_buffer", "_hal", "spec")
+    # `_address` is there once it was asked for.
+    __slots__ = ("__weakref__", "_address", "_buffer", "_hal", "spec")
 
     def __init__(self, view: rt.HalBufferView, spec: Spec) -> None:
         self._buffer = view
@@ -60,7 +69,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Size of the elements in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
         dims = "x".join(map(str, self.shape))
@@ -134,6 +143,43 @@ class _HostMemory:
             "typestr": f"|V{array.dtype.itemsize}",
             "data": (address, False),
         }
+
+
+def overlap(one: Array, other: Array) -> bool:
+    """True if two arrays of one device share memory, or may: where addresses cannot be had."""
+    if one is other or one.view is other.view:
+        return True
+    if one.nbytes == 0 or other.nbytes == 0:
+        return False
+    first, second = _address_of(one), _address_of(other)
+    if first is None or second is None:
+        # IREE's stubs leave out `ref`.
+        mine: Any = one.view.get_buffer()
+        theirs: Any = other.view.get_buffer()
+        return mine.ref == theirs.ref
+    return first < second + other.nbytes and second < first + one.nbytes
+
+
+def _address_of(array: Array) -> int | None:
+    """Where the elements begin in the device's memory; None where IREE's driver does not tell."""
+    try:
+        return array._address
+    except AttributeError:
+        array._address = _find_address(array)
+        return array._address
+
+
+def _find_address(array: Array) -> int | None:
+    if array.device.is_cpu:
+        return _HostMemory(array).__array_interface__["data"][0]
+    if array.device.kind not in _WITH_POINTERS:
+        return None
+    # The head of DLPack's DLManagedTensor: the pointer, and at byte 40 the offset behind it.
+    code, index = array.__dlpack_device__()
+    capsule: Any = array._hal.create_dlpack_capsule(array.view, code, index)
+    head = _capsule_pointer(capsule, b"dltensor")
+    pointer = ctypes.c_uint64.from_address(head).value
+    return pointer + ctypes.c_uint64.from_address(head + _DLPACK_OFFSET).value
 
 
 def to_device(source: Any, device: Device) -> Array:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.arena_entry import ArenaEntry
+from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.target import Target
 
@@ -28,24 +30,38 @@ _EVIDENCE_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile: the module, for what, how, and what its op ids stand for."""
+    """What to compile: the module, for what, how, and what its op ids stand for.
+
+    `arena` asks for a second entry, and is told what came of it.
+    """
 
     code: bytes
     target: Target
     flags: tuple[str, ...] = ()
     dump_phases: str | None = None
     locations: Mapping[str, str] | None = None
+    arena: ArenaEntry | None = None
 
     def compile(self, setting: str) -> bytes:
         """The vmfb under one of SETTINGS. Raises as `compile_module`."""
         flags = (*SETTINGS[setting], *self.flags)
-        return compile_module(
-            self.code,
-            self.target,
-            extra_flags=flags,
-            dump_phases=self.dump_phases,
-            locations=self.locations,
-        )
+        with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
+            self.to_flow(session)
+            session.run(start="flow", to="stream")
+            return self.from_stream(session)
+
+    def to_flow(self, session: Session) -> None:
+        """Run IREE to the end of phase `flow`, and add what was asked for there."""
+        session.run(to="flow")
+        if self.arena is not None:
+            self.arena.add(session)
+
+    def from_stream(self, session: Session) -> bytes:
+        """Read what was asked for off the end of phase `stream`, and run IREE to the end."""
+        if self.arena is not None:
+            self.arena.read(session)
+        session.run(start="stream")
+        return session.vmfb()
 
 
 def compile_with_fallback(

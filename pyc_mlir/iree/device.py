@@ -34,6 +34,9 @@ _REMEDIES = {
 }
 # The task topology is a flag of the whole process, read when a driver is created.
 _TOPOLOGY = threading.Lock()
+# What programs compute in; as plain numbers, since this is on the way of calls.
+_MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
+_USAGE = int(rt.BufferUsage.DEFAULT)
 # IREE's stubs leave out the one function that makes a driver which nobody shares.
 _new_driver: Callable[[str], rt.HalDriver] = vars(_binding)["create_hal_driver"]
 
@@ -128,6 +131,19 @@ class Device:
             counts.get(f"device_bytes_{name}", 0) for name in ("peak", "allocated", "freed")
         )
         return MemoryStatistics(peak, allocated - freed, allocated)
+
+    def allocate(self, size: int) -> rt.HalBuffer:
+        """Fresh memory of `size` bytes for programs to work in; what is in it is undefined.
+
+        Raises PycError (RUNTIME_FAILED) when the device has none.
+        """
+        try:
+            return self.hal.allocator.allocate_buffer(_MEMORY, _USAGE, size)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise PycError(
+                ReasonCode.RUNTIME_FAILED,
+                f"device `{self.kind}`: expected {size} bytes of memory, got: {_reason(error)}",
+            ) from None
 
     def upload(self, array: np.ndarray) -> rt.HalBufferView:
         """Copy a numpy array of any layout to the device; return IREE's buffer view.

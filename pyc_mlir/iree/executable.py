@@ -41,7 +41,7 @@ class Executable:
         try:
             self._module = rt.VmModule.copy_buffer(instance, vmfb)
             hal = rt.create_hal_module(instance, device.hal)
-            self._context = rt.VmContext(instance, modules=[hal, self._module])
+            self.context = rt.VmContext(instance, modules=[hal, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
@@ -50,13 +50,17 @@ class Executable:
 
     def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
         """The function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
+        return Entry(self.context, self.function(name), self.device, results)
+
+    def function(self, name: str) -> rt.VmFunction:
+        """IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
         function = self._module.lookup_function(name)
         if function is None:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}",
             )
-        return Entry(self._context, function, self.device, results)
+        return function
 
 
 class Entry:
@@ -79,20 +83,29 @@ class Entry:
             None if r.shape is None else (r.shape, r.dtype, device) for r in results
         )
 
+    @property
+    def device(self) -> Device:
+        """Where the function runs."""
+        return self._device
+
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Run on arrays of this device that passed the guards; the results are complete.
 
         Raises PycError (RUNTIME_FAILED) with the runtime's words.
         """
+        inputs: Any = _List(len(arrays))
+        for array in arrays:
+            inputs.push_ref(array._buffer)
+        return self._finish(inputs)
+
+    def _finish(self, inputs: Any) -> list[Array]:
+        """Invoke with these arguments and wrap the results."""
         if self._device.forked:
             raise PycError(
                 ReasonCode.DEVICE_UNAVAILABLE,
                 f"{self._device!r}: expected the process that made the device, got a forked child, "
                 "where its threads do not run; start children with `spawn`, or use `local-sync`",
             )
-        inputs: Any = _List(len(arrays))
-        for array in arrays:
-            inputs.push_ref(array._buffer)
         specs = self._specs
         outputs = _List(len(specs))
         try:

@@ -232,6 +232,7 @@ def test_default_device_is_shared():
 
 def test_array_slots_free_memory_before_the_device():
     assert sorted(s for s in Array.__slots__ if not s.startswith("__")) == [
+        "_address",
         "_buffer",
         "_hal",
         "spec",
