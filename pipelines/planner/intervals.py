@@ -108,7 +108,7 @@ class Intervals:
 class Packing:
     """Offsets in bytes, one per interval, and what is known of them.
 
-    proven: the arena is the lower bound, so that no packing is smaller.
+    proven: no packing is smaller, since the arena is the lower bound or a search has ended.
     fits: the arena is no larger than the capacity that was asked for.
     work: how much was searched, in the units of `work.Budget`.
     """

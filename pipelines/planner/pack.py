@@ -3,10 +3,10 @@
 Static memory allocation: intervals that are alive at one time must not overlap in bytes. NP-hard
 (Garey and Johnson, 1979, SR2), yet the greatest sum of live bytes is a bound that real instances
 mostly reach. First come greedy orders (greedy.py), then orders in which whatever lies at the top
-moves forward, then a search in many packings at once (population.py), which also answers
-whether a given capacity can be kept. The search goes on until the bound or the capacity is
-reached or its work is spent; a larger work limit only continues it, so that the result never gets
-worse.
+moves forward ("squeaky wheel", Joslin and Clements, 1999), and by turns a search that asks whether
+a capacity can be kept (fit.py) and may also prove that it cannot. All of that goes on until the
+bound or the capacity is reached or the work is spent; a larger work limit only continues it, so
+that the result never gets worse.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,20 +15,19 @@ from itertools import count
 
 import numpy as np
 
+from pyc_mlir.pipelines.planner.fit import Fit, luby
 from pyc_mlir.pipelines.planner.greedy import orders, place
 from pyc_mlir.pipelines.planner.intervals import Intervals, Ints, Packing
-from pyc_mlir.pipelines.planner.population import Population
 from pyc_mlir.pipelines.planner.work import Budget, Exhausted
 
 DEFAULT_WORK = 200_000
-# Orders tried by promotion in each round, and how many intervals move forward in one.
-PROMOTIONS = 24
+# How many intervals move forward in one promotion.
 PROMOTED_AT_ONCE = 8
-# What the population is asked for, between the goal (0) and the best arena so far (1).
-SHARES = (0.0, 0.5, 0.0, 0.25)
-# How many packings at once; the widths take turns.
-WIDTHS = (100, 300)
+# Components up to this size are searched as well: in each round that many attempts to reach the
+# goal, attempts between it and the best arena, and promotions.
 SEARCHED = 1000
+GOALS = 2
+PROMOTIONS = 4
 
 
 def pack(
@@ -51,7 +50,8 @@ def pack(
         search.run()
     bound, arena = intervals.lower_bound, search.arena
     fits = capacity is None or arena <= capacity
-    return Packing(search.offsets, arena, bound, arena <= bound, search.budget.spent, fits)
+    proven = arena <= max(bound, search.floor)
+    return Packing(search.offsets, arena, bound, proven, search.budget.spent, fits)
 
 
 class _Search:
@@ -73,10 +73,15 @@ class _Search:
         """The largest arena of a component."""
         return max((c.arena for c in self.components), default=0)
 
+    @property
+    def floor(self) -> int:
+        """What a search has proven to be needed."""
+        return max((c.floor for c in self.components), default=0)
+
     def run(self) -> None:
-        """Improve until the goal is reached or the work is spent."""
+        """Improve until the goal or what is proven is reached or the work is spent."""
         try:
-            while self.arena > self.goal:
+            while self.arena > max(self.goal, self.floor):
                 next(max(self.components, key=lambda c: c.arena).attempts)
         except Exhausted:
             pass
@@ -92,7 +97,11 @@ def _sized_components(intervals: Intervals) -> Iterator[Ints]:
 
 
 class _Component:
-    """Intervals that are connected in time, and the best offsets found for them."""
+    """Intervals that are connected in time, and the best offsets found for them.
+
+    floor: no smaller arena exists, as a search has shown (0: nothing is shown).
+    share: where the search asks next, between the goal (0) and the best arena (1).
+    """
 
     def __init__(
         self, every: Intervals, chosen: Ints, goal: int, budget: Budget, seed: int
@@ -100,6 +109,7 @@ class _Component:
         self.intervals, self.size = every.take(chosen), every.padded[chosen]
         self.chosen, self.goal, self.budget = chosen, goal, budget
         self.random = np.random.default_rng(seed)
+        self.floor, self.share = 0, 0.5
         self.order, best_fit = next(orders(self.intervals))
         self.offsets = place(self.intervals, self.order, best_fit, budget.count)
         self.arena = self._end(self.offsets)
@@ -113,14 +123,20 @@ class _Component:
         for order, best_fit in list(orders(self.intervals))[1:]:
             self._try(order, best_fit)
             yield
-        for rounds in count():
+        if len(self.intervals) > SEARCHED:
+            while True:
+                self._try(self._promoted(), best_fit=False)
+                yield
+        for length in map(luby, count(1)):
+            for _ in range(GOALS):
+                self._ask(max(self.goal, self.floor), length)
+                yield
+            while self._ask_between(length):
+                yield
+            yield
             for _ in range(PROMOTIONS):
                 self._try(self._promoted(), best_fit=False)
                 yield
-            if len(self.intervals) <= SEARCHED:
-                for share in SHARES:
-                    self._search(share, WIDTHS[rounds % len(WIDTHS)])
-                    yield
 
     def _try(self, order: Ints, best_fit: bool) -> None:
         """Place in `order`; keep that if it is no worse."""
@@ -138,18 +154,34 @@ class _Component:
         rank[moved] *= self.random.random(len(moved))
         return self.order[np.argsort(rank, kind="stable")]
 
-    def _search(self, share: float, width: int) -> None:
-        """Ask the population for an arena between the goal and the best one."""
-        capacity = self.goal + int(share * (self.arena - self.goal))
-        offsets = self.population.fit(capacity, width, self.budget.spend)
-        if offsets is not None and self._end(offsets) < self.arena:
-            self.offsets, self.arena = offsets, self._end(offsets)
-            self.order = np.lexsort((self.intervals.lower, offsets))
+    def _ask_between(self, length: int) -> bool:
+        """Ask for less than the best arena: nearer to it after each failure."""
+        least = max(self.goal, self.floor)
+        between = least + int(self.share * (self.arena - least))
+        found = self.arena > least and self._ask(min(between, self.arena - 1), length)
+        self.share = max(0.5, 2 * self.share - 1) if found else (1 + self.share) / 2
+        return found
+
+    def _ask(self, capacity: int, length: int) -> bool:
+        """Search for an arena of `capacity` bytes; keep it, or the proof that there is none."""
+        found = self.fit.attempt(capacity, length)
+        if found:
+            self.offsets = self.fit.offsets.copy()
+            self.arena = self._end(self.offsets)
+            self.order = np.lexsort((self.intervals.lower, self.offsets))
+        elif found is not None and self.exact:
+            self.floor = max(self.floor, self.fit.above(capacity))
+        return bool(found)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the search decides about these intervals, and not about stricter alignments."""
+        return bool((self.intervals.alignment == self.intervals.alignment[0]).all())
 
     @cached_property
-    def population(self) -> Population:
+    def fit(self) -> Fit:
         """Made when greedy orders did not reach the goal; the strictest alignment holds for all."""
         few = self.intervals
         alignment = np.full_like(few.alignment, np.lcm.reduce(few.alignment))
         uniform = Intervals(few.lower, few.upper, few.size, alignment)
-        return Population(uniform, self.random)
+        return Fit(uniform, self.random, self.budget.spend)
