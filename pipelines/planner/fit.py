@@ -20,10 +20,12 @@ from pyc_mlir.pipelines.planner.part import Part, State
 
 # Steps of the shortest attempt, above one for each interval.
 STEPS = 150
-# Weights of few choices against a low place, in shares of a mean size: e**-3 to e**3.
+# Weights of few choices against a low place, in mean sizes: from e**-FEW to e**FEW.
 FEW = 4.0
 # Parts in parts are searched apart down to this depth (each takes a level of recursion).
 DEPTH = 100
+# The work of building a part, in calls of `deduce`.
+BUILD = 3
 
 
 class _Enough(Exception):
@@ -39,6 +41,7 @@ class Fit:
         self.size, self.unit = scale(intervals)
         self.random, self.spend = random, spend
         self.part = Part.of(np.arange(len(intervals)), intervals.lower, intervals.upper, self.size)
+        spend(BUILD * self.part.work)
         first, past, _ = intervals.sections
         load = np.array([intervals.load[a:b].max() for a, b in zip(first, past, strict=True)])
         life = intervals.upper - intervals.lower
@@ -112,6 +115,7 @@ class Fit:
             return True
         few = Part.of(part.number[piece], part.first[piece], part.past[piece], part.size[piece])
         order = np.argsort(part.first[piece], kind="stable")
+        self.spend(BUILD * few.work)
         start = few.deduce(state.lowest[piece][order], few.loads, self.capacity)
         return start is not None and self._search(few, start, depth + 1)
 
