@@ -8,6 +8,7 @@ loads the artifact on a device.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         options.contract,
         entry=lowered.entry,
         arena_entry="" if facts is None else arena.name,
+        arena_is_all=not arena.left,
         account=account,
     )
     memory = report_bytes(seen) if seen.regions else b""
@@ -174,6 +176,9 @@ def compile_entries(
     if wanted and arena.missing:
         why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
         choices.log[decided] = Decision(site, NONE, (none,), "fallback", (why,))
+    elif arena.left:
+        why = f"{arena.left} scratch allocations stay IREE's: called only for `out`"
+        choices.log[decided] = replace(choices.log[decided], evidence=(why,))
     return vmfb, arena, seen
 
 

@@ -15,7 +15,7 @@ for each call that the contract lets overlap; further calls wait.
 import statistics
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -32,6 +32,7 @@ from pyc_mlir.iree.array import Array, Spec, is_on_device, readable, to_device
 from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.outputs import check_outputs, refuse_donation
+from pyc_mlir.pipelines.contract import Contract
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
@@ -93,16 +94,18 @@ class Program:
         self.device = Device.default_for(manifest["device"]) if device is None else device
         _check_device(manifest["device"], manifest["features"], self.device)
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
-        entries = manifest["entries"]
+        entries, contract = manifest["entries"], Contract.from_json(manifest["contract"])
         executable = Executable(artifact.vmfb, self.device)
         self._entry = executable.entry(entries[MAIN]["function"], results)
         # A bound method is called sooner than an object.
         self._run = self._entry.__call__
         self._arena: ArenaCall | None = None
         if ARENA in entries:
-            pool = ArenaPool(self.device, manifest["contract"]["max_concurrency"])
+            pool = ArenaPool(self.device, contract.max_concurrency)
             self._arena = ArenaCall(executable, entries[ARENA]["function"], results, pool)
-        self._by_arena = _arena_pays(self._arena, manifest["contract"], self.device)
+        is_all = bool(entries.get(ARENA, {}).get("arena_is_all"))
+        # With scratch of its own besides, a call needs more than `main` does.
+        self._by_arena = is_all and _arena_pays(self._arena, contract, self.device)
         # Argument lists that passed the guards (shapes, element types and device of each), and
         # what a call with them needs.
         self._accepted: dict[tuple[Spec, ...], Launch] = {}
@@ -234,7 +237,7 @@ class Program:
         self._accepted[specs] = launch
 
 
-def _arena_pays(arena: ArenaCall | None, contract: Mapping[str, Any], device: Device) -> bool:
+def _arena_pays(arena: ArenaCall | None, contract: Contract, device: Device) -> bool:
     """Whether calls go through the arena: not without scratch, where `main` is as good.
 
     On GPUs, where a fresh output from the allocator may cost more than one in IREE's own queue,
@@ -242,7 +245,7 @@ def _arena_pays(arena: ArenaCall | None, contract: Mapping[str, Any], device: De
     """
     if arena is None or arena.facts.arena_bytes == 0:
         return False
-    return device.is_cpu or contract.get("memory_budget_bytes") is not None
+    return device.is_cpu or contract.memory_budget_bytes is not None
 
 
 def _check_device(needed: str, features: Sequence[str], device: Device) -> None:

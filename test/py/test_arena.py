@@ -376,6 +376,20 @@ def test_a_program_without_the_entry_says_so():
     refused(ReasonCode.NO_ARENA_ENTRY, add_program(), ramp(4), ramp(4), out=out)
 
 
+def test_an_arena_that_is_not_all_is_used_for_out_only():
+    regions = branches(2, regions=2)
+    p = compile(regions.code.decode(), device=Device("local-sync"))
+    (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
+    assert decision.chosen == "made" and "stay IREE's" in decision.evidence[0]
+    assert p.stats().account.transients is None
+    arrays = regions.inputs()
+    (want,), (out,) = plain(p, *arrays), fresh(p, *arrays)
+    np.testing.assert_array_equal(p(*arrays), want)
+    assert p.stats().arena_bytes == 0
+    np.testing.assert_array_equal(p(*arrays, out=out).numpy(), want)
+    assert p.stats().arena_bytes == arena_of(p).facts.arena_bytes
+
+
 def test_a_policy_can_leave_the_entry_out():
     class Plain:
         name = "plain"
