@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices import Alternative, Policy, Site
+from pyc_mlir.pipelines.choices import Alternative, FirstIsBest, Policy, Site
 from pyc_mlir.pipelines.planner.planner import MODES
 
 GROUP = "pyc_mlir.policies"
@@ -31,7 +31,10 @@ class Preset:
         return alternatives[0].name
 
 
-PRESETS = {mode: Preset(mode, (mode,)) for mode in MODES}
+BUILT_IN: dict[str, Policy] = {
+    "default": FirstIsBest(),
+    **{mode: Preset(mode, (mode,)) for mode in MODES},
+}
 
 
 def planner_modes(policy: Policy) -> tuple[str, ...]:
@@ -51,17 +54,17 @@ def planner_modes(policy: Policy) -> tuple[str, ...]:
 
 
 def load_policy(name: str) -> Policy:
-    """The policy of that name: a preset, or one that an installed package registers.
+    """The policy of that name: a built-in one, or one that an installed package registers.
 
     Raises PycError (BAD_ARGUMENT) listing all names, or saying why one could not be loaded.
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     registered = {point.name: point for point in entry_points(group=GROUP)}
     if name not in registered:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"policy: expected one of {', '.join(sorted({*PRESETS, *registered}))}, got {name!r}",
+            f"policy: expected one of {', '.join(sorted({*BUILT_IN, *registered}))}, got {name!r}",
         )
     return _made(registered[name])
 

@@ -12,7 +12,7 @@ from pyc_mlir.compilation import finish, make_options
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Lowered, Options, emit, lower
-from pyc_mlir.pipelines.choices import Decision, Policy, Recipe, write_log
+from pyc_mlir.pipelines.choices import Decision, Recipe, write_log
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
 from pyc_mlir.tools.model_source import InputShape, read_model, with_shapes
@@ -28,16 +28,17 @@ class Output:
     summary: str = ""
 
 
-def run(flags: argparse.Namespace, policy: Policy, progress: Progress, stdin: BinaryIO) -> Output:
+def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
     """Compile as far as the flags ask. Raises PycError and OSError."""
     shapes = [InputShape.parse(text) for text in flags.input]
     options = make_options(
         flags.target,
         read_contract(flags),
-        policy,
+        flags.policy,
         None if flags.recipe is None else Recipe.load(flags.recipe),
         flags.Xiree,
         flags.dump_phases,
+        flags.planner_mode,
     )
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
@@ -86,6 +87,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     rows = [
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
+        *([("memory", memory)] if (memory := memory_line(artifact)) else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
         ("run it", run_command(place, signature)),
         ("with IREE", iree_command(place, artifact)),
@@ -95,6 +97,20 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         f"in {quantity(seconds, 's')}\n"
     )
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def memory_line(artifact: Artifact) -> str:
+    """``49 MB in all: constants 36 MB, inputs ...``; nothing where a part depends on the call."""
+    account = artifact.account
+    concurrency = artifact.manifest["contract"]["max_concurrency"]
+    total = account.total(concurrency)
+    if total is None:
+        return ""
+    parts = [
+        f"{name} {quantity(bytes_, 'B')}" for name, bytes_ in account.to_json().items() if bytes_
+    ]
+    calls = f", {concurrency} calls at once" if concurrency > 1 else ""
+    return f"{quantity(total, 'B')} in all{calls}: {', '.join(parts)}"
 
 
 def run_command(path: str, signature: Signature) -> str:

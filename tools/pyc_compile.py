@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools import cli
 from pyc_mlir.tools.contract_flags import add_flags
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from pyc_mlir.tools.compile_driver import Output
 
 TOOL = "pyc-compile"
-POLICIES: dict[str, Policy] = {"default": FirstIsBest()}
 _EPILOG = """\
 MODEL is an .onnx file, an .mlir file (the pyc dialect, linalg, or whatever IREE's input stage
 accepts), FILE.py:FUNCTION (traced; annotate the arguments, or give --input), or - for MLIR text
@@ -30,6 +28,7 @@ examples:
   pyc-compile model.onnx -o model.vmfb
   pyc-compile model.onnx --input image=1x1x8x8 --target cuda-sm_80 -o model.vmfb
   pyc-compile model.py:forward --emit linalg
+  pyc-compile model.onnx --memory-budget 64MiB --planner-mode memory_first -o model.vmfb
   pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
 """
 
@@ -63,7 +62,7 @@ def _run(argv: Sequence[str]) -> int:
     from pyc_mlir.tools import compile_driver
 
     with cli.Progress(sys.stderr, asked=flags.progress) as progress:
-        output = compile_driver.run(flags, POLICIES[flags.policy], progress, sys.stdin.buffer)
+        output = compile_driver.run(flags, progress, sys.stdin.buffer)
     _write(flags, output)
     if flags.verbose:
         print(compile_driver.details(output, progress.stages), end="", file=sys.stderr)
@@ -92,7 +91,16 @@ def make_parser() -> argparse.ArgumentParser:
         help="sizes for dynamic dimensions, e.g. image=1x1x8x8; once per input",
     )
     decisions = parser.add_argument_group("decisions")
-    decisions.add_argument("--policy", default="default", choices=POLICIES, help="who prefers")
+    decisions.add_argument(
+        "--policy", default="default", metavar="NAME", help="who prefers; default: default"
+    )
+    decisions.add_argument(
+        "--planner-mode",
+        default="",
+        metavar="MODE",
+        help="latency_first, balanced or memory_first; iree leaves memory to IREE; "
+        "default: the policy's, else balanced",
+    )
     decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
     iree = parser.add_argument_group("IREE")

@@ -44,8 +44,8 @@ FRONTIER_POINTS = 16
 class PlannerMode:
     """What a planner may trade.
 
-    overlap: "full" fills waves whatever the memory, "free" only where the arena does not grow,
-        "none" makes a sequence.
+    overlap: "full" fills waves within what the problem's own order needs as a sequence without
+        reuse, "free" only where the arena does not grow, "none" makes a sequence.
     slowdown: added seconds that recomputation may cost without a budget, as a share.
     """
 
@@ -174,6 +174,8 @@ class _Planner:
         scaled = max(DEFAULT_WORK, WORK_PER_TASK * len(problem.tasks))
         self.work_limit, self.seed = scaled if work_limit is None else work_limit, seed
         self.start = Expansion.of(problem)
+        plain = storages(problem, reuse=False)
+        self.plain_peak = profile(plain, range(len(problem.tasks))).peak
         self.bound = storages(problem).lower_bound
         self.plans: list[Plan] = []
         self.orders = list(self._orders())
@@ -248,17 +250,17 @@ class _Planner:
     def _arrange(self, found: Schedule) -> None:
         """Plan one order with the overlap that the mode wants."""
         expansion = Expansion.of(self.problem, found.order)
-        if self.mode.overlap == "full":
-            self._overlap(expansion, None)
+        if self.mode.overlap == "full" and self.problem.concurrency > 1:
+            self._overlap(expansion, max(found.peak, self.plain_peak))
         else:
             self._pack(expansion, found.peak)
             self._overlap(expansion, found.peak)
 
-    def _overlap(self, expansion: Expansion, limit: int | None) -> None:
+    def _overlap(self, expansion: Expansion, limit: int) -> None:
         """Plan a sequence in waves within `limit` live bytes, which it keeps itself."""
         concurrency = 1 if self.mode.overlap == "none" else self.problem.concurrency
         model = storages(expansion.derived)
-        if limit is None or concurrency > 1:
+        if concurrency > 1:
             waves = group(model, range(len(expansion.steps)), concurrency=concurrency, limit=limit)
             self._pack(expansion, max(wave_profile(model, waves), default=0), waves)
 

@@ -25,6 +25,12 @@ class Program:
         return [rng.normal(0, 0.2, s).astype(np.float32) for s in self.shapes]
 
 
+def bits(results) -> list[bytes]:
+    """What a program returned, one result or several, as bytes."""
+    values = results if isinstance(results, tuple) else (results,)
+    return [np.asarray(v.numpy() if hasattr(v, "numpy") else v).tobytes() for v in values]
+
+
 class Writer:
     """Writes one function op by op. `rows` is the first dimension of every activation."""
 

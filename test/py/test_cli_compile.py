@@ -117,7 +117,7 @@ REFUSED = [
     ("foreign.mlir -o x --contract type.toml", ReasonCode.BAD_ARGUMENT, "type.toml: determinism"),
     ("foreign.mlir -o x --contract unknown.toml", ReasonCode.UNSUPPORTED_CLAUSE, "colour"),
     ("foreign.mlir -o x --contract broken.toml", ReasonCode.BAD_ARGUMENT, "broken.toml"),
-    ("foreign.mlir -o x --memory-budget=1GiB", ReasonCode.UNSUPPORTED_CLAUSE, "1073741824"),
+    ("foreign.mlir -o x --max-compile-time=5s", ReasonCode.UNSUPPORTED_CLAUSE, "=5.0"),
     ("foreign.mlir -o x --latency-goal=soon", ReasonCode.BAD_ARGUMENT, "--latency-goal"),
 ]
 

@@ -1,0 +1,59 @@
+"""What every policy has to do; run for the built-in ones and for an example of a third party.
+
+class TestMine(PolicySuite):
+    def make(self): return Mine()
+"""
+
+from stream_programs import bits, branches, layered
+
+from pyc_mlir.compilation import compile
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.choices import Alternative, Choices, Policy, Site
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.planner.planner import MODES
+from pyc_mlir.pipelines.policies import planner_modes
+
+OFFERS = (
+    (Alternative("only"),),
+    (Alternative("a", reason="no cost"), Alternative("b", Cost(1.0, 100))),
+    (Alternative("fast", Cost(1.0, 300)), Alternative("small", Cost(1.04, 100))),
+    (Alternative("x", Cost(0.0, 0)), Alternative("y", Cost(0.0, 0))),
+)
+
+
+class PolicySuite:
+    """Inherit and say how the policy is made."""
+
+    def make(self) -> Policy:
+        raise NotImplementedError
+
+    def test_it_has_a_name_and_modes(self):
+        policy = self.make()
+        assert policy.name and set(planner_modes(policy)) <= set(MODES)
+
+    def test_it_answers_with_something_offered_and_the_same_each_time(self):
+        for pass_name in ("plan-memory", "pyc-fuse", "a-pass-of-tomorrow"):
+            for offered in OFFERS:
+                site = Site(pass_name, "op")
+                answers = {self.make().prefer(site, offered) for _ in range(3)}
+                assert len(answers) == 1 and answers <= {a.name for a in offered}
+
+    def test_its_decisions_are_signed(self):
+        choices = Choices(self.make())
+        choices.choose(Site("pyc-fuse", "op"), OFFERS[1])
+        assert choices.log[0].decided_by == self.make().name
+
+    def test_programs_stay_right_and_are_never_above_iree(self):
+        for program in (branches(4), layered(5)):
+            inputs = program.inputs()
+            code, device = program.code.decode(), Device("local-sync")
+            found = [
+                compile(code, device=device, policy=self.make()),
+                compile(code, device=device, planner_mode="iree"),
+            ]
+            assert bits(found[0](*inputs)) == bits(found[1](*inputs))
+            for decision in found[0].artifact.decisions:
+                if decision.site.pass_name == "plan-memory":
+                    costs = {a.name: a.cost for a in decision.alternatives}
+                    bytes_of = {n: c.workspace_bytes for n, c in costs.items() if c is not None}
+                    assert bytes_of[decision.chosen] <= bytes_of["iree"]

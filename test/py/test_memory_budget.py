@@ -1,0 +1,123 @@
+"""A budget is kept, measured on the device, or refused with the smallest one that can be."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import FULL
+from stream_programs import Program, bits, branches, chain, layered
+
+from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.contract import Contract
+
+REFUSALS = (ReasonCode.BUDGET_IMPOSSIBLE, ReasonCode.BUDGET_NOT_FOUND)
+
+
+def contract(total: int, **clauses) -> Contract:
+    return Contract(memory_budget_bytes=total, **clauses)
+
+
+def needed(program: Program, mode: str = "balanced") -> int:
+    """Bytes that the program needs in a mode without a budget."""
+    total = build(program.code.decode(), None, make_options(planner_mode=mode)).account.total()
+    assert total is not None
+    return total
+
+
+def measured(program: Program, promise: Contract, mode: str = "") -> tuple[list[bytes], int]:
+    """The results under a contract, and the peak of the device from load to the second call."""
+    device = Device("local-sync")
+    compiled = compile(program.code.decode(), contract=promise, device=device, planner_mode=mode)
+    inputs = [to_device(a, device) for a in program.inputs()]
+    for _ in range(2):
+        found = bits(compiled(*inputs))
+    return found, device.memory().peak_bytes
+
+
+PROGRAMS = [branches(), branches(4, regions=2), chain(), *map(layered, range(8))]
+
+
+@pytest.mark.parametrize("seed", range(50 if FULL else 5))
+def test_a_budget_is_kept_or_refused_with_one_that_is_kept(seed):
+    rng = random.Random(seed)
+    program = PROGRAMS[seed % len(PROGRAMS)]
+    total = int(needed(program) * rng.uniform(0.4, 1.2))
+    try:
+        kept = measured(program, contract(total))
+    except BudgetNotKept as refused:
+        assert refused.code in REFUSALS and refused.smallest > total
+        # What the refusal names is kept.
+        total, kept = refused.smallest, measured(program, contract(refused.smallest))
+    results, peak = kept
+    assert peak <= total
+    plain = compile(program.code.decode(), device=Device("local-sync"), planner_mode="iree")
+    assert results == bits(plain(*program.inputs()))
+
+
+def test_concurrent_calls_count_an_arena_each():
+    program = branches()
+    one = build(program.code.decode(), None, make_options()).account
+    assert one.transients
+    total = one.total(2)
+    assert total is not None and total == one.transients + (one.total() or 0)
+    assert measured(program, contract(total, max_concurrency=2))[1] <= total
+    with pytest.raises(BudgetNotKept, match=r"arena 2 x \d+; give it \d+ bytes"):
+        measured(program, contract((one.total() or 0) - 1, max_concurrency=2))
+
+
+def test_a_budget_that_does_not_hold_what_is_fixed_is_impossible():
+    with pytest.raises(PycError) as caught:
+        measured(branches(), contract(100))
+    assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
+
+
+def test_unknown_sizes_are_refused_by_name():
+    with pytest.raises(PycError, match="unknown inputs and outputs; give static shapes") as caught:
+        build(branches(rows=None).code.decode(), None, make_options(contract=contract(1 << 30)))
+    assert caught.value.code is ReasonCode.BUDGET_NOT_FOUND
+
+
+def test_a_budget_needs_a_planner():
+    with pytest.raises(PycError, match=r"planner mode of .*balanced.*, got 'iree'"):
+        make_options(contract=contract(1 << 20), planner_mode="iree")
+
+
+def test_the_allowance_is_what_the_fixed_parts_leave():
+    budget = Budget(1000, inputs=100, outputs=200, concurrency=3)
+    assert budget.allowance(100) == 200
+    assert budget.needed(100, 200) == 1000
+    with pytest.raises(PycError, match="unknown constants"):
+        budget.allowance(None)
+    assert replace(budget, total=300).allowance(100) < 0
+
+
+def test_regions_share_and_the_largest_is_squeezed_first():
+    shares, asked = Shares(100, {0: 30, 1: 90, 2: 40}), []
+
+    def within(region: int, size: int) -> int:
+        asked.append((region, size))
+        return max(size, 45)
+
+    squeeze(shares, [0, 1, 2], within)
+    assert asked == [(1, 30), (2, 25), (0, 15)]
+    assert shares.smallest == {0: 30, 1: 45, 2: 40} and shares.spare == -15
+    fits = Shares(100, {0: 30, 1: 90})
+    squeeze(fits, [0, 1], lambda region, size: size)
+    assert fits.smallest == {0: 30, 1: 70} and fits.allowed(0) == 30
+    fits.take(0, 20)
+    assert fits.allowed(1) == 80
+
+
+def test_results_do_not_depend_on_the_mode():
+    program = layered(3)
+    outputs = {
+        mode: measured(program, Contract(), mode)[0]
+        for mode in ("latency_first", "balanced", "memory_first", "iree")
+    }
+    assert len({tuple(o) for o in outputs.values()}) == 1
+    assert all(np.frombuffer(o, np.float32).size for o in outputs["iree"])
