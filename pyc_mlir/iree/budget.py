@@ -27,7 +27,8 @@ class Budget:
     def allowance(self, constants: int | None) -> int:
         """Bytes that the arena of one call may have, with that many bytes of constants.
 
-        Raises BudgetNotKept where what is fixed does not fit already, or is not known.
+        Negative where what is fixed does not fit already. Raises PycError (BUDGET_NOT_FOUND) where
+        it is not known.
         """
         parts = {"constants": constants, "inputs": self.inputs, "outputs": self.outputs}
         unknown = [name for name, size in parts.items() if size is None]
@@ -38,8 +39,6 @@ class Budget:
                 f"{' and '.join(unknown)}; give static shapes in `inputs`",
             )
         left = self.total - sum(size or 0 for size in parts.values())
-        if left < 0:
-            raise BudgetNotKept(self, constants or 0, 0, 0.0, proven=True)
         return left // self.concurrency
 
     def needed(self, constants: int, arena: int) -> int:

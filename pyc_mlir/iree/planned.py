@@ -11,7 +11,7 @@ one is searched for that does at the least predicted seconds, or the compile is 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,15 +21,16 @@ from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.session import Session
 from pyc_mlir.iree.versions import TO_ASYNC, Allocated, Version, carry_out, regions_of
-from pyc_mlir.memory_report import MemoryReport, RegionReport, region_report
+from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.planner.intervals import Intervals
 from pyc_mlir.pipelines.planner.pack import pack
-from pyc_mlir.pipelines.planner.picture import Layout, layout_of_plan, layout_of_slices
+from pyc_mlir.pipelines.planner.picture import Layout, layout_of_plan
 from pyc_mlir.pipelines.planner.planner import (
     BudgetRefused,
     PlannerMode,
+    frontier,
     mode_named,
     plan,
     plan_in_waves,
@@ -41,7 +42,9 @@ from pyc_mlir.pipelines.stream_problem import Region
 from pyc_mlir.pipelines.target import Target
 
 SITE = "plan-memory"
-UNPLANNED, IREE_ORDER, WITHIN_BUDGET = "iree", "iree-order", "within-budget"
+IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
+# Programs of so many dispatches a region get their frontier drawn: it costs about a second there.
+FRONTIER_TASKS = 200
 _EVIDENCE_CHARACTERS = 300
 Plans = dict[int, Plan]
 
@@ -130,6 +133,7 @@ class _Planning:
     planner: Planner
     budget: Budget | None = None
     constants: int | None = None
+    preferred: dict[int, float] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     report: MemoryReport = field(default_factory=MemoryReport)
 
@@ -146,6 +150,7 @@ class _Planning:
             with session.context:
                 regions = regions_of(start, self.target)
             offers = self._offers(session, start, regions, reference)
+            self.preferred = {i: p.seconds for o in offers[:1] for i, p in o.plans.items()}
         except (PycError, ir.MLIRError) as error:
             answers.log.append(self._failure(error))
         shares = self._shares(regions, offers, reference)
@@ -194,56 +199,39 @@ class _Planning:
     ) -> list[_Offer]:
         """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
         plans: Plans = {}
+        proven = any(share.allowance < 0 for share in shares.values())
         for function, share in shares.items():
             if share.spare < 0:
                 own = {r.index: r for r in regions if r.function == function}
-                self._squeeze(own, share, plans)
+                impossible = self._squeeze(own, share, plans)
+                proven |= share.spare < 0 and impossible and len(share.smallest) == 1
+        largest = max((sum(s.smallest.values()) for s in shares.values() if s.spare < 0), default=0)
+        if self.budget is not None and any(s.spare < 0 for s in shares.values()):
+            asked = sum(self.preferred.values())
+            added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
+            slower = added / asked if asked else 0.0
+            raise BudgetNotKept(self.budget, self.constants or 0, largest, slower, proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
 
-    def _squeeze(self, regions: Mapping[int, Region], share: Shares, plans: Plans) -> None:
-        """Fill in `plans` until the regions of one function fit."""
-        refusals: list[BudgetRefused] = []
+    def _squeeze(self, regions: Mapping[int, Region], share: Shares, plans: Plans) -> bool:
+        """Fill in `plans` until the regions of one function fit; whether one is proven not to."""
+        impossible = False
 
         def within(index: int, allowed: int) -> int:
+            nonlocal impossible
             assert self.planner.within is not None
             problem = regions[index].problem
             try:
                 plans[index] = self.planner.within(problem, allowed)
             except BudgetRefused as refused:
-                refusals.append(refused)
+                impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
                 plans[index] = self.planner.within(problem, refused.smallest)
             return plans[index].arena_bytes
 
         squeeze(share, list(regions), within)
-        if share.spare < 0:
-            self._refuse(regions, share, plans, refusals)
-
-    def _refuse(
-        self,
-        regions: Mapping[int, Region],
-        share: Shares,
-        plans: Plans,
-        refusals: list[BudgetRefused],
-    ) -> None:
-        assert self.budget is not None
-        tasks = [t for r in regions.values() for t in r.problem.tasks]
-        sequence = sum(t.seconds for t in tasks)
-        added = sum(
-            plans[i].seconds - sum(t.seconds for t in r.problem.tasks)
-            for i, r in regions.items()
-            if i in plans
-        )
-        alone = len(share.smallest) == 1
-        proven = alone and any(r.code is ReasonCode.BUDGET_IMPOSSIBLE for r in refusals)
-        raise BudgetNotKept(
-            self.budget,
-            self.constants or 0,
-            sum(share.smallest.values()),
-            added / sequence if sequence else 0.0,
-            proven=proven,
-        )
+        return impossible
 
     def _choose(
         self,
@@ -318,11 +306,13 @@ class _Planning:
         chosen: list[_Offer | None],
         reference: Version,
     ) -> MemoryReport:
-        """What there is to see of each region."""
+        """What there is to see of the function that PyC calls: the last one, if there are two."""
+        shown = regions[-1].function if regions else ""
         return MemoryReport(
             tuple(
                 _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)
                 for r, o in zip(regions, chosen, strict=False)
+                if r.function == shown
             )
         )
 
@@ -366,20 +356,22 @@ def _region_report(
     name: str, region: Region, offers: list[_Offer], chosen: _Offer | None, reference: Version
 ) -> RegionReport:
     """IREE's layout beside those of the plans; pictures of plans that hold what was carried out."""
-    index, layouts = region.index, {}
-    for offer in offers:
-        if index in offer.plans:
-            layouts[offer.name] = _layout(region, offer)
-    slices, offsets = reference.packed[index]
-    layouts[UNPLANNED] = layout_of_slices(slices, offsets)
+    problem, index = region.problem, region.index
+    found = {o.name: _layout(region, o) for o in offers if index in o.plans}
+    iree = reference.layouts[index]
+    sequence = sum(task.seconds for task in problem.tasks)
+    found[UNPLANNED] = None if iree is None else replace(iree, seconds=sequence)
+    layouts = {name: layout for name, layout in found.items() if layout is not None}
     bound = chosen.plans[index].lower_bound if chosen else 0
     best = chosen.name if chosen else UNPLANNED
-    return region_report(name, region.problem, layouts, best, lower_bound=bound)
+    points = frontier(problem) if layouts and len(problem.tasks) <= FRONTIER_TASKS else []
+    return region_report(name, problem, layouts if best in layouts else {}, best, points, bound)
 
 
-def _layout(region: Region, offer: _Offer) -> Layout:
+def _layout(region: Region, offer: _Offer) -> Layout | None:
     plan = offer.plans[region.index]
     real = offer.version.regions[region.index].transient
-    if plan.arena_bytes == real.constant and real.known:
+    if real.known and plan.arena_bytes == real.constant:
         return layout_of_plan(region.problem, plan)
-    return layout_of_slices(*offer.version.packed[region.index])
+    carried = offer.version.layouts[region.index]
+    return None if carried is None else replace(carried, seconds=plan.seconds)

@@ -6,26 +6,26 @@ puts plans in and runs the rest. Without plans it makes IREE's own version, the 
 is generated for either, so several can be compared.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.planner.picture import Layout
 from pyc_mlir.pipelines.planner.problem import Plan
 from pyc_mlir.pipelines.stream_alias import Bodies
 from pyc_mlir.pipelines.stream_apply import (
     Packer,
     Shared,
-    Slice,
     apply_plan,
     replace_packs,
     shared_bindings,
     shared_offsets,
-    slices_of,
 )
 from pyc_mlir.pipelines.stream_cost import DispatchCosts
 from pyc_mlir.pipelines.stream_ir import EXECUTE, constant_of, find, function_of, maker, resources
+from pyc_mlir.pipelines.stream_picture import WatchedPack, watch
 from pyc_mlir.pipelines.stream_problem import Region, read_regions
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 from pyc_mlir.pipelines.target import Target
@@ -68,13 +68,13 @@ class Version:
     """A module at the end of the stream phase.
 
     regions: what each execution region allocates.
-    packed: for each region its transient slices and their offsets, as far as they are known.
+    layouts: how each region's transients lie; None where that is not known.
     constants: bytes that the module holds from its start to its end; None where not known.
     """
 
     module: Any
     regions: tuple[Allocated, ...]
-    packed: tuple[tuple[tuple[Slice, ...], tuple[int, ...]], ...]
+    layouts: tuple[Layout | None, ...]
     constants: int | None = None
 
     def never_above(self, other: "Version") -> bool:
@@ -109,15 +109,15 @@ def carry_out(
                 ReasonCode.PASS_FAILED,
                 f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
             )
-        read = [_watched(_packs(execute)) for execute in executes]
+        watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
         for i, pairs in shared.items():
             offsets = shared_offsets(executes[i], pairs)
             replace_packs(_packs(executes[i]), packer, target.alignment, offsets)
         session.run_passes(LAY_OUT)
         regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
-        packed = tuple(offsets() for offsets in read)
+        layouts = tuple(_layout(packs) for packs in watched)
         session.run_passes(TO_END)
-    return Version(module, regions, packed, held_bytes(module))
+    return Version(module, regions, layouts, held_bytes(module))
 
 
 def regions_of(module: Any, target: Target) -> list[Region]:
@@ -126,25 +126,9 @@ def regions_of(module: Any, target: Target) -> list[Region]:
     return read_regions(module, DispatchCosts(module, target), bodies, target.alignment)
 
 
-def _watched(packs: Sequence[Any]) -> Callable[[], tuple[tuple[Slice, ...], tuple[int, ...]]]:
-    """A look at the slices of packs, and a function that tells their offsets once they have some.
-
-    An offset is read where it is used: the op that packs is gone by then.
-    """
-    slices = [s for pack in packs for s in slices_of(pack)]
-    uses = [
-        next(((u.owner, u.operand_number) for u in offset.uses), None)
-        for pack in packs
-        for offset in list(pack.results)[1:]
-    ]
-
-    def read() -> tuple[tuple[Slice, ...], tuple[int, ...]]:
-        found = [None if u is None else constant_of(u[0].operands[u[1]]) for u in uses]
-        if len(found) != len(slices) or None in found:
-            return (), ()
-        return tuple(slices), tuple(f or 0 for f in found)
-
-    return read
+def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:
+    """The layout of a region that packs once, which is all that IREE's scheduling makes."""
+    return packs[0].layout() if len(packs) == 1 and packs[0] is not None else None
 
 
 def held_bytes(module: Any) -> int | None:
