@@ -19,12 +19,16 @@ Ints = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Equally long int64 arrays: lives [lower, upper), sizes in bytes, alignments in bytes."""
+    """Equally long int64 arrays: lives [lower, upper), sizes in bytes, alignments in bytes.
+
+    unit: bytes that every offset is a multiple of, for a part of other intervals; 0: see `granule`.
+    """
 
     lower: Ints
     upper: Ints
     size: Ints
     alignment: Ints
+    unit: int = 0
 
     @staticmethod
     def of(rows: Iterable[tuple[int, int, int]], alignment: int = 1) -> "Intervals":
@@ -50,7 +54,7 @@ class Intervals:
     @cached_property
     def granule(self) -> int:
         """The bytes that every offset is a multiple of: the alignments' greatest divisor."""
-        return int(np.gcd.reduce(self.alignment, initial=0)) or 1
+        return self.unit or int(np.gcd.reduce(self.alignment[self.size > 0], initial=0)) or 1
 
     @cached_property
     def padded(self) -> Ints:
@@ -87,7 +91,11 @@ class Intervals:
     def take(self, chosen: Ints) -> "Intervals":
         """The chosen intervals, by number."""
         return Intervals(
-            self.lower[chosen], self.upper[chosen], self.size[chosen], self.alignment[chosen]
+            self.lower[chosen],
+            self.upper[chosen],
+            self.size[chosen],
+            self.alignment[chosen],
+            self.granule,
         )
 
     def components(self) -> list[Ints]:

@@ -36,7 +36,7 @@ REORDER_WORK = 40_000
 ROUNDS = 3
 # Packing every candidate, and those that may still become the best.
 QUICK_WORK = 20_000
-PACK_WORK = 200_000
+PACK_WORK = 400_000
 FRONTIER_POINTS = 16
 
 

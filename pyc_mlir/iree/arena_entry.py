@@ -4,80 +4,41 @@
     main$arena(inputs..., arena, outputs...) -> results
 
 It is made at the end of IREE's phase `flow`, where dispatches are final: a copy of the function in
-which each result is written into a buffer of the caller (``hal.tensor.alias``) and the scratch
+which results are written into buffers of the caller (``hal.tensor.alias``) and the scratch
 comes from another one (``hal.tensor.transients``). Both functions launch the same dispatches, so
 code is generated once. IREE's `EmplaceTransients` and `MaterializeTransientSizeQueries` do the
 rest in the stream phase, after the memory plan, so that the arena has the planned size.
 
-An output takes a buffer where its shape is known before the call: static dimensions, and dynamic
-ones that are a dimension of an input. The shapes travel in the function's reflection, as
-``pyc.outputs``: JSON, for each result its dimensions (a size, or [input, axis]) or null.
+An output can take a buffer where its shape is known before the call: static dimensions, and
+dynamic ones that are a dimension of an input. It does take one if `taken` says so: arena_choice.py
+leaves it out where IREE would make the value elsewhere and copy it. The shapes travel in the
+function's reflection, as ``pyc.outputs``: JSON, for each result its dimensions (a size, or [input,
+axis]) or null; ``pyc.buffers`` are the numbers of the results that take buffers, in that order.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any
 
-from pyc_mlir.iree.session import Session
-from pyc_mlir.iree.versions import held_bytes
-from pyc_mlir.pipelines.stream_ir import find, ir, maker
+from pyc_mlir.pipelines.stream_ir import ir, maker, operations
 
-SITE, MADE, NONE = "arena-entry", "made", "none"
 SUFFIX = "$arena"
-OUTPUTS = "pyc.outputs"
-# A dimension of an output: a size, or the input and its axis that have it.
-Dim = int | list[int]
+OUTPUTS, BUFFERS = "pyc.outputs", "pyc.buffers"
+_RESHAPE, _DISPATCH = "flow.tensor.reshape", "flow.dispatch"
+# Dimensions of an output: a size, or the input and its axis that have it. None: not known.
+Shape = list[int | list[int]] | None
 
 
-@dataclass
-class ArenaEntry:
-    """Asks a compile for the second entry of `function`; afterwards, what came of it.
+def add_entry(module: Any, function: str, name: str, left_out: Collection[int] = ()) -> str:
+    """Add the entry `name` to a module at the end of phase `flow`; why it cannot be, or nothing.
 
-    Where it is not `wanted`, none is made, and only the account is read. `missing` says why there
-    is none; `constants_bytes` is the memory that the program holds from its start to its end, None
-    where that is not known; `left` counts the scratch allocations that a call of the second entry
-    still makes itself. `suspect` is true while the stream phase, which may refuse what was added,
-    has not been passed.
+    `left_out` are the numbers of results that take no buffer.
     """
-
-    function: str
-    wanted: bool = True
-    missing: str = ""
-    constants_bytes: int | None = None
-    left: int = 0
-    suspect: bool = False
-
-    @property
-    def name(self) -> str:
-        """What the second entry is called."""
-        return self.function + SUFFIX
-
-    def add(self, session: Session) -> None:
-        """Add the entry to a module at the end of phase `flow`, unless it cannot be."""
-        if not self.wanted:
-            return
-        with session.context, ir.Location.unknown():
-            self.missing = _add(session.module, self.function, self.name)
-        self.suspect = not self.missing
-
-    def read(self, session: Session) -> None:
-        """Fill in the account from a module at the end of phase `stream`."""
-        self.suspect = False
-        body = session.module.regions[0].blocks[0]
-        tops = [op.operation for op in body]
-        self.constants_bytes = held_bytes(session.module)
-        twin = _function(tops, self.name)
-        self.left = 0 if twin is None else len(_transient_allocations(twin))
-
-
-def _add(module: Any, function: str, name: str) -> str:
-    """Add the entry; why it cannot be, or nothing."""
     body = module.regions[0].blocks[0]
-    tops = [op.operation for op in body]
-    main = _function(tops, function)
+    main = function_named(module, function)
     if main is None or "iree.abi.stub" not in main.attributes:
         return "IREE gave the function no entry of its plain ABI"
-    if _function(tops, name) is not None:
+    if function_named(module, name) is not None:
         return f"the module has a function `{name}` of its own"
     if obstacle := _obstacle(main):
         return obstacle
@@ -85,13 +46,13 @@ def _add(module: Any, function: str, name: str) -> str:
     twin.attributes["sym_name"] = ir.StringAttr.get(name)
     block = twin.regions[0].blocks[0]
     arena = block.add_argument(_buffer(), ir.Location.unknown())
-    returned = list(block.operations)[-1].operation
-    shapes = [_redirect(value, block, arena) for value in returned.operands]
+    returned = operations(block)[-1]
+    reflection = _redirect(returned.operands, block, arena, left_out)
     takes = [a.type for a in block.arguments]
     type_ = ir.FunctionType.get(takes, [v.type for v in returned.operands])
     twin.attributes["function_type"] = ir.TypeAttr.get(type_)
-    reflection = {OUTPUTS: ir.StringAttr.get(json.dumps(shapes))}
-    twin.attributes["iree.reflection"] = ir.DictAttr.get(reflection)
+    found = {key: ir.StringAttr.get(json.dumps(value)) for key, value in reflection.items()}
+    twin.attributes["iree.reflection"] = ir.DictAttr.get(found)
     for attributes in ("arg_attrs", "res_attrs"):
         if attributes in twin.attributes:
             del twin.attributes[attributes]
@@ -108,45 +69,106 @@ def _obstacle(main: Any) -> str:
         return "the function has IREE's asynchronous ABI"
     if any(op.operation.name.startswith("scf.") for op in block):
         return "the function has control flow, and allocates where its way leads"
-    returned = list(block.operations)[-1].operation.operands
-    if not any(_export(v) is not None for v in returned):
+    if not any(_export(v) is not None for v in operations(block)[-1].operands):
         return "the function computes no tensor"
     return ""
 
 
-def _redirect(value: Any, block: Any, arena: Any) -> list[Dim] | None:
-    """Let one result be made in memory of the caller, which a new argument of `block` takes.
+def _redirect(
+    returned: Any, block: Any, arena: Any, left_out: Collection[int]
+) -> dict[str, list[Any]]:
+    """Let results be made in memory of the caller, which new arguments of `block` take.
 
-    Returns the shape of the result, or None where it takes no buffer; what it needs on the way
-    comes from the arena in any case.
+    Returns what the reflection says. A value that is returned twice takes one buffer.
     """
-    export = _export(value)
-    if export is None:
-        return None
+    shapes: list[Shape] = []
+    buffers: list[int] = []
+    seen: list[Any] = []
+    for number, value in enumerate(returned):
+        export = _export(value)
+        if export is None:
+            shapes.append(None)
+            continue
+        tensor, *dims = export.operands
+        shapes.append(_shape(tensor, dims))
+        made = _origin(tensor)
+        if shapes[-1] is not None and number not in left_out and made not in seen:
+            buffers.append(number)
+            made = _emplace(made, tensor, dims, export, block)
+        if export not in seen:
+            _mark(export, arena)
+        seen += [made, export]
+    return {OUTPUTS: shapes, BUFFERS: buffers}
+
+
+def _emplace(made: Any, tensor: Any, dims: list[Any], export: Any, block: Any) -> Any:
+    """Have the value of an output written into a new argument of `block`; returns what holds it.
+
+    A dispatch's result is in the buffer from the start, and whoever else reads it reads it there:
+    else IREE would make it elsewhere and copy it.
+    """
+    buffer = block.add_argument(_buffer(), ir.Location.unknown())
+    maker_ = maker(made)
+    static = made == tensor or not dims
+    if maker_ is None or maker_.name != _DISPATCH or not static:
+        alias = _alias(tensor, dims, buffer, ir.InsertionPoint(export))
+        export.operands[0] = alias.result
+        return alias.result
+    ops = operations(block)
+    last = max((maker_, *filter(None, map(maker, dims))), key=ops.index)
+    after = ir.InsertionPoint(ops[ops.index(last) + 1])
+    alias = _alias(made, dims if made == tensor else [], buffer, after)
+    for use in list(made.uses):
+        user = use.owner.operation
+        if user != alias and ops.index(_in_block(user, block)) > ops.index(last):
+            user.operands[use.operand_number] = alias.result
+    return alias.result
+
+
+def _in_block(op: Any, block: Any) -> Any:
+    """The op of `block` in which `op` stands."""
+    while op.block != block:
+        op = op.parent.operation
+    return op
+
+
+def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:
+    groups = ir.DenseI32ArrayAttr.get([1, len(dims), 1, 0])
+    return ir.Operation.create(
+        "hal.tensor.alias",
+        results=[tensor.type],
+        operands=[tensor, *dims, buffer],
+        attributes={"operandSegmentSizes": groups},
+        ip=place,
+    )
+
+
+def _mark(export: Any, arena: Any) -> None:
+    """What an output needs on the way comes from `arena`."""
     tensor, *dims = export.operands
-    shape = _shape(tensor, dims)
-    with ir.InsertionPoint(export):
-        if shape is not None:
-            buffer = block.add_argument(_buffer(), ir.Location.unknown())
-            groups = ir.DenseI32ArrayAttr.get([1, len(dims), 1, 0])
-            tensor = ir.Operation.create(
-                "hal.tensor.alias",
-                results=[tensor.type],
-                operands=[tensor, *dims, buffer],
-                attributes={"operandSegmentSizes": groups},
-            ).result
-        marked = ir.Operation.create(
-            "hal.tensor.transients", results=[tensor.type], operands=[tensor, *dims, arena]
-        )
+    marked = ir.Operation.create(
+        "hal.tensor.transients",
+        results=[tensor.type],
+        operands=[tensor, *dims, arena],
+        ip=ir.InsertionPoint(export),
+    )
     export.operands[0] = marked.result
-    return shape
 
 
-def _shape(tensor: Any, dims: list[Any]) -> list[Dim] | None:
+def _origin(tensor: Any) -> Any:
+    """The value whose elements a tensor has, under whatever shapes."""
+    op = maker(tensor)
+    while op is not None and op.name == _RESHAPE:
+        tensor = op.operands[0]
+        op = maker(tensor)
+    return tensor
+
+
+def _shape(tensor: Any, dims: list[Any]) -> Shape:
     """The dimensions of a result, as far as the arguments tell them before the call."""
     type_ = ir.RankedTensorType(tensor.type)
     unknown = iter(dims)
-    found: list[Dim] = []
+    found: list[int | list[int]] = []
     for axis in range(type_.rank):
         if not type_.is_dynamic_dim(axis):
             found.append(type_.get_dim_size(axis))
@@ -168,8 +190,9 @@ def _export(value: Any) -> Any | None:
     return op if op is not None and op.name == "hal.tensor.export" else None
 
 
-def _function(tops: list[Any], name: str) -> Any | None:
-    for op in tops:
+def function_named(module: Any, name: str) -> Any | None:
+    """The function of that name, if a module has one."""
+    for op in operations(module.regions[0].blocks[0]):
         if op.name == "util.func" and ir.StringAttr(op.attributes["sym_name"]).value == name:
             return op
     return None
@@ -177,8 +200,3 @@ def _function(tops: list[Any], name: str) -> Any | None:
 
 def _buffer() -> Any:
     return ir.Type.parse("!hal.buffer")
-
-
-def _transient_allocations(function: Any) -> list[Any]:
-    ops = find(function, "stream.resource.alloca")
-    return [op for op in ops if "<transient>" in str(op.results[0].type)]
