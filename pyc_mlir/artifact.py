@@ -85,18 +85,16 @@ def make_manifest(
     versions: Mapping[str, str] | None = None,
     entry: str = "main",
     arena_entry: str = "",
-    arena_is_all: bool = True,
     account: Account | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
-    `arena_entry` is the function that takes memory from its caller, if there is one, and
-    `arena_is_all` is false if it allocates scratch besides. `account` defaults to what the
-    signature says, `versions` to those of the installed packages.
+    `arena_entry` is the function that takes memory from its caller, if there is one. `account`
+    defaults to what the signature says, `versions` to those of the installed packages.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
-        entries[ARENA] = {"function": arena_entry, "arena_is_all": arena_is_all}
+        entries[ARENA] = {"function": arena_entry}
     return {
         "schema": SCHEMA_VERSION,
         "target": target.name,

@@ -15,14 +15,13 @@ from typing import Any
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.arena_call import ArenaFacts, read_facts
-from pyc_mlir.iree.arena_entry import MADE, NONE, ArenaEntry
-from pyc_mlir.iree.arena_entry import SITE as ARENA_SITE
+from pyc_mlir.iree.arena_call import read_facts
+from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
+from pyc_mlir.iree.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
-from pyc_mlir.iree.session import CompileError
 from pyc_mlir.lowering import Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
@@ -128,7 +127,7 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
     vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
     facts = read_facts(vmfb, arena.name)
-    account = Account.of(lowered.signature, arena.constants_bytes, _transients(facts, arena))
+    account = Account.of(lowered.signature, arena.constants_bytes, _transients(lowered, arena))
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -137,16 +136,19 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         options.contract,
         entry=lowered.entry,
         arena_entry="" if facts is None else arena.name,
-        arena_is_all=not arena.left,
         account=account,
     )
     memory = report_bytes(seen) if seen.regions else b""
     return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)
 
 
-def _transients(facts: ArenaFacts | None, arena: ArenaEntry) -> int | None:
-    """Scratch bytes of one call, where the arena is all of it."""
-    return None if facts is None or arena.left else facts.arena_bytes
+def _transients(lowered: Lowered, arena: ArenaEntry) -> int | None:
+    """Bytes of one call besides its outputs: of the second entry where there is one, else `main`."""
+    called = arena.main if arena.twin is None else arena.twin
+    needed = None if called is None else called.known
+    kept = [o for n, o in enumerate(lowered.signature.outputs) if n not in arena.handed_back]
+    outputs = Account.of(replace(lowered.signature, outputs=tuple(kept))).outputs
+    return None if needed is None or outputs is None else needed - outputs
 
 
 def compile_entries(
@@ -160,25 +162,15 @@ def compile_entries(
     made = Alternative(MADE, reason="the caller can own scratch and outputs")
     none = Alternative(NONE, reason="only the plain ABI")
     wanted = choices.choose(site, (made, none)).name == MADE
-    decided, before = len(choices.log) - 1, list(choices.log)
+    decided = len(choices.log) - 1
     arena = ArenaEntry(lowered.entry, wanted)
-    try:
-        vmfb, seen = _generate(lowered, options, choices, arena)
-    except CompileError as error:
-        if not arena.suspect:
-            raise
-        # If the second entry is at fault, the first one alone compiles; else it fails too.
-        choices.log[:] = before
-        arena = ArenaEntry(lowered.entry, wanted=False)
-        vmfb, seen = _generate(lowered, options, choices, arena)
-        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-        arena.missing = f"IREE: {error.message.partition('got: ')[2]}"
+    vmfb, seen = _generate(lowered, options, choices, arena)
     if wanted and arena.missing:
         why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
         choices.log[decided] = Decision(site, NONE, (none,), "fallback", (why,))
-    elif arena.left:
-        why = f"{arena.left} scratch allocations stay IREE's: called only for `out`"
-        choices.log[decided] = replace(choices.log[decided], evidence=(why,))
+    elif wanted:
+        evidence = (arena.evidence,)
+        choices.log[decided] = replace(choices.log[decided], evidence=evidence)
     return vmfb, arena, seen
 
 

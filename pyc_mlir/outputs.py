@@ -42,7 +42,7 @@ def check_outputs(
             ReasonCode.ARGUMENT_COUNT,
             f"out: expected {len(names)} arrays ({', '.join(names)}), got {len(given)}",
         )
-    specs = {number: spec for number, spec, _ in launch.outputs}
+    specs = launch.specs
     for number, (name, array) in enumerate(zip(names, given, strict=True)):
         if array is not None:
             _check_spec(f"out `{name}`", array, specs.get(number), entry)

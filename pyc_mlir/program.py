@@ -103,9 +103,7 @@ class Program:
         if ARENA in entries:
             pool = ArenaPool(self.device, contract.max_concurrency)
             self._arena = ArenaCall(executable, entries[ARENA]["function"], results, pool)
-        is_all = bool(entries.get(ARENA, {}).get("arena_is_all"))
-        # With scratch of its own besides, a call needs more than `main` does.
-        self._by_arena = is_all and _arena_pays(self._arena, contract, self.device)
+        self._by_arena = _arena_pays(self._arena, contract, self.device)
         # Argument lists that passed the guards (shapes, element types and device of each), and
         # what a call with them needs.
         self._accepted: dict[tuple[Spec, ...], Launch] = {}

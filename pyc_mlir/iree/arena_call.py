@@ -3,7 +3,8 @@
 What the compiler knows of the entry stands in the vmfb itself, in the function's reflection: how
 large the arena must be (or the function that computes it from the arguments), and the shape of
 each output. IREE does not check the arena: with too small a one it writes past its end. So the
-size is looked at before each launch. It does check the outputs.
+size is looked at before each launch. It does check the outputs. Not every output takes a buffer
+(arena_choice.py): the others are fresh, and copied where the caller wants them elsewhere.
 """
 
 import json
@@ -15,13 +16,13 @@ from iree import runtime as rt
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arenas import ArenaPool
-from pyc_mlir.iree.array import Array, Spec
+from pyc_mlir.iree.array import Array, Spec, copy
 from pyc_mlir.iree.executable import Entry, Executable, ResultType
 
-# Names in the reflection: two of IREE's, and the one that the compile left (arena_entry.py).
+# Names in the reflection: two of IREE's, and those that the compile left (arena_entry.py).
 _QUERY = "iree.abi.transients.size"
 _CONSTANT = "iree.abi.transients.size.constant"
-_OUTPUTS = "pyc.outputs"
+_OUTPUTS, _BUFFERS = "pyc.outputs", "pyc.buffers"
 _List = rt.VmVariantList
 
 
@@ -29,13 +30,15 @@ _List = rt.VmVariantList
 class ArenaFacts:
     """What the entry needs: `arena_bytes` of scratch, or None where the function `query` tells it.
 
-    `outputs` are the shapes of the results: sizes and [input, axis] pairs, None for a result
-    that takes no buffer.
+    `outputs` are the shapes of the results: sizes and [input, axis] pairs, None where the shape
+    is not known before the call or an input is handed back. `buffers` are the numbers of those
+    that take buffers.
     """
 
     arena_bytes: int | None
     query: str
     outputs: tuple[tuple[int | tuple[int, int], ...] | None, ...]
+    buffers: tuple[int, ...]
 
     @staticmethod
     def of(reflection: Mapping[str, str]) -> "ArenaFacts":
@@ -48,8 +51,11 @@ class ArenaFacts:
             query = reflection.get(_QUERY, "")
             constant = reflection.get(_CONSTANT, None if query else "0")
             outputs = tuple(None if s is None else tuple(map(_dim, s)) for s in shapes)
-            return ArenaFacts(None if constant is None else int(constant), query, outputs)
-        except (KeyError, TypeError, ValueError) as error:
+            buffers = tuple(map(int, json.loads(reflection[_BUFFERS])))
+            if any(outputs[number] is None for number in buffers):
+                raise ValueError("a buffer of unknown shape")
+            return ArenaFacts(None if constant is None else int(constant), query, outputs, buffers)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"vmfb: expected the arena's size and the outputs' shapes in the reflection, "
@@ -74,13 +80,20 @@ def read_facts(vmfb: bytes, function: str) -> ArenaFacts | None:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a call with arguments of certain shapes needs: scratch, and a buffer for each output.
+    """What a call with arguments of certain shapes needs: scratch, and buffers for outputs.
 
-    `outputs` are (number of the result, what it is, bytes), in the order of the entry's arguments.
+    `outputs` are (number of the result, what it is, bytes), in the order of the entry's arguments;
+    `fresh` the results of known shape that take no buffer: (number, what it is).
     """
 
     arena_bytes: int
     outputs: tuple[tuple[int, Spec, int], ...]
+    fresh: tuple[tuple[int, Spec], ...] = ()
+
+    @property
+    def specs(self) -> dict[int, Spec]:
+        """What the results are that a caller can have in memory of its own."""
+        return {number: spec for number, spec, *_ in (*self.outputs, *self.fresh)}
 
 
 class ArenaCall(Entry):
@@ -111,15 +124,18 @@ class ArenaCall(Entry):
 
     def needs(self, arrays: Sequence[Array]) -> Launch:
         """What a call with these arrays needs; it depends on their shapes only."""
-        outputs = []
+        outputs, fresh = [], []
         for number, shape in enumerate(self.facts.outputs):
             if shape is None:
                 continue
             dims = tuple(d if isinstance(d, int) else arrays[d[0]].shape[d[1]] for d in shape)
             dtype = self._results[number].dtype
             spec = (dims, dtype, self._device)
-            outputs.append((number, spec, _bytes(dims, dtype.itemsize)))
-        return Launch(self._arena_bytes(arrays, len(outputs)), tuple(outputs))
+            if number in self.facts.buffers:
+                outputs.append((number, spec, _bytes(dims, dtype.itemsize)))
+            else:
+                fresh.append((number, spec))
+        return Launch(self._arena_bytes(arrays, len(outputs)), tuple(outputs), tuple(fresh))
 
     def _arena_bytes(self, arrays: Sequence[Array], outputs: int) -> int:
         if self._query is None:
@@ -176,6 +192,10 @@ class ArenaCall(Entry):
         results = self._finish(inputs)
         if not out:
             return results
+        for number, _ in launch.fresh:
+            given = out[number]
+            if given is not None:
+                copy(results[number], given)
         return [r if g is None else g for g, r in zip(out, results, strict=True)]
 
 

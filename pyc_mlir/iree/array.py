@@ -160,6 +160,16 @@ def overlap(one: Array, other: Array) -> bool:
     return first < second + other.nbytes and second < first + one.nbytes
 
 
+def copy(source: Array, target: Array) -> None:
+    """Copy the elements of one array into another of the same shape, type and device."""
+    if source.nbytes == 0:
+        return
+    if source.device.is_cpu:
+        np.copyto(target.host(), source.host())
+    else:
+        source.device.copy(source.view.get_buffer(), target.view.get_buffer())
+
+
 def _address_of(array: Array) -> int | None:
     """Where the elements begin in the device's memory; None where IREE's driver does not tell."""
     try:

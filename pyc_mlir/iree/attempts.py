@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.arena_entry import ArenaEntry
+from pyc_mlir.iree.arena_choice import ArenaEntry
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
@@ -46,22 +46,17 @@ class Request:
         """The vmfb under one of SETTINGS. Raises as `compile_module`."""
         flags = (*SETTINGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
-            self.to_flow(session)
-            session.run(start="flow", to="stream")
-            return self.from_stream(session)
+            session.run(to="flow")
+            if self.arena is None:
+                self.to_stream(session)
+            else:
+                self.arena.compile(session, self.to_stream)
+            session.run(start="stream")
+            return session.vmfb()
 
-    def to_flow(self, session: Session) -> None:
-        """Run IREE to the end of phase `flow`, and add what was asked for there."""
-        session.run(to="flow")
-        if self.arena is not None:
-            self.arena.add(session)
-
-    def from_stream(self, session: Session) -> bytes:
-        """Read what was asked for off the end of phase `stream`, and run IREE to the end."""
-        if self.arena is not None:
-            self.arena.read(session)
-        session.run(start="stream")
-        return session.vmfb()
+    def to_stream(self, session: Session) -> None:
+        """Take a session from the end of phase `flow` to that of `stream`."""
+        session.run(start="flow", to="stream")
 
 
 def compile_with_fallback(

@@ -175,15 +175,19 @@ class Device:
             allowed_usage=int(rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED),
             allocation_size=source.byte_length(),
         )
+        self.copy(source, staging)
+        return np.array(staging.map().asarray(view.shape, dtype))
+
+    def copy(self, source: rt.HalBuffer, target: rt.HalBuffer) -> None:
+        """Copy one buffer of this device into another, and wait for it."""
         done = self.hal.create_semaphore(0)
         self.hal.queue_copy(
             source,
-            staging,
+            target,
             wait_semaphores=rt.HalFence.create_at(done, 0),
             signal_semaphores=rt.HalFence.create_at(done, 1),
         )
         rt.HalFence.create_at(done, 1).wait()
-        return np.array(staging.map().asarray(view.shape, dtype))
 
 
 @functools.cache

@@ -104,14 +104,10 @@ class _PlannedRequest(Request):
 
     planning: "_Planning | None" = None
 
-    def compile(self, setting: str) -> bytes:
-        """The vmfb under one of SETTINGS. Raises as `compile_module`."""
+    def to_stream(self, session: Session) -> None:
+        """Take a session from the end of phase `flow` to that of `stream`, under plans."""
         assert self.planning is not None
-        flags = (*SETTINGS[setting], *self.flags)
-        with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
-            self.to_flow(session)
-            self.planning.run(session)
-            return self.from_stream(session)
+        self.planning.run(session)
 
 
 @dataclass(frozen=True)
