@@ -99,6 +99,11 @@ def size_of(value: Any) -> Size:
     return _unknown(_name(value))
 
 
+def rounded_size_of(value: Any, to: int) -> Size:
+    """The size rounded up to a multiple, as if IREE had computed that with ``util.align``."""
+    return _aligned(size_of(value), Size.of(to), f"util.align({_name(value)}, {to})")
+
+
 def _aligned(size: Size, alignment: Size, name: str) -> Size:
     to = alignment.constant
     if not alignment.known or to < 1 or to & (to - 1):

@@ -127,7 +127,9 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
     vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
     facts = read_facts(vmfb, arena.name)
-    account = Account.of(lowered.signature, arena.constants_bytes, _transients(lowered, arena))
+    account = Account.of(
+        lowered.signature, arena.constants_bytes, _transients(lowered, options, arena)
+    )
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -142,13 +144,16 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
     return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)
 
 
-def _transients(lowered: Lowered, arena: ArenaEntry) -> int | None:
-    """Bytes of one call besides its outputs: of the second entry where there is one, else `main`."""
-    called = arena.main if arena.twin is None else arena.twin
-    needed = None if called is None else called.known
-    kept = [o for n, o in enumerate(lowered.signature.outputs) if n not in arena.handed_back]
+def _transients(lowered: Lowered, options: Options, arena: ArenaEntry) -> int | None:
+    """Bytes of one call besides its outputs, of the entry that a Program takes (program.py)."""
+    by_arena = options.target.device == "local" or options.contract.memory_budget_bytes is not None
+    called = arena.main if arena.twin is None or not by_arena else arena.twin
+    kept = [o for n, o in enumerate(lowered.signature.outputs) if n not in arena.without_memory]
     outputs = Account.of(replace(lowered.signature, outputs=tuple(kept))).outputs
-    return None if needed is None or outputs is None else needed - outputs
+    if called is None or called.known is None or outputs is None:
+        return None
+    arenas = 0 if arena.twin is None else arena.arena_bytes.constant
+    return max(arenas, called.known - outputs)
 
 
 def compile_entries(

@@ -10,7 +10,8 @@ and after that not at all.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyc_mlir.iree.arena_entry import BUFFERS, SUFFIX, add_entry, function_named
@@ -28,11 +29,30 @@ from pyc_mlir.pipelines.stream_ir import (
     operations,
     ties,
 )
-from pyc_mlir.pipelines.stream_sizes import Size, size_of
+from pyc_mlir.pipelines.stream_sizes import Size, rounded_size_of, size_of
 
 SITE, MADE, NONE = "arena-entry", "made", "none"
 _IMPORT, _UPDATE = "stream.tensor.import", "stream.async.update"
+_THERE_BEFORE = (_IMPORT, "util.global.load")
+_ALIGNMENT = 64
 _QUERY = "iree.abi.transients.size"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a session comes to the end of phase `stream`.
+
+    `to_stream` begins at the end of phase `flow`, or after TO_ASYNC if `from_async`.
+    """
+
+    to_stream: Callable[[Session], None]
+    from_async: bool = False
+
+    def whole(self, session: Session) -> None:
+        """Go all the way, from the end of phase `flow`."""
+        if self.from_async:
+            session.run_passes(TO_ASYNC)
+        self.to_stream(session)
 
 
 @dataclass
@@ -43,8 +63,9 @@ class ArenaEntry:
     is none; `constants_bytes` is the memory that the program holds from its start to its end, None
     where that is not known. `main` and `twin` are what a call of each entry needs, arena, scratch
     and outputs together; None where that is not known, or where there is no such entry.
-    `left_out` are the outputs that take no buffer since it would cost memory, `handed_back` those
-    that are inputs, for which nothing is allocated.
+    `proven` says that the second needs no more; `arena_bytes` is its arena's part. `left_out` are
+    the outputs that take no buffer since it would cost memory, `without_memory` those that are
+    inputs or another output once more.
     """
 
     function: str
@@ -54,7 +75,9 @@ class ArenaEntry:
     main: CallBytes | None = None
     twin: CallBytes | None = None
     left_out: tuple[int, ...] = ()
-    handed_back: tuple[int, ...] = ()
+    proven: bool = False
+    arena_bytes: Size = field(default_factory=Size)
+    without_memory: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -68,79 +91,66 @@ class ArenaEntry:
         said = f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"
         return f"{said}; outputs that a buffer would cost a copy: {fresh}" if fresh else said
 
-    def compile(self, session: Session, to_stream: Callable[[Session], None]) -> None:
+    def compile(self, session: Session, way: Way) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
 
-        Raises as `to_stream` does without the entry.
+        Raises as `way` does without the entry.
         """
-        if not self.wanted:
-            to_stream(session)
-            self._read(session)
-            return
         start = session.module
-        for into_buffers in (True, False):
-            session.use(start.clone())
-            if self._made(session, into_buffers, to_stream):
+        for into_buffers in (True, False) if self.wanted else ():
+            if self._made(session, start, into_buffers, way):
                 return
             if not self.twin:
                 break
-        self.twin = None
         session.use(start)
-        to_stream(session)
+        way.whole(session)
         self._read(session)
 
-    def _made(
-        self, session: Session, into_buffers: bool, to_stream: Callable[[Session], None]
-    ) -> bool:
+    def _made(self, session: Session, start: Any, into_buffers: bool, way: Way) -> bool:
         """Try it once; whether there is an entry that needs no more than `main`."""
         said = len(session.diagnostics)
         try:
-            self.missing = self._add(session, into_buffers)
+            self.missing = self._add(session, start, into_buffers, way)
             if self.missing:
                 return False
-            to_stream(session)
+            way.to_stream(session)
         except CompileError as error:
             # Perhaps the entry is at fault; if not, the compile without it fails too.
             self.missing, self.twin = f"IREE: {_words(error)}", None
             del session.diagnostics[said:]
             return False
         self._read(session)
-        if self.main is None or self.twin is None or not self.twin.at_most(self.main):
+        if not self.proven:
             self.missing = (
                 f"a call of it would need {self.twin} bytes, one of `{self.function}` {self.main}"
             )
             return False
         return True
 
-    def _add(self, session: Session, into_buffers: bool) -> str:
-        """Add the entry, without buffers for outputs that IREE would copy there."""
-        start = session.module
-        with session.context, ir.Location.unknown():
-            main = function_named(start, self.function)
-            count = 0 if main is None else len(operations(main.regions[0].blocks[0])[-1].operands)
-        left_out = set() if into_buffers else set(range(count))
+    def _add(self, session: Session, start: Any, into_buffers: bool, way: Way) -> str:
+        """Add the entry, without buffers for outputs that IREE would copy there.
+
+        Leaves the session where `way` begins. Returns why there can be no entry, or nothing.
+        """
+        left_out = set() if into_buffers else set(range(_results(session, start, self.function)))
         while True:
             session.use(start.clone())
             with session.context, ir.Location.unknown():
                 missing = add_entry(session.module, self.function, self.name, left_out)
             if missing:
                 return missing
-            copied = self._copied(session) if into_buffers else set()
-            if not copied:
+            flow = session.module
+            if not way.from_async:
+                session.use(flow.clone())
+            session.run_passes(TO_ASYNC)
+            with session.context:
+                copied = copied_outputs(function_named(session.module, self.name))
+            if copied <= left_out:
                 self.left_out = tuple(sorted(left_out))
+                if not way.from_async:
+                    session.use(flow)
                 return ""
             left_out |= copied
-
-    def _copied(self, session: Session) -> set[int]:
-        """The outputs that are made elsewhere and copied; the session's module stays as it is."""
-        module = session.module
-        session.use(module.clone())
-        session.run_passes(TO_ASYNC)
-        with session.context:
-            twin = function_named(session.module, self.name)
-            found = copied_outputs(twin)
-        session.use(module)
-        return found
 
     def _read(self, session: Session) -> None:
         """What calls need, by a module at the end of phase `stream`."""
@@ -149,27 +159,52 @@ class ArenaEntry:
         with session.context:
             main, twin = (function_named(module, n) for n in (self.function, self.name))
             self.main = None if main is None else call_bytes(main)
-            self.twin = None if twin is None else _needed(module, twin)
-            returned = [] if main is None else operations(main.regions[0].blocks[0])[-1].operands
-            makers = [maker(value) for value in returned]
-            self.handed_back = tuple(n for n, m in enumerate(makers) if m is None)
+            self.without_memory = () if main is None else _without_memory(main)
+            self.twin, self.proven = None, False
+            if twin is None:
+                return
+            self.twin = _needed(module, twin, size_of)
+            self.arena_bytes = _arena_size(module, twin)
+            # IREE rounds up where it packs results together, which no unknown size shows.
+            rounded = _needed(module, twin, partial(rounded_size_of, to=_ALIGNMENT))
+            self.proven = any(
+                twin is not None and self.main is not None and twin.at_most(self.main)
+                for twin in (self.twin, rounded)
+            )
 
 
-def _needed(module: Any, twin: Any) -> CallBytes | None:
+def _results(session: Session, module: Any, function: str) -> int:
+    """How many results a function has; 0 where there is none of that name."""
+    with session.context:
+        found = function_named(module, function)
+        return 0 if found is None else len(operations(found.regions[0].blocks[0])[-1].operands)
+
+
+def _needed(module: Any, twin: Any, sized: Callable[[Any], Size]) -> CallBytes | None:
     """What a call of the second entry needs: what it takes and what it allocates besides."""
-    allocated = call_bytes(twin)
+    allocated = call_bytes(twin, sized)
     if allocated is None:
         return None
-    reflection = ir.DictAttr(twin.attributes["iree.reflection"])
-    taken = Size()
-    if _QUERY in reflection:
-        name = ir.FlatSymbolRefAttr(reflection[_QUERY]).value
-        query = function_named(module, name)
-        taken = size_of(operations(query.regions[0].blocks[0])[-1].operands[0])
+    taken = _arena_size(module, twin)
     for op in find(twin, _IMPORT):
         if buffer_number(op) is not None:
-            taken = taken + size_of(op.operands[len(op.operands) - 1])
+            taken = taken + sized(op.operands[len(op.operands) - 1])
     return allocated + taken
+
+
+def _arena_size(module: Any, twin: Any) -> Size:
+    reflection = ir.DictAttr(twin.attributes["iree.reflection"])
+    if _QUERY not in reflection:
+        return Size()
+    query = function_named(module, ir.FlatSymbolRefAttr(reflection[_QUERY]).value)
+    assert query is not None, "IREE names a function of the module"
+    return size_of(operations(query.regions[0].blocks[0])[-1].operands[0])
+
+
+def _without_memory(main: Any) -> tuple[int, ...]:
+    """The results that are inputs, or another result once more."""
+    values = list(operations(main.regions[0].blocks[0])[-1].operands)
+    return tuple(n for n, value in enumerate(values) if maker(value) is None or value in values[:n])
 
 
 def buffer_number(import_: Any) -> int | None:
@@ -186,15 +221,16 @@ def buffer_number(import_: Any) -> int | None:
 
 
 def copied_outputs(twin: Any) -> set[int]:
-    """The results whose whole value is made in scratch and then copied into a caller's buffer.
+    """The results whose whole value is made elsewhere and then copied into a caller's buffer.
 
-    Read after TO_ASYNC. A copy of what is no scratch (an input, say) costs no memory.
+    Read after TO_ASYNC. A copy of what is there before the call (an input, say) costs no memory.
     """
     found = set()
     for op in find(twin, _UPDATE):
         target, size, begin, end, source = (op.operands[i] for i in range(5))
         whole = constant_of(begin) == 0 and (end == size or constant_of(end) == constant_of(size))
-        if not whole or "<transient>" not in str(source.type):
+        origin = maker(_storage(source))
+        if not whole or origin is None or origin.name in _THERE_BEFORE:
             continue
         import_ = maker(_storage(target))
         if import_ is not None and import_.name == _IMPORT:

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.arena_choice import ArenaEntry
+from pyc_mlir.iree.arena_choice import ArenaEntry, Way
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.target import Target
 
@@ -48,15 +47,16 @@ class Request:
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
             session.run(to="flow")
             if self.arena is None:
-                self.to_stream(session)
+                self.way.whole(session)
             else:
-                self.arena.compile(session, self.to_stream)
+                self.arena.compile(session, self.way)
             session.run(start="stream")
             return session.vmfb()
 
-    def to_stream(self, session: Session) -> None:
-        """Take a session from the end of phase `flow` to that of `stream`."""
-        session.run(start="flow", to="stream")
+    @property
+    def way(self) -> Way:
+        """From the end of phase `flow` to that of `stream`: IREE's own."""
+        return Way(lambda session: session.run(start="flow", to="stream"))
 
 
 def compile_with_fallback(

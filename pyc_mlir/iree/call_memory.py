@@ -6,6 +6,7 @@ device, so a release counts only for allocations that are sure to come after it:
 for it, and those that the host makes after having waited for it. Never too small, therefore.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,10 +45,10 @@ class CallBytes:
         return str(known) if known is not None else " or ".join(map(str, self.sums))
 
 
-def call_bytes(function: Any) -> CallBytes | None:
+def call_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> CallBytes | None:
     """The peak of the allocations of one call; None where control flow decides what it allocates.
 
-    What the caller hands in is not counted.
+    What the caller hands in is not counted. `sized` reads the size of one allocation.
     """
     blocks = list(function.regions[0].blocks)
     allocations = [op for name in _ALLOCATIONS for op in find(function, name)]
@@ -56,10 +57,10 @@ def call_bytes(function: Any) -> CallBytes | None:
     ops = operations(blocks[0])
     if not set(allocations) <= set(ops):
         return None
-    return _walk(ops)
+    return _walk(ops, sized)
 
 
-def _walk(ops: list[Any]) -> CallBytes:
+def _walk(ops: list[Any], sized: Callable[[Any], Size]) -> CallBytes:
     """Follow the text; what is live is looked at where something is allocated."""
     live: dict[Any, Size] = {}
     releases: dict[Any, Any] = {}
@@ -69,7 +70,7 @@ def _walk(ops: list[Any]) -> CallBytes:
         if op.name in _ALLOCATIONS:
             sure = passed | _before(op)
             live = {made: size for made, size in live.items() if releases.get(made) not in sure}
-            live[op] = size_of(op.operands[0])
+            live[op] = sized(op.operands[0])
             sums.append(sum(live.values(), Size()))
         elif op.name == _DEALLOCATION:
             releases[_allocation(op.operands[0])] = op

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
+from pyc_mlir.iree.arena_choice import Way
+from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
-from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.session import Session
-from pyc_mlir.iree.versions import TO_ASYNC, Allocated, Version, carry_out, regions_of
+from pyc_mlir.iree.versions import Allocated, Version, carry_out, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
@@ -104,10 +104,11 @@ class _PlannedRequest(Request):
 
     planning: "_Planning | None" = None
 
-    def to_stream(self, session: Session) -> None:
-        """Take a session from the end of phase `flow` to that of `stream`, under plans."""
+    @property
+    def way(self) -> Way:
+        """From TO_ASYNC to the end of phase `stream`, under plans."""
         assert self.planning is not None
-        self.planning.run(session)
+        return Way(self.planning.run, from_async=True)
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,7 @@ class _Planning:
     report: MemoryReport = field(default_factory=MemoryReport)
 
     def run(self, session: Session) -> None:
-        """Take the session's module from the end of phase `flow` to the end of `stream`."""
-        session.run_passes(TO_ASYNC)
+        """Take the session's module from TO_ASYNC to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
         self.constants = reference.constants

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from conftest import sample
 from modules import add_program, host_target, ramp
-from stream_programs import branches
+from stream_programs import Writer, branches
 
 from pyc_mlir import TensorSpec, compile
 from pyc_mlir.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import ArenaCall, ArenaFacts, read_facts
-from pyc_mlir.iree.arena_choice import ArenaEntry
+from pyc_mlir.iree.arena_choice import ArenaEntry, Way
 from pyc_mlir.iree.arenas import Arena, ArenaPool
 from pyc_mlir.iree.array import Array, import_dlpack, overlap, to_device
 from pyc_mlir.iree.compiler import opened
@@ -171,7 +171,7 @@ def test_code_is_generated_once():
         with opened(branches(3).code, host_target()) as session:
             entry = ArenaEntry("main", wanted)
             session.run(to="flow")
-            entry.compile(session, lambda s: s.run(start="flow", to="stream"))
+            entry.compile(session, Way(lambda s: s.run(start="flow", to="stream")))
             assert not entry.missing and (entry.twin is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0
@@ -375,13 +375,56 @@ def test_a_program_without_the_entry_says_so():
     refused(ReasonCode.NO_ARENA_ENTRY, add_program(), ramp(4), ramp(4), out=out)
 
 
+def ending_in(what: str, rows: int | None = 32) -> Any:
+    """A program of two products whose results are made, or used, in a certain way."""
+    w = Writer(rows)
+    x = w.argument(16)
+    y = w.matmul(x, 16, 24)
+    z = w.matmul(y, 24, 16)
+    if what == "concat":
+        return w.finish([(w.concat(y, z, (24, 16)), 40)])
+    if what == "insert":
+        return w.finish([(w.insert(y, y, 24), 24), (z, 16)])
+    return w.finish([(y, 24), (z, 16)] if what == "read later" else [(z, 16), (z, 16)])
+
+
+@pytest.mark.parametrize("rows", [32, None])
+@pytest.mark.parametrize(
+    ("what", "buffers"),
+    [("concat", (0,)), ("insert", (1,)), ("read later", (0, 1)), ("twice", (0,))],
+)
+def test_outputs_that_a_buffer_would_cost_a_copy_stay_fresh(what, buffers, rows):
+    made = ending_in(what, rows)
+    p = compile(made.code.decode(), device=Device("local-sync"))
+    assert arena_of(p).facts.buffers == buffers
+    arrays, peaks = made.inputs(), []
+    for by_arena in (True, False):
+        own = Program(p.artifact, Device("local-sync"))
+        given = [to_device(a, own.device) for a in arrays]
+        before = own.device.memory().live_bytes
+        if by_arena:
+            arena_of(own).call(given, arena_of(own).needs(given))
+        else:
+            own._run(given)
+        peaks.append(own.device.memory().peak_bytes - before)
+    assert peaks[0] <= peaks[1]
+    # Written where the caller wants it in any case.
+    want, out = plain(p, *arrays), fresh(p, *arrays)
+    got = p(*arrays, out=out)
+    for result, into, expected in zip(as_tuple(got), out, want, strict=True):
+        assert result is into
+        np.testing.assert_array_equal(into.numpy(), expected)
+
+
 def test_an_entry_that_needs_more_than_main_is_dropped():
     # IREE gives scratch from the arena only behind the last point that the host waits for.
     regions = branches(2, regions=2)
     p = compile(regions.code.decode(), device=Device("local-sync"))
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
-    said = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", *decision.evidence)
+    said = re.search(
+        r"a call of it would need (\d+) bytes, one of `main` (\d+)", *decision.evidence
+    )
     assert said is not None and int(said[1]) > int(said[2])
     account = p.stats().account
     assert account.transients == int(said[2]) - (account.outputs or 0)
