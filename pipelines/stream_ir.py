@@ -6,6 +6,7 @@ place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
 """
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from iree.compiler import ir
@@ -18,6 +19,7 @@ __all__ = [
     "UNTIED",
     "UPDATES",
     "constant_of",
+    "dialect",
     "find",
     "function_of",
     "group",
@@ -50,6 +52,11 @@ FRESH = (
 )
 # What `tied_operands` says of a result that has storage of its own.
 UNTIED = -1
+
+
+def dialect(name: str) -> Any:
+    """The typed builders of one dialect; loaded when asked for, since most compiles need none."""
+    return import_module(f"iree.compiler.dialects.{name}")
 
 
 def find(root: Any, name: str) -> list[Any]:

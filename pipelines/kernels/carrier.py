@@ -1,0 +1,194 @@
+"""How does a kernel travel through IREE? As the body of a `stream.executable`, dispatched by flow.
+
+A `Kernel` is data: operands with shapes, a grid, and the function that builds its code. `Carrier`
+is a module of such kernels and of functions that call them, in a context of its own or one that
+is given; its bytecode compiles like any other module. IREE leaves the body alone
+(``no_pipeline``): it is already vectors and loops. The memory plan sees an ordinary dispatch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.pipelines.kernels.language import Build, Memory, stream
+from pyc_mlir.pipelines.kernels.values import Index, IndexLike
+from pyc_mlir.pipelines.stream_ir import dialect, ir
+from pyc_mlir.pipelines.target import Target
+
+builtin = dialect("builtin")
+flow = dialect("flow")
+func = dialect("func")
+tensor = dialect("tensor")
+# IREE's own tiling and vectorization are switched off for a body that is already both.
+_UNTOUCHED = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
+Dim = int | str
+Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """f32 memory of a kernel: a dimension is a number, or the name of a dynamic size.
+
+    `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place).
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    role: str = "in"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel for any number of calls. `grid` gives the workgroups from sizes, at most three."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    grid: Grid = field(compare=False)
+    body: Callable[..., None] = field(compare=False)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of dynamic dimensions, in the order of their first use."""
+        return tuple(dict.fromkeys(d for o in self.operands for d in o.shape if isinstance(d, str)))
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """What a call passes, in order."""
+        return tuple(o for o in self.operands if o.role != "out")
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What a call returns, in order."""
+        return tuple(o for o in self.operands if o.role != "in")
+
+
+class Carrier:
+    """A module that carries kernels, ready to be compiled by IREE for `target`."""
+
+    def __init__(self, target: Target, context: Any = None) -> None:
+        self.target = target
+        self.context = ir.Context() if context is None else context
+        with self.context, ir.Location.unknown():
+            self.module = ir.Module.create()
+        self._executables: dict[str, str] = {}
+
+    def add(self, *kernels: Kernel) -> None:
+        """Put the kernels' code into the module, as one executable ``<name of the first>_exe``.
+
+        Kernels of one executable are compiled together: quicker than one by one.
+        """
+        name = f"{kernels[0].name}_exe"
+        with self.context, ir.Location.unknown(), ir.InsertionPoint(self.module.body):
+            executable = stream.executable(name, sym_visibility="private")
+            with ir.InsertionPoint(executable.regions[0].blocks.append()):
+                for kernel in kernels:
+                    self._export(kernel)
+                    self._executables[kernel.name] = name
+                inner = builtin.ModuleOp()
+                with ir.InsertionPoint(inner.body):
+                    for kernel in kernels:
+                        self._function(kernel)
+                stream.executable_end()
+
+    def call(self, kernel: Kernel, constants: Mapping[str, np.ndarray] | None = None) -> None:
+        """A public function ``<name>`` that runs the kernel once.
+
+        Its arguments are the kernel's inputs without `constants`, which become part of the
+        program; its results are the kernel's.
+        """
+        constants = constants or {}
+        with self.context, ir.Location.unknown(), ir.InsertionPoint(self.module.body):
+            open_ = [o for o in kernel.inputs if o.name not in constants]
+            kind = ir.FunctionType.get(
+                [_tensor(o) for o in open_], [_tensor(o) for o in kernel.results]
+            )
+            function = func.FuncOp(kernel.name, kind)
+            with ir.InsertionPoint(function.add_entry_block()):
+                values = {n: _constant(n, a) for n, a in constants.items()}
+                values |= dict(zip((o.name for o in open_), function.arguments, strict=True))
+                entry = [self._executables[kernel.name], kernel.name]
+                func.return_(_dispatch(kernel, entry, values))
+
+    def bytecode(self) -> bytes:
+        """The verified module as MLIR bytecode."""
+        assert self.module.operation.verify()
+        stream_ = BytesIO()
+        self.module.operation.write_bytecode(stream_)
+        return stream_.getvalue()
+
+    def _export(self, kernel: Kernel) -> None:
+        export = stream.executable_export(kernel.name, kernel.name, sym_visibility="public")
+        index = ir.IndexType.get()
+        block = export.regions[0].blocks.append(*[index] * len(kernel.sizes))
+        with ir.InsertionPoint(block):
+            sizes = dict(zip(kernel.sizes, map(Index, block.arguments), strict=True))
+            grid = [Index.of(g) for g in kernel.grid(Build(self.target, sizes).size)]
+            grid += [Index.of(1)] * (3 - len(grid))
+            stream.return_([g.value for g in grid])
+
+    def _function(self, kernel: Kernel) -> None:
+        binding, index = ir.Type.parse("!stream.binding"), ir.IndexType.get()
+        outs = [o for o in kernel.operands if o.role == "out"]
+        order = [*kernel.inputs, *kernel.sizes, *outs]
+        kinds = [index if isinstance(o, str) else binding for o in order]
+        function = func.FuncOp(kernel.name, ir.FunctionType.get(kinds, []))
+        function.attributes["translation_info"] = ir.Attribute.parse(_UNTOUCHED)
+        with ir.InsertionPoint(function.add_entry_block()):
+            pairs = list(zip(order, function.arguments, strict=True))
+            build = Build(self.target, {o: Index(a) for o, a in pairs if isinstance(o, str)})
+            bound = {o.name: _memory(o, a, build) for o, a in pairs if isinstance(o, Operand)}
+            kernel.body(build, *[bound[o.name] for o in kernel.operands])
+            func.return_([])
+
+
+def _memory(operand: Operand, binding: Any, build: Build) -> Memory:
+    shape = [build.size(d) for d in operand.shape]
+    kind = ir.MemRefType.get(_static(operand), ir.F32Type.get())
+    dynamic = [s.value for s in shape if s.number is None]
+    value = stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
+    return Memory(value, shape, build.lanes)
+
+
+def _static(operand: Operand) -> list[int]:
+    dynamic = ir.ShapedType.get_dynamic_size()
+    return [dynamic if isinstance(d, str) else d for d in operand.shape]
+
+
+def _tensor(operand: Operand) -> Any:
+    return ir.RankedTensorType.get(_static(operand), ir.F32Type.get())
+
+
+def _constant(name: str, array: np.ndarray) -> Any:
+    kind = ir.RankedTensorType.get(array.shape, ir.F32Type.get())
+    data = np.ascontiguousarray(array, np.float32)
+    elements = ir.DenseResourceElementsAttr.get_from_buffer(data, name, kind)
+    return dialect("arith").constant(kind, elements)
+
+
+def _dispatch(kernel: Kernel, entry: list[str], values: Mapping[str, Any]) -> list[Any]:
+    sizes = {}
+    for operand in kernel.inputs:
+        for position, dim in enumerate(operand.shape):
+            if isinstance(dim, str) and dim not in sizes:
+                at = Index.of(position).value
+                sizes[dim] = tensor.dim(values[operand.name], at)
+
+    def dims(operands: Sequence[Operand]) -> list[Any]:
+        return [sizes[d] for o in operands for d in o.shape if isinstance(d, str)]
+
+    names = [o.name for o in kernel.inputs]
+    ties = [names.index(o.name) if o.role == "update" else -1 for o in kernel.results]
+    index = ir.IndexType.get()
+    made = flow.dispatch(
+        [_tensor(o) for o in kernel.results],
+        list(sizes.values()),
+        ir.ArrayAttr.get([ir.SymbolRefAttr.get(entry)]),
+        [*[values[n] for n in names], *[sizes[s] for s in kernel.sizes]],
+        dims(kernel.inputs),
+        dims(kernel.results),
+        tied_operands=ir.ArrayAttr.get([ir.IntegerAttr.get(index, t) for t in ties]),
+    )
+    return [made] if isinstance(made, ir.Value) else list(made)

@@ -1,0 +1,136 @@
+"""Which functions do kernels compute themselves, and how exactly?
+
+Each takes and gives a `Vector`, keeps NaN, and states its largest error against float64 in
+`ERRORS`, which tests check over the whole range. Results below the smallest normal number are
+flushed to zero, as IREE's CPU drivers do.
+
+exp follows Cody and Waite (range reduction by ln 2 in two parts); its polynomial is that of the
+Cephes library, tanh's and erf's rational functions are those of Eigen and XLA; gelu's polynomial
+is fitted for this project (minimax by reweighted least squares on Chebyshev polynomials).
+"""
+
+from math import inf
+from types import MappingProxyType
+
+from pyc_mlir.pipelines.kernels.values import (
+    Vector,
+    arith,
+    bits,
+    clamp,
+    fma,
+    from_bits,
+    int_constant,
+    where,
+)
+
+# name -> (largest relative error, largest absolute error): one of both holds at each point; for
+# gelu the absolute error is of gelu(x) / max(1, |x|).
+ERRORS = MappingProxyType(
+    {
+        "exp": (1.2e-7, 0.0),
+        "exp_nonpositive": (1.2e-7, 0.0),
+        "tanh": (3.5e-7, 0.0),
+        "erf": (3.5e-7, 0.0),
+        "gelu": (0.0, 3.5e-7),
+    }
+)
+# exp is normal between these; beyond, it is zero or infinite in f32.
+EXP_LEAST, EXP_MOST = -87.33654, 88.72284
+_ROUNDER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+_EXP = (1.9875691e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+_TANH_LIMIT = 7.90531110763549805
+_TANH_TINY = 4e-4
+_TANH_TOP = (
+    *(-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08),
+    *(1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+)
+_TANH_BOTTOM = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.8935251855e-03)
+_ERF_LIMIT = 3.832506856900711
+_ERF_TOP = (
+    *(0.00022905065861350646, 0.0034082910107109506, 0.050955695062380861),
+    *(0.18520832239976145, 1.128379143519084),
+)
+_ERF_BOTTOM = (
+    *(-1.1791602954361697e-7, 0.000023547966471313185, 0.0010179625278914885),
+    *(0.014070470171167667, 0.11098505178285362, 0.49746925110067538, 1.0),
+)
+# gelu(x) = x * (1/2 + y * p(u)), y = x within the limit, u = 2 (y / limit)^2 - 1.
+_GELU_LIMIT = 5.3
+_GELU = (
+    *(-0.0005269016837701201, 0.001563925645314157, -0.00176970474421978, 0.0021953843533992767),
+    *(-0.005123426206409931, 0.009341459721326828, -0.013556016609072685, 0.018786426633596420),
+    *(-0.02520786039531231, 0.03209678828716278, -0.03959820792078972, 0.04926341027021408),
+    *(-0.06651823967695236, 0.1333925724029541),
+)
+
+
+def polynomial(x: Vector, coefficients: tuple[float, ...]) -> Vector:
+    """Horner's rule with fused multiply-adds, the highest power first."""
+    value = x.constant(coefficients[0])
+    for c in coefficients[1:]:
+        value = fma(value, x, c)
+    return value
+
+
+def exp(x: Vector) -> Vector:
+    """e^x over the whole range: 0 where it would not be normal, infinity past the largest."""
+    scaled = _exp_normal(x)
+    scaled = where(x < EXP_LEAST, 0.0, scaled)
+    scaled = where(x > EXP_MOST, inf, scaled)
+    # Adding to the exponent's bits could turn some NaNs into numbers.
+    return where(x.is_nan(), x, scaled)
+
+
+def exp_nonpositive(x: Vector) -> Vector:
+    """e^x for x <= 0 or NaN, with fewer instructions."""
+    near = where(x < EXP_LEAST, EXP_LEAST, x)
+    power, fraction = _exp_parts(near)
+    bias = arith.addi(power, int_constant(127, x.lanes))
+    scale = from_bits(arith.shli(bias, int_constant(23, x.lanes)))
+    return where(x < EXP_LEAST, 0.0, fraction * scale)
+
+
+def _exp_normal(x: Vector) -> Vector:
+    power, fraction = _exp_parts(clamp(x, EXP_LEAST, EXP_MOST))
+    shifted = arith.shli(power, int_constant(23, x.lanes))
+    return from_bits(arith.addi(bits(fraction), shifted))
+
+
+def _exp_parts(x: Vector) -> tuple[object, Vector]:
+    """k (integers, whose low bits count) and e^r with x = k ln 2 + r, |r| <= ln 2 / 2."""
+    rounded = fma(x, 1.4426950408889634, _ROUNDER)
+    k = rounded - _ROUNDER
+    r = fma(k, -_LN2_LOW, fma(k, -_LN2_HIGH, x))
+    fraction = fma(polynomial(r, _EXP), r * r, r) + 1.0
+    return arith.subi(bits(rounded), int_constant(0x4B400000, x.lanes)), fraction
+
+
+def tanh(x: Vector) -> Vector:
+    """The hyperbolic tangent; odd, exactly 1 in size far out."""
+    near = clamp(x, -_TANH_LIMIT, _TANH_LIMIT)
+    square = near * near
+    value = near * polynomial(square, _TANH_TOP) / polynomial(square, _TANH_BOTTOM)
+    # The quotient's upper part would be flushed where x is tiny; there tanh is x.
+    value = where(square < _TANH_TINY**2, x, value)
+    value = where(x > _TANH_LIMIT, 1.0, value)
+    return where(x < -_TANH_LIMIT, -1.0, value)
+
+
+def erf(x: Vector) -> Vector:
+    """The error function; odd, exactly 1 in size far out."""
+    near = clamp(x, -_ERF_LIMIT, _ERF_LIMIT)
+    square = near * near
+    value = near * polynomial(square, _ERF_TOP) / polynomial(square, _ERF_BOTTOM)
+    return clamp(value, -1.0, 1.0)
+
+
+def gelu(x: Vector) -> Vector:
+    """x * Phi(x), Phi the normal distribution, without a division; exactly 0 from -5.3 down.
+
+    At minus infinity it is its limit 0, where the formula would give NaN.
+    """
+    near = clamp(x, -_GELU_LIMIT, _GELU_LIMIT)
+    u = fma(near * near, 2 / _GELU_LIMIT**2, -1.0)
+    value = x * fma(polynomial(u, _GELU), near, 0.5)
+    return where(x < -_GELU_LIMIT, 0.0, value)

@@ -1,0 +1,57 @@
+"""Compile many kernels in one module, and run each as PyC runs a program."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device, host_cpu
+from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
+from pyc_mlir.pipelines.target import Target
+
+FLOAT = ResultType(np.dtype(np.float32), None)
+
+
+def targets() -> list[Target]:
+    """The CPU targets with kernels that this machine can run."""
+    cpu = host_cpu()
+    names = ("cpu-avx2", "cpu-avx512")
+    return [t for t in map(Target.named, names) if cpu is not None and t.features <= cpu.features]
+
+
+class Kernels:
+    """Compiled kernels: `run(name, arrays...)` gives numpy arrays."""
+
+    def __init__(
+        self,
+        target: Target,
+        kernels: Sequence[Kernel],
+        constants: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        carrier = Carrier(target)
+        carrier.add(*kernels)
+        for kernel in kernels:
+            carrier.call(kernel, (constants or {}).get(kernel.name))
+        self.device = Device("local-sync")
+        code = compile_module(carrier.bytecode(), target, flags)
+        self.executable = Executable(code, self.device)
+        self.results = {k.name: [FLOAT] * len(k.results) for k in kernels}
+
+    def run(self, name: str, *arrays: np.ndarray) -> np.ndarray:
+        entry = self.executable.entry(name, self.results[name])
+        inputs = [to_device(np.ascontiguousarray(a, np.float32), self.device) for a in arrays]
+        return np.array(entry(inputs)[0].numpy())
+
+
+def pointwise(name: str, function, size: int | str = "n") -> Kernel:
+    """A kernel that applies a function on vectors to every number."""
+
+    def body(k, x, y):
+        @k.each(k.size(size))
+        def _(at):
+            y.store(function(x.load(at)), at)
+
+    return Kernel(name, (Operand("x", (size,)), Operand("y", (size,), "out")), lambda s: (1,), body)

@@ -1,0 +1,152 @@
+"""The kernel language: its functions against float64, tails, loops, masks and conditions."""
+
+import math
+
+import numpy as np
+import pytest
+from conftest import FULL
+from kernel_runs import Kernels, pointwise, targets
+
+from pyc_mlir.pipelines.kernels import functions
+from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.values import Index, add, larger, maximum, minimum
+
+TINY = 2.0**-126
+SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 64, 65, 100, 129, 257)
+FOLDS = {"sum": (add, 0.0), "max": (maximum, -math.inf), "larger": (larger, -math.inf)}
+REFERENCES = {
+    "exp": np.exp,
+    "exp_nonpositive": np.exp,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf),
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+}
+
+
+def fold_kernel(name, combine, start, size):
+    def body(k, x, y):
+        @k.fold(k.size(size), combine, start)
+        def total(at):
+            return x.load(at)
+
+        y.put(total, 0)
+
+    return Kernel(name, (Operand("x", (size,)), Operand("y", (1,), "out")), lambda s: (1,), body)
+
+
+def language_kernels():
+    made = [pointwise(name, getattr(functions, name)) for name in REFERENCES]
+    made += [pointwise(f"double_{n}", lambda x: x + x, n) for n in SIZES]
+    made += [
+        fold_kernel(f"{name}_{size}", combine, start, size)
+        for name, (combine, start) in FOLDS.items()
+        for size in ("n", *SIZES[:: 1 if FULL else 4])
+    ]
+    return [*made, pointwise("least", lambda x: minimum(x, 1.0)), conditions()]
+
+
+def conditions():
+    """Writes 1 where the row's number is even, else 2, in a loop over rows; 3 into the rest."""
+
+    def body(k, x, y):
+        with k.range(k.size("m")) as i:
+            with k.when((i % 2).equals(0)):
+                y.put(x.number(i) + 1.0, i)
+            with k.when(Index.of(0) < i % 2):
+                y.put(2.0 - x.number(i), i)
+
+    shape = ("m",)
+    operands = (Operand("x", shape), Operand("y", shape, "out"))
+    return Kernel("conditions", operands, lambda size: (1,), body)
+
+
+@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+def kernels(request):
+    return Kernels(request.param, language_kernels())
+
+
+def whole_range():
+    """Every region of f32: linear, all exponents, around the limits, zeros, NaNs, infinities."""
+    step = 1 if FULL else 16
+    powers = np.float32(2.0) ** np.arange(-126, 128, dtype=np.float32)
+    near = [
+        np.nextafter(np.float32(v), np.float32(w)) for v in (88.72284, -87.33654) for w in (0, 99)
+    ]
+    nans = np.array([0x7FC00000, 0x7FC001FF, 0xFFC000FF, 0x7FFFFFFF], np.uint32).view(np.float32)
+    parts = [
+        *(np.linspace(-110, 110, 1_600_001)[::step], np.linspace(-6, 6, 1_600_001)[::step]),
+        *(powers, -powers, powers * 1.37, near, [0.0, -0.0, np.inf, -np.inf], nans),
+    ]
+    return np.concatenate(parts).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_function_keeps_its_stated_error(kernels, name):
+    x = whole_range()
+    if name == "exp_nonpositive":
+        x = x[~(x > 0)]
+    y = kernels.run(name, x).astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = REFERENCES[name](x.astype(np.float64))
+        exact = np.where(np.abs(exact) < TINY, 0.0, exact)
+        rounded = exact.astype(np.float32)
+    if name == "gelu":
+        exact[x == -np.inf] = rounded[x == -np.inf] = 0.0
+    assert np.array_equal(np.isnan(y), np.isnan(exact))
+    infinite = np.isinf(rounded)
+    assert np.array_equal(y[infinite], rounded[infinite])
+    sound = np.isfinite(rounded) & np.isfinite(x)
+    x, y, exact = x[sound].astype(np.float64), y[sound], exact[sound]
+    relative, absolute = functions.ERRORS[name]
+    # The flush may hit just above the smallest normal number.
+    bound = relative * np.abs(exact) + absolute * np.maximum(1, np.abs(x)) + TINY
+    wrong = np.abs(y - exact) > bound
+    assert not wrong.any(), (x[wrong][:5], y[wrong][:5], exact[wrong][:5])
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_function_has_its_limits_at_infinity(kernels, name):
+    low, high = kernels.run(name, np.array([-np.inf, np.inf]))
+    limits = {"exp": (0, np.inf), "tanh": (-1, 1), "erf": (-1, 1), "gelu": (0, np.inf)}
+    assert name == "exp_nonpositive" or (low, high) == limits[name]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_number_of_a_row_is_done_once(kernels, size):
+    x = np.arange(size) - 3.0
+    assert np.array_equal(kernels.run(f"double_{size}", x), x * 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_dynamic_row_has_a_tail(kernels, size):
+    x = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    assert np.isclose(kernels.run("sum_n", x)[0], x.astype(np.float64).sum(), rtol=1e-5, atol=1e-5)
+    assert kernels.run("max_n", x)[0] == x.max()
+
+
+@pytest.mark.parametrize("size", SIZES[:: 1 if FULL else 4])
+def test_a_static_row_has_a_tail(kernels, size):
+    x = -np.arange(1, size + 1, dtype=np.float32)
+    assert kernels.run(f"sum_{size}", x)[0] == x.sum()
+    assert kernels.run(f"max_{size}", x)[0] == -1.0
+
+
+@pytest.mark.parametrize("place", [0, 5, 99])
+def test_nan_follows_numpy_unless_the_kernel_says_otherwise(kernels, place):
+    x = np.arange(100, dtype=np.float32)
+    x[place] = np.nan
+    assert np.isnan(kernels.run("max_n", x)[0])
+    assert kernels.run("larger_n", x)[0] == np.nanmax(x)
+    assert np.array_equal(kernels.run("least", x), np.minimum(x, 1), equal_nan=True)
+
+
+def test_conditions_choose_what_runs(kernels):
+    assert kernels.run("conditions", np.arange(5)).tolist() == [1, 1, 3, -1, 5]
+
+
+def test_known_indices_leave_no_code():
+    """Arithmetic of known sizes happens in Python: this needs no MLIR context."""
+    n = Index.of(100)
+    assert (n // 16 * 16).number == 96
+    assert (n.ceildiv(16) + 0).number == 7
+    assert (0 * n).number == 0 and (n % 1).number == 0 and (3 + n - 1).number == 102
