@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.stream_ir import (
     ir,
     maker,
     operations,
+    resources,
     ties,
 )
 from pyc_mlir.pipelines.stream_sizes import Size, rounded_size_of, size_of
@@ -241,7 +242,7 @@ def copied_outputs(twin: Any) -> set[int]:
 
 
 def _storage(value: Any) -> Any:
-    """The value, outside of execution regions, whose storage `value` is in."""
+    """The value that begins the storage that `value` is in, outside of execution regions or in."""
     while True:
         op = maker(value)
         if op is None:
@@ -249,6 +250,10 @@ def _storage(value: Any) -> Any:
             if region.name not in (EXECUTE, CONCURRENT):
                 return value
             value = group(region, 0)[ir.BlockArgument(value).arg_number]
+            continue
+        if op.name in (EXECUTE, CONCURRENT):
+            handed_out = operations(op.regions[0].blocks[0])[-1].operands
+            value = resources(handed_out)[resources(op.results).index(value)]
             continue
         before = [operand for result, operand in ties(op) if result == value]
         if not before:

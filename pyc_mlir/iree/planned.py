@@ -150,7 +150,7 @@ class _Planning:
         except (PycError, ir.MLIRError) as error:
             answers.log.append(self._failure(error))
         shares = self._shares(regions, offers, reference)
-        offers += self._squeezed(session, start, regions, shares)
+        offers += self._squeezed(session, start, regions, offers, shares)
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
         best = self._joined(session, start, regions, chosen, reference)
         assert best.never_above(reference), "one region's plan changed another one"
@@ -191,7 +191,12 @@ class _Planning:
         return {f: Shares(allowance, sizes) for f, sizes in smallest.items()}
 
     def _squeezed(
-        self, session: Session, start: Any, regions: list[Region], shares: Mapping[str, Shares]
+        self,
+        session: Session,
+        start: Any,
+        regions: list[Region],
+        offers: list[_Offer],
+        shares: Mapping[str, Shares],
     ) -> list[_Offer]:
         """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
         plans: Plans = {}
@@ -199,7 +204,8 @@ class _Planning:
         for function, share in shares.items():
             if share.spare < 0:
                 own = {r.index: r for r in regions if r.function == function}
-                impossible = self._squeeze(own, share, plans)
+                beside = {i: _beside(i, offers) for i in own}
+                impossible = self._squeeze(own, share, plans, beside)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
         largest = max((sum(s.smallest.values()) for s in shares.values() if s.spare < 0), default=0)
         if self.budget is not None and any(s.spare < 0 for s in shares.values()):
@@ -211,8 +217,17 @@ class _Planning:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
 
-    def _squeeze(self, regions: Mapping[int, Region], share: Shares, plans: Plans) -> bool:
-        """Fill in `plans` until the regions of one function fit; whether one is proven not to."""
+    def _squeeze(
+        self,
+        regions: Mapping[int, Region],
+        share: Shares,
+        plans: Plans,
+        beside: Mapping[int, int],
+    ) -> bool:
+        """Fill in `plans` until the regions of one function fit; whether one is proven not to.
+
+        `beside` are bytes that each region has besides its plan.
+        """
         impossible = False
 
         def within(index: int, allowed: int) -> int:
@@ -220,11 +235,11 @@ class _Planning:
             assert self.planner.within is not None
             problem = regions[index].problem
             try:
-                plans[index] = self.planner.within(problem, allowed)
+                plans[index] = self.planner.within(problem, max(0, allowed - beside[index]))
             except BudgetRefused as refused:
                 impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
                 plans[index] = self.planner.within(problem, refused.smallest)
-            return plans[index].arena_bytes
+            return plans[index].arena_bytes + beside[index]
 
         squeeze(share, list(regions), within)
         return impossible
@@ -322,6 +337,16 @@ def _transient_bytes(allocated: Allocated) -> int:
             f"{allocated.transient} bytes; give static shapes in `inputs`",
         )
     return allocated.transient.constant
+
+
+def _beside(region: int, offers: list[_Offer]) -> int:
+    """Scratch that a region needs besides its plan's arena: what it hands to later regions."""
+    found = [
+        _transient_bytes(o.version.regions[region]) - o.plans[region].arena_bytes
+        for o in offers
+        if region in o.plans
+    ]
+    return max(0, min(found, default=0))
 
 
 def _better(region: Region, offer: _Offer, reference: Version) -> bool:
