@@ -15,6 +15,7 @@ from typing import Any, Union
 from pyc_mlir.pipelines.stream_ir import dialect, ir
 
 arith = dialect("arith")
+math = dialect("math")
 vector = dialect("vector")
 
 IndexLike = Union["Index", int]
@@ -103,6 +104,13 @@ class Index:
     def equals(self, other: IndexLike) -> Condition:
         """True where both are the same."""
         return self._compare(other, arith.CmpIPredicate.eq)
+
+    def to_float(self) -> "Scalar":
+        """The number as f32, rounded above 2^24."""
+        if self.number is not None:
+            return Scalar.of(float(self.number))
+        wide = arith.index_cast(ir.IntegerType.get_signless(64), self.value)
+        return Scalar(arith.uitofp(ir.F32Type.get(), wide))
 
     def _compare(self, other: IndexLike, predicate: Any) -> Condition:
         return Condition(arith.cmpi(predicate, self.value, Index.of(other).value))
@@ -283,6 +291,11 @@ def where(mask: Mask, yes: Number, no: Number) -> Vector:
 def fma(a: Vector, b: Number, c: Number) -> Vector:
     """a * b + c, rounded once."""
     return Vector(vector.fma(a.value, a._like(b).value, a._like(c).value))
+
+
+def square_root(a: Any) -> Any:
+    """The square root, rounded once; NaN of a negative number."""
+    return type(a)(math.sqrt(a.value))
 
 
 def add(a: Any, b: Any) -> Any:

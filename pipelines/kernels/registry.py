@@ -1,0 +1,91 @@
+"""Which kernel families are there? name -> `Family`, third parties' included.
+
+A family makes kernels of one kind. Its knobs are a frozen dataclass (`Knobs`), which says what is
+legal, what a call costs and what it computes; the shared suite in test/py/test_kernels_families.py
+runs every family from that alone. Others register through the entry point group
+``pyc_mlir.kernels`` (the name is the family's, the object a `Family`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from random import Random
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.kernels.carrier import Kernel
+from pyc_mlir.pipelines.target import Target
+
+ENTRY_POINT_GROUP = "pyc_mlir.kernels"
+BUILT_IN = {"rows": "pyc_mlir.pipelines.kernels.rows_family"}
+Arrays = Sequence[np.ndarray]
+
+
+class Knobs(Protocol):
+    """One kernel to be, as a frozen dataclass; made only if its values fit together."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel, under a name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """Kernels of one kind.
+
+    - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
+    - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions.
+    - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
+    - `sample(random)`: random legal knobs, and arguments for several calls, for tests.
+    """
+
+    name: str
+    refusal: Callable[..., str]
+    cost: Callable[..., Cost]
+    reference: Callable[..., tuple[np.ndarray, np.ndarray]]
+    sample: Callable[[Random], tuple[Knobs, list[Arrays]]]
+
+    def offers(self, knobs: Knobs, target: Target) -> bool:
+        """True where the family has this kernel for the target."""
+        return not self.refusal(knobs, target)
+
+
+class Families(Mapping[str, Family]):
+    """The families by name; a plugin is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Family:
+        """Raises KeyError, or PycError (MISSING_DEPENDENCY) for a plugin that does not import."""
+        if name in BUILT_IN:
+            return import_module(BUILT_IN[name]).FAMILY
+        plugin = {e.name: e for e in entry_points(group=ENTRY_POINT_GROUP)}[name]
+        try:
+            return plugin.load()
+        except Exception as error:
+            raise PycError(
+                ReasonCode.MISSING_DEPENDENCY,
+                f"kernel family `{name}`: expected plugin {plugin.value} to import, got "
+                f"{type(error).__name__}: {error}; mend or uninstall the plugin",
+            ) from error
+
+    def __iter__(self) -> Iterator[str]:
+        yield from BUILT_IN
+        yield from sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+FAMILIES = Families()
+
+
+def refuse_narrow(target: Target) -> str:
+    """What every family asks of a target: a CPU with vectors of 32 or 64 bytes."""
+    if target.device != "local" or target.vector_bytes not in (32, 64):
+        return f"{target.name}: expected a CPU with vectors of 32 or 64 bytes; IREE's code is used"
+    return ""

@@ -1,0 +1,203 @@
+"""Which kernels work along rows? softmax, layer and RMS normalization, and reductions.
+
+Each takes a matrix `x` of `rows` by `columns`, either known or dynamic, works on one row after
+another while it is in the first-level cache, and leaves rows to workgroups in contiguous parts.
+Knobs are data; `kernel` gives the carrier what to build. Following the two-pass variance of
+Chan, Golub and LeVeque (1983): one pass has eight times the error and is no faster, since a row
+is in cache.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.functions import exp_nonpositive
+from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.values import (
+    Index,
+    Scalar,
+    add,
+    fma,
+    larger,
+    least,
+    maximum,
+    minimum,
+    square_root,
+)
+
+# name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
+REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "sum": (add, 0.0),
+    "mean": (add, 0.0),
+    "max": (maximum, -math.inf),
+    "min": (minimum, math.inf),
+}
+NORMS = ("layernorm", "rmsnorm")
+OPERATIONS = ("softmax", *NORMS, *REDUCTIONS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The knobs of a row kernel.
+
+    `operation` is one of `OPERATIONS`. `columns` must be at least 1. A norm has the operand
+    `scale` (and `shift` for layernorm), one number a column. `rows_per_workgroup` cuts the
+    matrix, `unroll` is how many vectors a block has, `ahead` how many rows ahead are prefetched
+    (0: none). `in_place` overwrites `x`; reductions cannot.
+    """
+
+    operation: str
+    rows: Dim
+    columns: Dim
+    epsilon: float = 1e-5
+    rows_per_workgroup: int = 64
+    unroll: int = 4
+    ahead: int = 2
+    in_place: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
+        if self.operation not in OPERATIONS:
+            raise _refusal(f"an operation of {', '.join(OPERATIONS)}", self.operation)
+        for name in ("rows", "columns", "rows_per_workgroup", "unroll"):
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 1:
+                raise _refusal(f"{name} of at least 1", value)
+        if self.in_place and self.operation in REDUCTIONS:
+            raise _refusal("a result as large as the input for work in place", self.operation)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands x, then scale and shift, then the result."""
+        return Kernel(name, self._operands(), self._grid, self._body)
+
+    def _operands(self) -> tuple[Operand, ...]:
+        shape = (self.rows, self.columns)
+        weights = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
+        columns = tuple(Operand(w, (self.columns,)) for w in weights.get(self.operation, ()))
+        if self.in_place:
+            return (Operand("x", shape, "update"), *columns)
+        result = (self.rows,) if self.operation in REDUCTIONS else shape
+        return (Operand("x", shape), *columns, Operand("y", result, "out"))
+
+    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
+        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+
+    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
+        weights, y = (others, x) if self.in_place else (others[:-1], others[-1])
+        rows = x.shape[0]
+        first = k.workgroup() * self.rows_per_workgroup
+        with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
+            row = Row(k, self, x, y, i, least(i + self.ahead, rows - 1))
+            if self.operation in REDUCTIONS:
+                _reduce(row, self.operation)
+            elif self.operation == "softmax":
+                _softmax(row)
+            else:
+                _normalize(row, self.epsilon, *weights)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Row `i` of `x` to `y`, and the row that is needed soon."""
+
+    k: Build
+    knobs: Rows
+    x: Memory
+    y: Memory
+    i: Index
+    soon: Index
+
+    @property
+    def length(self) -> Index:
+        """How many numbers."""
+        return self.x.shape[1]
+
+    def fetch(self, at: Lanes) -> None:
+        """Ask for the same place in the row that is needed soon."""
+        if self.knobs.ahead:
+            self.x.prefetch(self.soon, at.start)
+
+    def fold(self, combine: Any, start: float) -> Any:
+        """`Build.fold` along the row."""
+        return self.k.fold(self.length, combine, start, self.knobs.unroll)
+
+    def each(self) -> Any:
+        """`Build.each` along the row."""
+        return self.k.each(self.length, self.knobs.unroll)
+
+    def mean_of(self, total: Scalar) -> Scalar:
+        """A sum along the row, divided by its length."""
+        return total / self.length.to_float()
+
+
+def _softmax(row: Row) -> None:
+    """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
+    x, y, i = row.x, row.y, row.i
+
+    # Passing over NaN is enough: exp carries it into the sum, and so to the whole row.
+    @row.fold(larger, -math.inf)
+    def peak(at: Lanes) -> Any:
+        return x.load(i, at)
+
+    @row.fold(add, 0.0)
+    def total(at: Lanes) -> Any:
+        row.fetch(at)
+        power = exp_nonpositive(x.load(i, at) - peak)
+        y.store(power, i, at)
+        return power
+
+    share = 1.0 / total
+
+    @row.each()
+    def _(at: Lanes) -> None:
+        y.store(y.load(i, at) * share, i, at)
+
+
+def _normalize(row: Row, epsilon: float, scale: Memory, shift: Memory | None = None) -> None:
+    """y = (x - m) / sqrt(mean (x - m)^2 + epsilon) * scale + shift; without shift, m is 0."""
+    x, y, i = row.x, row.y, row.i
+    centre: Any = 0.0
+    if shift is not None:
+
+        @row.fold(add, 0.0)
+        def total(at: Lanes) -> Any:
+            row.fetch(at)
+            return x.load(i, at)
+
+        centre = row.mean_of(total)
+
+    @row.fold(add, 0.0)
+    def squares(at: Lanes) -> Any:
+        if shift is None:
+            row.fetch(at)
+        distance = x.load(i, at) - centre
+        return distance * distance
+
+    factor = 1.0 / square_root(row.mean_of(squares) + epsilon)
+
+    @row.each()
+    def _(at: Lanes) -> None:
+        unit = (x.load(i, at) - centre) * factor
+        y.store(
+            unit * scale.load(at) if shift is None else fma(unit, scale.load(at), shift.load(at)),
+            i,
+            at,
+        )
+
+
+def _reduce(row: Row, operation: str) -> None:
+    """y[i] = the numbers of row i, combined; max and min are NaN where a number is."""
+
+    @row.fold(*REDUCTIONS[operation])
+    def total(at: Lanes) -> Any:
+        row.fetch(at)
+        return row.x.load(row.i, at)
+
+    row.y.put(row.mean_of(total) if operation == "mean" else total, row.i)
+
+
+def _refusal(expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"row kernel: expected {expected}, got {came!r}")

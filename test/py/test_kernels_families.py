@@ -1,0 +1,103 @@
+"""What every kernel family must hold: equal to float64 within its own bound, and well behaved.
+
+Random kernels of a family go into one module, several calls each; 500 calls in a full run.
+"""
+
+from dataclasses import FrozenInstanceError, fields
+from random import Random
+
+import numpy as np
+import pytest
+from conftest import FULL
+from kernel_runs import Kernels, targets
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP, FAMILIES, Families
+from pyc_mlir.pipelines.target import Target
+
+KERNELS = 170 if FULL else 12
+BATCH = 34
+
+
+def cases(family, seed):
+    random = Random(seed)
+    return [family.sample(random) for _ in range(KERNELS)]
+
+
+def batches(made):
+    """`made` in parts, each of which is compiled as one module."""
+    named = [(f"k{i}", knobs, calls) for i, (knobs, calls) in enumerate(made)]
+    return [named[i : i + BATCH] for i in range(0, len(named), BATCH)]
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_random_kernels_equal_float64(name, target):
+    family = FAMILIES[name]
+    for batch in batches(cases(family, seed=hash_of(name))):
+        run = Kernels(target, [knobs.kernel(n) for n, knobs, _ in batch])
+        for kernel, knobs, calls in batch:
+            for arrays in calls:
+                exact, bound = family.reference(knobs, arrays)
+                got = run.run(kernel, *arrays).astype(np.float64)
+                off = np.abs(got - exact)
+                assert got.shape == exact.shape
+                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off / bound).max())
+
+
+def hash_of(name):
+    """A number of a name that is the same in every process."""
+    return sum(ord(c) * 31**i for i, c in enumerate(name)) % 1000
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_knobs_are_data(name):
+    knobs, _ = FAMILIES[name].sample(Random(0))
+    again, _ = FAMILIES[name].sample(Random(0))
+    assert knobs == again and hash(knobs) == hash(again)
+    with pytest.raises(FrozenInstanceError):
+        setattr(knobs, fields(knobs)[0].name, None)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_a_family_prices_and_refuses(name):
+    family = FAMILIES[name]
+    for knobs, _ in cases(family, seed=1)[:5]:
+        sizes = dict.fromkeys(knobs.kernel("k").sizes, 64)
+        cost = family.cost(knobs, Target.named("cpu-avx2"), sizes)
+        assert isinstance(cost, Cost) and cost.seconds > 0 and cost.traffic_bytes > 0
+        assert family.offers(knobs, Target.named("cpu-avx512"))
+        assert "IREE" in family.refusal(knobs, Target.named("cuda"))
+
+
+class Plugin:
+    name, value = "outside", "somewhere:FAMILY"
+
+    def __init__(self, result):
+        self.result = result
+
+    def load(self):
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+def test_a_third_party_registers_a_family(monkeypatch):
+    def found(group):
+        assert group == ENTRY_POINT_GROUP
+        return [Plugin(FAMILIES["rows"])]
+
+    monkeypatch.setattr("pyc_mlir.pipelines.kernels.registry.entry_points", found)
+    families = Families()
+    assert "outside" in list(families) and families["outside"] is families["rows"]
+
+
+def test_a_broken_plugin_is_named(monkeypatch):
+    monkeypatch.setattr(
+        "pyc_mlir.pipelines.kernels.registry.entry_points",
+        lambda group: [Plugin(ImportError("no such thing"))],
+    )
+    with pytest.raises(PycError, match="somewhere:FAMILY") as caught:
+        Families()["outside"]
+    assert caught.value.code is ReasonCode.MISSING_DEPENDENCY
