@@ -214,6 +214,7 @@ _VULKAN = Target(
     peak_flops=1e12,
     peak_bandwidth=50e9,
     dtypes=ALL_DTYPES - {"f64"},
+    in_place=frozenset({"points", "rows"}),
 )
 
 TARGETS: Mapping[str, Target] = {

@@ -83,7 +83,7 @@ def opened(
             session.parse(mlir)
             places = {**mark_locations(session.module), **places}
             check_dtypes(session.module, target, places)
-            separate_readers(session.module)
+            separate_readers(session.module, gpu=target.device != "local")
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
             yield session

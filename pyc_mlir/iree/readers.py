@@ -1,4 +1,4 @@
-"""Keep IREE from fusing what it then reads wrongly: two cases, each cut by a barrier.
+"""Keep IREE from fusing what it then reads wrongly: three cases, each cut by a barrier.
 
 **A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its
 result, and computes the result tile by tile. An op that reads it along two of its loops, as
@@ -10,6 +10,10 @@ computed whole.
 
 Followed are pointwise ops, reshapes and casts; what is read through anything else stands in memory
 already. Reductions, products and windows are where a way begins.
+
+**A column reduction read by what it was made of** (on GPUs only). A dispatch that reduces a
+dimension other than the innermost and then uses the result for whole columns, as in
+``x - x.sum(axis=0)``, races on Vulkan: other values with each run.
 
 **A slice or reshape read at computed places.** A ``tensor.extract`` whose source is a view of a
 part is folded with it into one access of the whole, which the back end then cannot translate
@@ -29,9 +33,10 @@ _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _VIEWS = (*_RESHAPES, "tensor.extract_slice")
 
 
-def separate_readers(module: Any) -> int:
+def separate_readers(module: Any, gpu: bool = False) -> int:
     """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
-    return sum(_separate(block) for op in module.regions[0].blocks[0] for block in _blocks(op))
+    blocks = [block for op in module.regions[0].blocks[0] for block in _blocks(op)]
+    return sum(_separate(block, gpu) for block in blocks)
 
 
 def _blocks(op: Any) -> Iterator[Any]:
@@ -39,13 +44,14 @@ def _blocks(op: Any) -> Iterator[Any]:
         yield from region.blocks
 
 
-def _separate(block: Any) -> int:
+def _separate(block: Any, gpu: bool) -> int:
     ways: dict[Any, Ways] = {}
+    columns: set[Any] | None = set() if gpu else None
     inserted = 0
     for op in list(block.operations):
         operation = op.operation
         if "indexing_maps" in operation.attributes:
-            inserted += _visit_structured(operation, ways) + _store_sources(operation)
+            inserted += _visit_structured(operation, ways, columns) + _store_sources(operation)
         elif operation.name in _RESHAPES:
             ways[operation.results[0]] = _through_view(operation, ways)
         elif operation.name == "tensor.cast":
@@ -53,8 +59,11 @@ def _separate(block: Any) -> int:
     return inserted
 
 
-def _visit_structured(op: Any, ways: dict[Any, Ways]) -> int:
-    """Barriers for what `op` reads, and the ways to its results."""
+def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) -> int:
+    """Barriers for what `op` reads, and the ways to its results.
+
+    `columns` collects the reductions of columns; None where they do no harm.
+    """
     maps = [_dims_of(attribute) for attribute in ir.ArrayAttr(op.attributes["indexing_maps"])]
     sizes = _loop_sizes(op, maps)
     outputs = maps[len(maps) - len(op.results) :]
@@ -62,11 +71,18 @@ def _visit_structured(op: Any, ways: dict[Any, Ways]) -> int:
     reduced = set(range(len(sizes))) - parallel
     reads = [(i, _in_loops(ways.get(op.operands[i], {}), m)) for i, m in _inputs(maps, op)]
     if any(sizes[d] != 1 for d in reduced):
+        if columns is not None and any(m and m[-1] not in reduced for _, m in _inputs(maps, op)):
+            columns.update(op.results)
         for result in op.results:
             shape = _shape(result)
             ways[result] = {result: {tuple(i for i, s in enumerate(shape) if s != 1)}}
         return 0
-    clashes = _clashes(reads, sum(s != 1 for s in sizes))
+    loops = sum(s != 1 for s in sizes)
+    clashes = _clashes(reads, loops)
+    for index, found in reads:
+        wide = any(root in (columns or ()) and _rank(w) < loops for root, w in found.items())
+        if wide and index not in clashes:
+            clashes.append(index)
     for index in clashes:
         _insert_barrier(op, index)
     for result, indices in zip(op.results, outputs, strict=True):
@@ -137,8 +153,7 @@ def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
     clashing = []
     for index, ways in reads:
         wrong = any(
-            len(next(iter(found))) < loops and found != first.get(root, found)
-            for root, found in ways.items()
+            _rank(found) < loops and found != first.get(root, found) for root, found in ways.items()
         )
         if wrong:
             clashing.append(index)
@@ -146,6 +161,11 @@ def _clashes(reads: Sequence[tuple[int, Ways]], loops: int) -> list[int]:
         for root, found in ways.items():
             first.setdefault(root, found)
     return clashing
+
+
+def _rank(ways: set[Way]) -> int:
+    """The number of dimensions of the reduction that the ways lead to."""
+    return len(next(iter(ways)))
 
 
 def _insert_barrier(op: Any, index: int) -> None:

@@ -8,10 +8,13 @@ import pytest
 from compiled import OpCall, add_function, assert_close, compile_and_load, run_function
 from iree.compiler import ir as iree_ir
 
+from pyc_mlir.compilation import compile
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.interpreter import interpret
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
+from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.readers import separate_readers
 from pyc_mlir.lowering import TO_LINALG
 from pyc_mlir.pipelines.choices import Choices
@@ -76,11 +79,11 @@ def linalg(program: Program, dynamic: bool, passes: str = TO_LINALG) -> str:
         return str(module)
 
 
-def barriers(text: str) -> int:
+def barriers(text: str, gpu: bool = False) -> int:
     """How many barriers a module gets; the result verifies."""
     with iree_ir.Context(), iree_ir.Location.unknown():
         module = iree_ir.Module.parse(text)
-        count = separate_readers(module.operation)
+        count = separate_readers(module.operation, gpu)
         assert module.operation.verify()
         assert str(module).count("compute_barrier.start") == count
         return count
@@ -127,6 +130,34 @@ def test_a_view_read_at_computed_places_stands_in_memory(program):
         executable = compile_and_load(module)
     (got,) = run_function(executable, "main", [X], result)
     np.testing.assert_array_equal(got, wanted)
+
+
+def minus_columns(b, x):
+    return b.sub(x, b.reduce_sum(x, axes=(0,), keepdims=True))
+
+
+def columns_alone(b, x):
+    return b.mul(b.reduce_sum(x, axes=(0,)), b.scalar(2, x))
+
+
+def test_columns_that_are_read_again_stand_in_memory_on_gpus():
+    text = linalg(minus_columns, dynamic=False)
+    assert (barriers(text), barriers(text, gpu=True)) == (0, 1)
+    assert barriers(linalg(columns_alone, dynamic=False), gpu=True) == 0
+    assert barriers(linalg(same_order, dynamic=False), gpu=True) == 0
+
+
+def test_columns_on_vulkan():
+    try:
+        device = Device("vulkan")
+    except PycError as error:
+        pytest.skip(f"no vulkan device: {error.message}")
+    x = np.random.default_rng(0).normal(size=(130, 24)).astype(np.float32)
+    program = compile(
+        lambda x: x - x.sum(axis=0, keepdims=True), [x], target="vulkan", device=device
+    )
+    for _ in range(4):
+        np.testing.assert_allclose(program(x), x - x.sum(axis=0, keepdims=True), rtol=1e-5)
 
 
 def attention(b, x):

@@ -9,6 +9,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.compilation import make_options
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
 from pyc_mlir.iree.compiler import opened
@@ -122,9 +123,9 @@ def program(seed: int, length: int = 8) -> Callable[..., Any]:
     return run
 
 
-def run_in_place(code: bytes) -> tuple[bytes, int]:
+def run_in_place(code: bytes, target: str = "cpu") -> tuple[bytes, int]:
     """Compiled under the smallest plan, whether or not that is better; how often storage moved."""
-    options = make_options()
+    options = make_options(target)
     planner = planner_of(("memory_first",))
     with opened(code, options.target, SETTINGS["plain"]) as session:
         session.run(to="flow")
@@ -156,6 +157,22 @@ def test_bits_stay_where_results_take_over_storage(seed):
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
     for device in ("local-sync", "local-task"):
         assert results_of(planned, inputs, device) == results_of(plain, inputs, device)
+
+
+@pytest.mark.parametrize("seed", range(30 if FULL else 3))
+def test_bits_stay_on_vulkan_too(seed):
+    try:
+        Device("vulkan")
+    except PycError as error:
+        pytest.skip(f"no vulkan device: {error.message}")
+    shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
+    options = make_options("vulkan")
+    code = lower(program(seed), [np.zeros(shape, F32)] * 2, options).code
+    plain = Request(code, options.target, SETTINGS["plain"]).compile("plain")
+    planned, _ = run_in_place(code, "vulkan")
+    rng = np.random.default_rng(seed)
+    inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
+    assert results_of(planned, inputs, "vulkan") == results_of(plain, inputs, "vulkan")
 
 
 def test_most_programs_do_move_storage():
