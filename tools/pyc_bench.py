@@ -20,6 +20,7 @@ SUITES: dict[str, str] = {
     "table": "pyc_mlir.bench.commands:show_table",
     "tooling": "pyc_mlir.bench.tooling:run",
     "compile": "pyc_mlir.bench.compile_time:run",
+    "latency": "pyc_mlir.bench.cpu_suite:run",
     "demo-latency": "pyc_mlir.bench.latency:run",
     "overhead": "pyc_mlir.bench.overhead:run",
     "pack": "pyc_mlir.bench.pack:run",

@@ -1,20 +1,19 @@
 """Who computes a workload: PyC as it comes, plain IREE and onnxruntime at their best setting.
 
-A candidate is prepared under one or several settings; `choose` finds the quickest by measuring,
-so that the other side of a comparison is never held back by a setting that does not suit it.
+A candidate is prepared under one or several settings; `peers_prepared.choose` finds the quickest by
+measuring, so that the other side of a comparison is never held back by a setting that does not suit
+it.
 Each is called the way that costs it least: IREE with arrays on its device and a prebuilt argument
 list, onnxruntime by `run` or with bound inputs and outputs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 
-from pyc_mlir.bench.measure import interleave
+from pyc_mlir.bench import peers_onnxruntime
+from pyc_mlir.bench.peers_prepared import Named, Prepared, Settings
 from pyc_mlir.bench.suite import note
 from pyc_mlir.bench.workloads import Workload
 from pyc_mlir.compilation import build, make_options
@@ -39,51 +38,11 @@ IREE_COMPILES: Mapping[str, tuple[str, ...]] = {
     for tiling, tiling_flags in _TILING.items()
 }
 ALLOCATORS = {"": None, ", caching allocator": "caching"}
-# onnxruntime's workers spin for 50 ms after a call, unless told to stop or not to spin at all.
-_SPINNING = {
-    "spinning": {},
-    "spinning in calls": {"session.force_spinning_stop": "1"},
-    "no spinning": {"session.intra_op.allow_spinning": "0"},
-}
-# Longer than whatever a candidate leaves running.
-REST_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A workload ready to be called by one candidate: `call` is timed, `results` are checked."""
-
-    call: Callable[[], object]
-    results: Callable[[], Sequence[np.ndarray]]
-
-
-Settings = Mapping[str, Prepared]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The quickest setting, and the median seconds of all that were tried."""
-
-    setting: str
-    prepared: Prepared
-    tried: Mapping[str, float]
-
-
-def choose(settings: Settings, rounds: int, min_seconds: float, rest: float) -> Choice:
-    """Time the settings, interleaved, and take the one with the least median."""
-    if len(settings) == 1:
-        ((name, prepared),) = settings.items()
-        return Choice(name, prepared, {})
-    calls = {name: prepared.call for name, prepared in settings.items()}
-    timings = interleave(calls, rounds, min_seconds=min_seconds, rest_seconds=rest)
-    tried = {name: timing.median for name, timing in timings.items()}
-    best = min(tried, key=tried.__getitem__)
-    return Choice(best, settings[best], tried)
 
 
 def pyc(workload: Workload, options: Options, device: Device) -> Prepared:
     """PyC's program with arrays on the device."""
-    program = Program(build(workload.source, workload.inputs, options), device)
+    program = Program(build(workload.source, workload.specs, options), device)
     arrays = [to_device(a, device) for a in workload.inputs]
 
     def results() -> list[np.ndarray]:
@@ -103,22 +62,32 @@ def plain_iree(workload: Workload, threads: int) -> Settings:
 
     A setting under which IREE fails is left out and noted.
     """
+    lowered = lower(workload.source, workload.specs, make_options())
+    return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
+
+
+def plain_settings(
+    name: str, lowered: Lowered, inputs: Sequence[np.ndarray], threads: int
+) -> Named:
+    """The same of a program that has been lowered; the first one is IREE's own default at O3."""
     options = make_options()
-    lowered = lower(workload.source, workload.inputs, options)
     devices = {
         f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
-        for kind, (suffix, allocator) in product(("local-sync", "local-task"), ALLOCATORS.items())
+        for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
     }
-    found = {}
-    for name, flags in IREE_COMPILES.items():
+    for setting, flags in IREE_COMPILES.items():
         try:
             vmfb = compile_plain(lowered.code, plain_flags(options, *flags))
         except PycError as error:
-            note(f"{workload.name}: iree alone fails under {name}: {error.message[:200]}")
+            note(f"{name}: iree alone fails under {setting}: {error.message[:200]}")
             continue
         for kind, device in devices.items():
-            found[f"{name}; {kind}"] = _plain_program(workload, lowered, vmfb, device)
-    return found
+            yield f"{setting}; {kind}", _plain_program(inputs, lowered, vmfb, device)
+
+
+def _kinds(threads: int) -> tuple[str, str]:
+    """The device for that many threads first."""
+    return ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
 
 
 def plain_flags(options: Options, *flags: str) -> tuple[str, ...]:
@@ -134,10 +103,12 @@ def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
         return session.vmfb()
 
 
-def _plain_program(workload: Workload, lowered: Lowered, vmfb: bytes, device: Device) -> Prepared:
+def _plain_program(
+    inputs: Sequence[np.ndarray], lowered: Lowered, vmfb: bytes, device: Device
+) -> Prepared:
     types = [ResultType(o.dtype, o.static_shape) for o in lowered.signature.outputs]
     entry = Executable(vmfb, device).entry(lowered.entry, types)
-    arrays = [to_device(a, device) for a in workload.inputs]
+    arrays = [to_device(a, device) for a in inputs]
     return Prepared(entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)])
 
 
@@ -146,47 +117,11 @@ def onnxruntime(workload: Workload, threads: int) -> Settings:
 
     Raises PycError (MISSING_DEPENDENCY) where it is not installed.
     """
+    model = workload.onnx() if workload.onnx is not None else b""
     try:
-        import onnxruntime as ort  # pyright: ignore[reportMissingImports]
+        return dict(peers_onnxruntime.settings(model, workload.inputs, threads))
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,
             "benchmarks: expected onnxruntime; install it with `pip install pyc-mlir[bench]`",
         ) from error
-    model = workload.onnx() if workload.onnx is not None else b""
-    # One thread has no worker that could spin.
-    spinning = _SPINNING if threads > 1 else {"one thread": {}}
-    return {
-        f"{how}, {name}": prepared
-        for name, entries in spinning.items()
-        for how, prepared in _sessions(ort, model, workload.inputs, threads, entries)
-    }
-
-
-def _sessions(
-    ort: Any,
-    model: bytes,
-    inputs: Sequence[np.ndarray],
-    threads: int,
-    entries: Mapping[str, str],
-) -> Iterator[tuple[str, Prepared]]:
-    """One session, called in both ways that its API has."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    for key, value in entries.items():
-        options.add_session_config_entry(key, value)
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    yield "run", Prepared(partial(session.run, None, feeds), partial(session.run, None, feeds))
-    binding = session.io_binding()
-    for name, array in feeds.items():
-        binding.bind_cpu_input(name, array)
-    for output in session.get_outputs():
-        binding.bind_output(output.name)
-
-    def results() -> list[np.ndarray]:
-        session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
-
-    yield "io binding", Prepared(partial(session.run_with_iobinding, binding), results)

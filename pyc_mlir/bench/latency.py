@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 
 from pyc_mlir.bench import candidates
-from pyc_mlir.bench.candidates import REST_SECONDS, Choice, Prepared
 from pyc_mlir.bench.environment import available_cores
 from pyc_mlir.bench.measure import interleave, timing_records
+from pyc_mlir.bench.peers_prepared import REST_SECONDS, Choice, Prepared, Settings, choose
 from pyc_mlir.bench.schema import Record, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.bench.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS, Workload
@@ -73,7 +73,7 @@ def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -
         # Only onnxruntime's workers disturb whoever comes next.
         pause = rest if name == "onnxruntime" else 0.0
         trials = min(rounds, _TRIAL_ROUNDS)
-        chosen[name] = candidates.choose(settings, trials, min_seconds * _TRIAL_SHARE, pause)
+        chosen[name] = choose(settings, trials, min_seconds * _TRIAL_SHARE, pause)
     calls = {name: choice.prepared.call for name, choice in chosen.items()}
     timings = interleave(calls, rounds, min_seconds=min_seconds, rest_seconds=rest)
     title = f"{workload.name}; {threads} thread{'s' if threads > 1 else ''}"
@@ -89,7 +89,7 @@ def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -
     return records + errors_ppm
 
 
-def _candidates(workload: Workload, threads: int) -> dict[str, candidates.Settings]:
+def _candidates(workload: Workload, threads: int) -> dict[str, Settings]:
     device = candidates.default_device(threads)
     options = make_options()
     mine: dict[str, Prepared] = {device.kind: candidates.pyc(workload, options, device)}

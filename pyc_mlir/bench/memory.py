@@ -97,6 +97,7 @@ class Partial:
 
     def __init__(self, asked: Run, settings: Mapping[str, Any]) -> None:
         self.path = Path(f"{asked.path}.partial")
+        self._suite = asked.suite
         self._environment = probe()
         self._settings = {"rounds": asked.rounds, "quick": asked.quick, **settings}
 
@@ -120,7 +121,7 @@ class Partial:
     def save(self, done: Mapping[str, Sequence[Record]]) -> None:
         """Write what is finished."""
         rows = [row for records in done.values() for row in records]
-        Report(SUITE, self._environment, self._settings, rows).save(self.path)
+        Report(self._suite, self._environment, self._settings, rows).save(self.path)
 
 
 def in_own_process(name: str, asked: Run, threads: Sequence[int]) -> list[Record]:

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from pyc_mlir.bench import memory_table, table
+from pyc_mlir.bench import cpu_table, memory_table, table
 from pyc_mlir.bench.schema import Report
 
-TABLES: Mapping[str, Callable[[Report], str]] = {"memory": memory_table.markdown}
+TABLES: Mapping[str, Callable[[Report], str]] = {
+    "memory": memory_table.markdown,
+    "latency": cpu_table.markdown,
+}
 
 
 def markdown(report: Report) -> str:

@@ -43,6 +43,13 @@ class Workload:
     reference: Callable[[], Sequence[np.ndarray]]
     tolerance: float = 1e-4
     onnx: Callable[[], bytes] | None = None
+    # What the compiler is told of the arguments where that is less than they are (dynamic sizes).
+    types: tuple[Any, ...] | None = None
+
+    @property
+    def specs(self) -> tuple[Any, ...]:
+        """What a program is compiled for: `types`, else the inputs themselves."""
+        return self.inputs if self.types is None else self.types
 
     def check(self, results: Sequence[np.ndarray], candidate: str) -> float:
         """The largest relative error of `results`.

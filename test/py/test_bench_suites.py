@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pyc_mlir.bench import candidates, gpu, latency, tooling
-from pyc_mlir.bench.candidates import Prepared, choose
 from pyc_mlir.bench.compile_time import command, run_command
 from pyc_mlir.bench.encoder import TINY, encoder_onnx, encoder_weights
 from pyc_mlir.bench.measure import interleave
 from pyc_mlir.bench.op_workloads import OPS, op_workload
+from pyc_mlir.bench.peers_prepared import Prepared, choose
 from pyc_mlir.bench.schema import Report
 from pyc_mlir.bench.suite import Run, parse
 from pyc_mlir.bench.table import markdown

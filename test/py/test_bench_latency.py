@@ -1,0 +1,273 @@
+"""The suite `latency`: one definition serves every peer, numbers are right, reports can be read."""
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from conftest import FULL
+
+from pyc_mlir.bench import cpu_html, cpu_rounds, cpu_suite, cpu_table, peers_worker
+from pyc_mlir.bench.cpu_calibration import fma_program, measure_flops
+from pyc_mlir.bench.cpu_facts import Result, groups, mean, means, results
+from pyc_mlir.bench.cpu_rounds import How, specialized
+from pyc_mlir.bench.cpu_workloads import CALL, CLASSES, GOAL_CLASSES, ROWS, make
+from pyc_mlir.bench.environment import probe
+from pyc_mlir.bench.peers_graph import Work, count_work
+from pyc_mlir.bench.peers_systems import PEERS, PYC, SYSTEMS, Task, environment
+from pyc_mlir.bench.schema import Report
+from pyc_mlir.bench.show import markdown
+from pyc_mlir.bench.workloads import Workload, relative_error
+from pyc_mlir.dialects.builder import NumpyBuilder
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools import pyc_bench
+
+MLP = "mlp 784-512-512-10, batch 64"
+DYNAMIC = "mlp 1024-4096-1024, dynamic batch, at 1"
+# OpenVINO ends with a segmentation fault on some of the tiny blocks; torch-compile takes long.
+QUICK_PEERS = [name for name in ("onnxruntime", "jax", "torch") if find_spec(name) is not None]
+ALL = sorted(ROWS)
+
+
+def close(workload: Workload, got: list[np.ndarray]) -> bool:
+    return relative_error(got, workload.expected) < 1e-5
+
+
+def test_the_table_has_25_workloads_and_the_blocks():
+    kinds = [row.kind for row in ROWS.values()]
+    assert set(kinds) == set(CLASSES) and set(GOAL_CLASSES) < set(CLASSES)
+    blocks = ("vit", "gpt", "digits", CALL)
+    assert len([name for name in ROWS if not name.startswith(blocks)]) == 25
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_graph_computes_the_workload(name):
+    workload = make(name, tiny=True)
+    assert all(a.dtype == np.float32 for a in workload.inputs)
+    graph = specialized(workload)
+    with np.errstate(all="ignore"):
+        assert close(workload, graph.build(NumpyBuilder(), workload.inputs))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_onnx_models_compute_the_workload(name):
+    ort = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from pyc_mlir.bench.peers_onnx import onnx_model
+
+    workload = make(name, tiny=True)
+    session = ort.InferenceSession(onnx_model(specialized(workload)))
+    feeds = {f"x{i}": a for i, a in enumerate(workload.inputs)}
+    assert close(workload, session.run(None, feeds))
+
+
+@pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
+@pytest.mark.parametrize("name", ALL)
+def test_torch_modules_compute_the_workload(name):
+    torch = pytest.importorskip("torch")
+    from pyc_mlir.bench.peers_torch import torch_module
+
+    workload = make(name, tiny=True)
+    module = torch_module(specialized(workload))
+    with torch.inference_mode():
+        got = module(*(torch.from_numpy(a) for a in workload.inputs))
+    assert close(workload, [r.numpy() for r in got])
+
+
+@pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
+def test_torch_takes_product_and_bias_as_one_call():
+    pytest.importorskip("torch")
+    from pyc_mlir.bench.peers_torch import torch_module
+
+    targets = [n.target.__name__ for n in torch_module(specialized(make(MLP, True))).graph.nodes
+               if n.op == "call_function"]  # fmt: skip
+    assert targets == ["addmm", "relu", "addmm"]
+
+
+@pytest.mark.skipif(not FULL, reason="importing jax takes seconds")
+def test_jax_computes_the_workload(tmp_path):
+    pytest.importorskip("jax")
+    workload = make("gpt block, decode 1, cache 128", tiny=True)
+    cpu_rounds.store(workload, tmp_path)
+    task = Task(workload.name, tmp_path, 1, True)
+    (prepared,) = dict(SYSTEMS["jax"].settings(task, workload.inputs)).values()
+    assert close(workload, list(prepared.results()))
+
+
+def test_dynamic_sizes_stay_dynamic_for_the_peers():
+    onnx = pytest.importorskip("onnx")
+    from pyc_mlir.bench.peers_onnx import onnx_model
+
+    graph = specialized(make(DYNAMIC, tiny=True))
+    assert graph.arguments[0].shape[0] is None
+    dims = onnx.load_from_string(onnx_model(graph)).graph.input[0].type.tensor_type.shape.dim
+    assert (dims[0].dim_param, dims[1].dim_value) == ("d0", 12)
+    assert None not in specialized(make(MLP, tiny=True)).arguments[0].shape
+
+
+def test_an_op_without_a_rule_is_refused():
+    pytest.importorskip("onnx")
+    from pyc_mlir.bench.peers_graph import read_graph
+    from pyc_mlir.bench.peers_onnx import onnx_model
+
+    with pytest.raises(
+        PycError, match=r"expected an op with a rule, got pyc\.reduce_prod"
+    ) as caught:
+        onnx_model(read_graph(lambda x: np.prod(x, axis=0), [np.zeros((3, 4), np.float32)]))
+    assert caught.value.code is ReasonCode.UNSUPPORTED_OP
+
+
+def test_work_is_counted_by_the_ops():
+    workload = make("gemm 512", tiny=True)
+    (m, k, n) = ROWS["gemm 512"].tiny
+    found = count_work(specialized(workload), workload.inputs)
+    assert found == Work(2 * m * n * k, 4 * (m * k + k * n + m * n))
+    assert Work(10, 5).seconds(peak_flops=10, bandwidth=1) == 5
+    assert Work(100, 5).seconds(peak_flops=10, bandwidth=1) == 10
+
+
+def test_the_fma_program_runs():
+    assert fma_program(16, 2, 5).count("vector.fma") == 12
+    assert measure_flops(1, 1000) > 0
+
+
+def test_a_system_prepares_and_reports(tmp_path):
+    workload = make(MLP, tiny=True)
+    cpu_rounds.store(workload, tmp_path)
+    task = Task(MLP, tmp_path, 1, True)
+    for name in ("iree" if FULL else PYC, *QUICK_PEERS[:1]):
+        call, ready = peers_worker.prepare(SYSTEMS[name], task, 1, 0.0)
+        call()
+        assert 0 <= ready.max_error < 1e-5 and ready.calls == 1
+        assert ready.setting in (*ready.tried, "default") and ready.cold_start_seconds > 0
+        assert ready.peak_resident_bytes > 0 and ready.resident_before_bytes > 0
+
+
+def test_thread_counts_are_set_before_libraries_load():
+    found = environment(2, {"HOME": "x", "OMP_NUM_THREADS": "9"})
+    assert found["HOME"] == "x" and found["OMP_NUM_THREADS"] == found["NPROC"] == "2"
+
+
+class Broken(cpu_rounds.Worker):
+    """A process in whose place another one runs."""
+
+    code = ""
+
+    def __init__(self, system: str, key: str, folder: object, how: How) -> None:
+        super().__init__("no such system", key, folder, how)  # type: ignore[arg-type]
+
+
+def test_a_process_that_dies_has_failed(tmp_path, capfd):
+    how = How(1, 0.0, 1, True, dict(os.environ))
+    with Broken("x", MLP, tmp_path, how) as worker:
+        assert worker.answer() == {"failed": "ended with status 2"}
+        with pytest.raises(PycError, match="expected an answer") as caught:
+            worker.ask(1)
+    assert caught.value.code is ReasonCode.RUNTIME_FAILED
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Mapping[str, object]:
+    """A quick run of two workloads through the command line, and where its files are."""
+    folder = tmp_path_factory.mktemp("latency")
+    paths = {"json": folder / "cpu.json", "html": folder / "cpu.html"}
+    peers = ",".join(QUICK_PEERS[:1])
+    command = ["latency", "--quick", "--suite=cpu", "--threads=1", f"--peers={peers}"]
+    command += ["--json", str(paths["json"]), "--html", str(paths["html"])]
+    assert pyc_bench.main([*command, "--only", MLP, CALL]) == 0
+    return paths
+
+
+def test_records_say_what_was_promised(stored):
+    report = Report.load(stored["json"])
+    rows = [r for r in report.records if r["metric"] == "latency, 1 thread"]
+    assert {(r["workload"], r["system"]) for r in rows} == {
+        (name, system) for name in (MLP, CALL) for system in (PYC, *QUICK_PEERS[:1])
+    }
+    for row in rows:
+        assert row["candidate"] == row["system"] and row["threads"] == 1 and row["n"] == 2
+        assert 0 < row["p10_seconds"] <= row["median_seconds"] <= row["p90_seconds"]
+        assert row["max_error"] < 1e-5 and row["roofline_fraction"] > 0
+        assert row["cold_start_seconds"] > 0 and row["call_overhead_seconds"] > 0
+        assert row["peak_resident_bytes"] > 0
+    mine = [r for r in rows if r["system"] == PYC]
+    assert {r["setting"] for r in mine} == {"default"}
+    assert report.settings["peaks"]["1"]["flops"] > 0
+    assert not os.path.exists(f"{stored['json']}.partial")
+
+
+def test_table_and_page_are_whole(stored):
+    report = Report.load(stored["json"])
+    text = markdown(report)
+    assert text == cpu_table.markdown(report)
+    assert text.count(MLP) >= 3 and "classes of the goal" in text
+    page = stored["html"].read_text("utf-8")
+    assert page.count("<svg") == page.count("</svg>") == 2
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    assert MLP in page and page == cpu_html.page(report)
+
+
+def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
+    """Finished workloads are not measured again; the third one fails, and is a record."""
+    path = tmp_path / "cpu.json"
+    report = Report.load(stored["json"])
+    rows = [r for r in report.records if r["workload"] == MLP]
+    settings = {k: v for k, v in report.settings.items() if k != "peaks"}
+    Report("latency", probe(), settings, rows).save(f"{path}.partial")
+    monkeypatch.setattr(cpu_suite, "_peaks", lambda threads, asked: cpu_suite.Peaks(1e9, 1e9))
+    asked: list[str] = []
+
+    def refuse(workload, name, systems, how):
+        asked.append(name)
+        raise PycError(ReasonCode.RUNTIME_FAILED, "refused")
+
+    monkeypatch.setattr(cpu_suite, "measure", refuse)
+    command = ["--quick", "--threads=1", f"--peers={','.join(QUICK_PEERS[:1])}"]
+    assert cpu_suite.run([*command, "--json", str(path), "--only", MLP, CALL]) == 1
+    assert asked == [CALL]
+    again = Report.load(path)
+    kept = [r for r in again.records if r["workload"] == MLP]
+    assert [r["median_seconds"] for r in kept] == [r["median_seconds"] for r in rows]
+    (failed,) = (r for r in again.records if r["metric"] == "failure")
+    assert failed["reason"] == "RUNTIME_FAILED: refused" and failed["system"] == PYC
+    assert "refused" in markdown(again)
+
+
+def test_wrong_words_are_refused(tmp_path, capsys):
+    for bad in ("--peers=tvm", "--threads=0", "--threads=x"):
+        with pytest.raises(SystemExit):
+            cpu_suite.run([bad, "--json", str(tmp_path / "x.json")])
+    assert set(PEERS) == set(SYSTEMS) - {PYC}
+
+
+def result(workload: str, threads: int = 1, kind: str = "gemm", **seconds: float) -> Result:
+    rows = {name: {"median_seconds": s, "class": kind} for name, s in seconds.items()}
+    return Result(workload, kind, threads, rows)
+
+
+def test_ratios_are_against_the_best_peer():
+    one = result("a", pyc=2.0, iree=4.0, jax=1.0)
+    assert one.best_peer == "jax" and one.ratio("pyc") == 2 and one.ratio("pyc", "iree") == 0.5
+    assert one.ratio("pyc", "openvino") is None
+    alone = result("b", pyc=1.0)
+    assert alone.best_peer is None and alone.ratio("pyc") is None
+
+
+def test_means_are_geometric():
+    found = [result("a", pyc=2.0, jax=1.0), result("b", pyc=1.0, jax=2.0), result("c", pyc=1.0),
+             result("d", kind="rows", pyc=8.0, jax=1.0)]  # fmt: skip
+    value = mean(found[:3], lambda r: r.ratio("pyc"))
+    assert value is not None and value.members == 2 and value.mean == pytest.approx(1.0)
+    assert (value.worst, value.worst_workload) == (2.0, "a")
+    titles = groups(found, ("gemm", "rows"))
+    assert list(titles) == ["classes of the goal", "gemm", "rows"]
+    by_title = {title: m.mean for title, _, m in means(found, titles)}
+    assert by_title["classes of the goal"] == pytest.approx(2.0) and by_title[
+        "rows"
+    ] == pytest.approx(8)
+    assert list(means(found, titles, "iree")) == []
+
+
+def test_results_leave_out_what_did_not_run():
+    assert results([{"workload": "a", "metric": "failure", "threads": 1, "system": "jax"}]) == []
