@@ -23,6 +23,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-canonicalize": ("pyc_mlir.pipelines.canonicalize", "Canonicalize"),
     "pyc-infer-shapes": ("pyc_mlir.pipelines.infer_shapes", "InferShapes"),
     "pyc-decompose": ("pyc_mlir.pipelines.decompose", "Decompose"),
+    "pyc-chunk": ("pyc_mlir.pipelines.chunk", "Chunk"),
     "pyc-fuse": ("pyc_mlir.pipelines.fuse", "Fuse"),
     "pyc-remat": ("pyc_mlir.pipelines.remat", "Remat"),
     "pyc-plan-memory": ("pyc_mlir.pipelines.plan_memory", "PlanMemory"),

@@ -24,11 +24,12 @@ from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.fuse import ANCHORS
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target import TARGETS, Target
 from pyc_mlir.signatures import refined, shapes_text, signature_of
 
 HIGH_LEVEL = (
-    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,pyc-fuse"
+    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
+    "pyc-chunk,pyc-fuse"
 )
 TO_LINALG = "convert-pyc-to-linalg,canonicalize,cse"
 
@@ -38,6 +39,18 @@ def to_linalg(target: Target) -> str:
     if "f64" in target.lacks():
         return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-trig=false}")
     return TO_LINALG
+
+
+def high_level(options: "Options") -> str:
+    """The passes of `options`, with `pyc-chunk` told what it is for.
+
+    That is the planner's preferred mode; where IREE alone plans, nothing runs in parts.
+    """
+    if not options.planner_modes:
+        return options.passes.replace("pyc-chunk,", "")
+    target = options.target.name if options.target.name in TARGETS else "cpu"
+    told = f"pyc-chunk{{mode={options.planner_modes[0]} target={target}}},"
+    return options.passes.replace("pyc-chunk,", told)
 
 
 # Larger constants are left out of the module that an artifact carries for reading.
@@ -59,6 +72,8 @@ class Options:
     # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
     # IREE.
     planner_modes: tuple[str, ...] = ()
+    # Further modes, each with a plan and an entry of its own, to be switched to at run time.
+    also_modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         given = refined(given, signature_of(function))
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id = OpIds(function).graph_id
-    run_pipeline(module, options.passes, choices)
+    run_pipeline(module, high_level(options), choices)
     function = entry_function(module)
     ids = OpIds(function)
     locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
@@ -146,7 +161,7 @@ def emit(
         with module.context, ir.Location.unknown():
             choices = Choices(options.policy, options.recipe)
             _refine(module, None if callable(source) else inputs, choices)
-            run_pipeline(module, options.passes, choices)
+            run_pipeline(module, high_level(options), choices)
             if stage == "linalg":
                 run_pipeline(module, to_linalg(options.target), choices)
                 _drop_argument_attributes(module)

@@ -1,0 +1,213 @@
+"""Along which dimension of each operand does a dimension of the result run, one to one?
+
+Index i of that dimension of the result then needs of an operand only its index i along the
+dimension given, or the operand whole, so that a part of the result can be computed from parts of
+the operands. Comes in: an op by definition, types and parameters, and a dimension of its result.
+Goes out: for each operand a dimension or None (whole); None instead of the tuple where the
+dimension does not run through. A family is entered by `@runs("name")`, elementwise ops and
+reductions by their base class. What is not entered blocks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.ops.movement import END, START, python_slice
+from pyc_mlir.dialects.ops.reduction import Reduction
+from pyc_mlir.dialects.types import TensorType
+
+Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op with everything static: its definition, types and complete parameters."""
+
+    definition: type[OpDef]
+    inputs: tuple[TensorType, ...]
+    out: TensorType
+    params: dict[str, Any]
+
+
+Rule = Callable[[Call, int], Dims | None]
+RULES: dict[str, Rule] = {}
+
+
+def runs(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule for ops by name."""
+
+    def enter(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return enter
+
+
+def operand_dims(call: Call, dim: int) -> Dims | None:
+    """The dimension of each operand that dimension `dim` of the result runs along."""
+    if issubclass(call.definition, Elementwise):
+        return tuple(_aligned(x, call.out, dim) for x in call.inputs)
+    if issubclass(call.definition, Reduction):
+        return _reduced(call, dim, call.params["axes"])
+    rule = RULES.get(call.definition.name)
+    return None if rule is None else rule(call, dim)
+
+
+def part_params(call: Call, dim: int, out: TensorType) -> dict[str, Any]:
+    """The parameters of `call` when it makes only `out`, a part of its result along `dim`."""
+    if "shape" in call.params:
+        return {**call.params, "shape": out.shape}
+    if call.definition.name == "slice":
+        starts, stops = list(call.params["starts"]), list(call.params["stops"])
+        starts[dim], stops[dim] = START, END
+        return {**call.params, "starts": tuple(starts), "stops": tuple(stops)}
+    return call.params
+
+
+def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
+    """numpy's alignment at the last dimension; None where x is stretched along `dim`."""
+    at = dim - (out.rank - x.rank)
+    return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
+
+
+def _reduced(call: Call, dim: int, axes: tuple[int, ...]) -> Dims | None:
+    rank = call.inputs[0].rank
+    gone = {a % rank for a in axes}
+    if call.params["keepdims"]:
+        return None if dim in gone else (dim,)
+    return ([i for i in range(rank) if i not in gone][dim],)
+
+
+@runs("argmax")
+def _argmax(call: Call, dim: int) -> Dims | None:
+    return _reduced(call, dim, (call.params["axis"],))
+
+
+@runs("matmul")
+def _matmul(call: Call, dim: int) -> Dims | None:
+    """Batch entries of both, rows of lhs, columns of rhs."""
+    lhs, rhs = call.inputs
+    if min(lhs.rank, rhs.rank) < 2:
+        return None
+    if dim == call.out.rank - 2:
+        return (lhs.rank - 2, None)
+    if dim == call.out.rank - 1:
+        return (None, rhs.rank - 1)
+    return tuple(_aligned(x, call.out, dim) for x in call.inputs)
+
+
+@runs("attention")
+def _attention(call: Call, dim: int) -> Dims | None:
+    """Batch and heads of all; query rows unless they are masked by their index.
+
+    Columns of the value would repeat the scores.
+    """
+    rank = call.out.rank
+    if dim < rank - 2:
+        return tuple(_aligned(x, call.out, dim) for x in call.inputs)
+    if dim == rank - 1 or call.params["is_causal"]:
+        return None
+    query, *mask = call.inputs[0], *call.inputs[3:]
+    rows = (m.rank - 2 if m.rank > 1 and m.shape[-2] != 1 else None for m in mask)
+    return (query.rank - 2, None, None, *rows)
+
+
+@runs("softmax", "log_softmax")
+def _softmax(call: Call, dim: int) -> Dims | None:
+    return None if dim == call.params["axis"] % call.out.rank else (dim,)
+
+
+@runs("layernorm", "rmsnorm")
+def _norm(call: Call, dim: int) -> Dims | None:
+    """The dimensions before those that are normalized."""
+    before = dim < call.params["axis"] % call.out.rank
+    return (dim, *(None for _ in call.inputs[1:])) if before else None
+
+
+@runs("batchnorm")
+def _batchnorm(call: Call, dim: int) -> Dims | None:
+    along = dim == call.params["axis"] % call.out.rank
+    return (dim, *(0 if along else None for _ in call.inputs[1:]))
+
+
+@runs("conv2d")
+def _conv2d(call: Call, dim: int) -> Dims | None:
+    return (0, None) if dim == 0 else None
+
+
+@runs("max_pool2d", "avg_pool2d")
+def _pool(call: Call, dim: int) -> Dims | None:
+    channels = 1 if call.params["layout"] == "NCHW" else 3
+    return (dim,) if dim in (0, channels) else None
+
+
+@runs("transpose")
+def _transpose(call: Call, dim: int) -> Dims | None:
+    return (call.params["permutation"][dim],)
+
+
+@runs("reshape")
+def _reshape(call: Call, dim: int) -> Dims | None:
+    """A dimension that is neither merged nor split: as many elements stand before it as did."""
+    (x,), out = call.inputs, call.out
+    before = prod(d or 0 for d in out.shape[:dim])
+    for at, size in enumerate(x.shape):
+        if size == out.shape[dim] and prod(d or 0 for d in x.shape[:at]) == before:
+            return (at,)
+    return None
+
+
+@runs("broadcast_to")
+def _broadcast_to(call: Call, dim: int) -> Dims | None:
+    """Without `like`, which only serves dynamic sizes."""
+    return (_aligned(call.inputs[0], call.out, dim),) if len(call.inputs) == 1 else None
+
+
+@runs("concat")
+def _concat(call: Call, dim: int) -> Dims | None:
+    return None if dim == call.params["axis"] % call.out.rank else (dim, dim)
+
+
+@runs("slice")
+def _slice(call: Call, dim: int) -> Dims | None:
+    """A dimension that is taken whole and in order."""
+    size = call.inputs[0].shape[dim]
+    assert size is not None
+    bounds = (call.params[n][dim] for n in ("starts", "stops", "steps"))
+    return (dim,) if range(size)[python_slice(*bounds)] == range(size) else None
+
+
+@runs("pad")
+def _pad(call: Call, dim: int) -> Dims | None:
+    return None if call.params["low"][dim] or call.params["high"][dim] else (dim,)
+
+
+@runs("gather")
+def _gather(call: Call, dim: int) -> Dims | None:
+    """Dimensions of the indices, and those of x but the one that is indexed."""
+    x, indices = call.inputs
+    axis = call.params["axis"] % x.rank
+    if dim < axis:
+        return (dim, None)
+    within = dim - axis
+    return (None, within) if within < indices.rank else (within - indices.rank + axis + 1, None)
+
+
+def hidden_bytes(call: Call) -> int:
+    """Bytes that an op keeps for itself while it runs: the scores of attention."""
+    if call.definition.name != "attention":
+        return 0
+    length = call.inputs[1].shape[-2]
+    assert length is not None
+    return call.out.with_shape((*call.out.shape[:-1], length)).nbytes
+
+
+def cuts_a_product(call: Call, dim: int) -> bool:
+    """Whether the part is of a matrix product's rows or columns, not of its batch.
+
+    Code generation may then tile it differently, so that the last bits of sums may differ.
+    """
+    return call.definition.name in ("matmul", "attention") and dim >= call.out.rank - 2

@@ -1,0 +1,402 @@
+"""pyc-chunk: parts compute what the whole computes, peaks fall, and what gains nothing is kept."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FULL, sample
+from memory_programs import PROGRAMS
+from op_cases import CASES, Case, Operand, inputs
+from op_modules import module_of, ops_of
+from random_ops import draw_graph
+
+from pyc_mlir import nn
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.interpreter import entry_function, interpret
+from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.types import TensorType, is_float, tensor
+from pyc_mlir.iree.device import Device
+from pyc_mlir.lowering import HIGH_LEVEL, TO_LINALG, high_level, lower
+from pyc_mlir.pipelines import chunk_regions
+from pyc_mlir.pipelines.choices import Choices, Recipe
+from pyc_mlir.pipelines.chunk import KEEP, PART, Chunk, apply
+from pyc_mlir.pipelines.chunk_cost import seconds
+from pyc_mlir.pipelines.chunk_dims import RULES, Call, operand_dims, part_params
+from pyc_mlir.pipelines.chunk_graph import Graph, is_static
+from pyc_mlir.pipelines.chunk_plan import PREFERENCES, plan
+from pyc_mlir.pipelines.chunk_regions import regions
+from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.program import Program
+
+CPU = Target.named("cpu")
+HEADS = [tensor("f32", 8, 512, 64)] * 3
+ATTENTION_INSIDE = 8 * 512 * 512 * 4
+
+
+@pytest.fixture(autouse=True)
+def context():
+    with new_context() as made, ir.Location.unknown():
+        yield made
+
+
+# Which dimension of an operand does one of the result run along?
+
+
+BOUNDS = {"starts": (0, 1), "stops": (4, 4), "steps": (1, 2)}
+WHOLE_COLUMNS = Case("slice", (Operand("f32", (4, 5)),), tuple(BOUNDS.items()))
+
+
+def static_call(case: Case) -> Call:
+    definition, arrays = OPS[case.op], inputs(case)
+    params = definition.bind(case.keywords)
+    types = tuple(TensorType(a.shape, a.dtype) for a in arrays)
+    return Call(definition, types, definition.infer(*types, **params), params)
+
+
+def check_parts(case: Case, call: Call, dim: int) -> bool:
+    """Whether the dimension runs through; if so, parts must be parts of the whole."""
+    dims, arrays = operand_dims(call, dim), inputs(case)
+    size = call.out.shape[dim]
+    if dims is None or not size or size < 2:
+        return False
+    whole = evaluate(call.definition, arrays, **call.params)
+    for i in range(size):
+        taken = [
+            a if at is None else a.take([i], axis=at) for a, at in zip(arrays, dims, strict=True)
+        ]
+        shape = tuple(1 if d == dim else s for d, s in enumerate(call.out.shape))
+        params = part_params(call, dim, call.out.with_shape(shape))
+        part = evaluate(call.definition, taken, **params)
+        assert part.shape == shape, f"{case}: dimension {dim}"
+        tolerance = 1e-6 if is_float(part.dtype) and part.dtype.itemsize > 2 else 0.02
+        same = np.allclose(
+            part.astype(np.float64),
+            whole.take([i], axis=dim).astype(np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+        )
+        assert same, f"{case}: dimension {dim}, part {i}"
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_parts_of_every_op_are_parts_of_its_result():
+    through = set()
+    for case in (*sample(CASES, 900), WHOLE_COLUMNS):
+        call = static_call(case)
+        for dim in range(call.out.rank):
+            if check_parts(case, call, dim):
+                through.add(case.op)
+    assert through >= RULES.keys() | {"add", "select", "cast", "reduce_sum", "reduce_mean"}
+
+
+def test_columns_of_a_value_and_causal_rows_do_not_run_through():
+    types = tuple(tensor("f32", 2, 8, 4) for _ in range(3))
+    for causal, rows in ((False, (1, None, None)), (True, None)):
+        params = {"scale": 1.0, "is_causal": causal}
+        call = Call(OPS["attention"], types, types[0], params)
+        found = [operand_dims(call, d) for d in range(3)]
+        assert found == [(0, 0, 0), rows, None]
+
+
+# What is live?
+
+
+def graph_of(body, types) -> tuple[ir.Module, Graph]:
+    module = module_of(body, types, ir.Context.current)
+    return module, Graph(entry_function(module))
+
+
+def test_needs_count_what_is_live_and_what_attention_hides():
+    def body(b, q, k, v):
+        y = b.attention(b.exp(q), k, v, scale=0.125)
+        return b.tanh(b.exp(b.reshape(y, shape=(512, 512))))
+
+    module, graph = graph_of(body, HEADS)
+    one = 8 * 512 * 64 * 4
+    needs = [need.nbytes for need in graph.needs({})]
+    # exp; attention reads it; a view; exp in place; the result is the caller's; return.
+    assert needs == [one, 2 * one + ATTENTION_INSIDE, one, one, one, 0]
+    wider, region = regions(graph, 1, 1, frozenset())
+    assert (region.ops, region.dims, region.size) == ((1,), (0,), 8)
+    assert (wider.ops, wider.inside) == ((0, 1), one + ATTENTION_INSIDE)
+    needs = [need.nbytes for need in graph.needs({region: 4})]
+    assert needs[1] == 2 * one + ATTENTION_INSIDE // 4
+    assert module.operation.verify()
+
+
+def test_parts_cost_what_is_read_again_and_save_what_fits_into_the_cache():
+    def body(b, q, k, v):
+        return b.attention(q, k, v, scale=0.125)
+
+    def feed(b, x, w, v):
+        return b.matmul(b.gelu(b.matmul(x, w)), v)
+
+    _, graph = graph_of(body, [tensor("f32", 16, 512, 64)] * 3)
+    (region,) = regions(graph, 0, 0, frozenset())
+    assert seconds(graph, region, 4, CPU) < seconds(graph, region, 1, CPU)
+    small = replace(CPU, l3_bytes=1 << 40)
+    assert seconds(graph, region, 4, small) > seconds(graph, region, 1, small)
+    weights = [tensor("f32", 64, 2048), tensor("f32", 2048, 8192), tensor("f32", 8192, 64)]
+    _, graph = graph_of(feed, weights)
+    *_, region = regions(graph, 0, 2, frozenset())
+    assert seconds(graph, region, 2, CPU) > 1.1 * seconds(graph, region, 1, CPU)
+
+
+# Parts compute what the whole computes, whatever regions are taken.
+
+
+def in_parts(module: ir.Module, random: Random) -> int:
+    """Split regions at random, whatever that costs, until none is left; how many."""
+    count = 0
+    graph = Graph(entry_function(module))
+    taken: set[int] = set()
+    for op in range(len(graph.ops)):
+        for end in range(op, len(graph.ops)):
+            found = [r for r in regions(graph, op, end, taken) if taken.isdisjoint(r.ops)]
+            if not found or random.random() < 0.5:
+                continue
+            region = random.choice(found)
+            divisors = [n for n in range(2, region.size + 1) if region.size % n == 0]
+            apply(graph, region, random.choice(divisors))
+            taken.update(region.ops)
+            count += 1
+    return count
+
+
+def same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> bool:
+    return all(np.allclose(a, b, 1e-5, 1e-5, True) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_programs_in_parts_compute_the_same(name, monkeypatch):
+    monkeypatch.setattr(chunk_regions, "RESULT_SHARE", math.inf)
+    program = PROGRAMS[name]
+    for seed in range(3):
+        module = program.module()
+        want = interpret(module, program.inputs())
+        in_parts(module, Random(seed))
+        assert module.operation.verify()
+        assert same(interpret(module, program.inputs()), want)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_random_graphs_in_parts_compute_the_reference(monkeypatch):
+    monkeypatch.setattr(chunk_regions, "RESULT_SHARE", math.inf)
+    split = 0
+    for seed in range(1000 if FULL else 120):
+        graph = draw_graph(Random(seed), ops=12)
+        module = graph.module()
+        assert is_static(entry_function(module))
+        split += in_parts(module, Random(seed))
+        assert module.operation.verify()
+        graph.check(interpret(module, graph.inputs), f"seed {seed}")
+    assert split > 60
+
+
+# Who decides.
+
+
+def attention(b, q, k, v):
+    return b.attention(q, k, v, scale=0.125)
+
+
+def chunked(body, types, choices: Choices, mode: Any = "balanced") -> ir.Module:
+    module = module_of(body, types, ir.Context.current)
+    Chunk(mode=mode).run(module, choices)
+    assert module.operation.verify()
+    return module
+
+
+class Names:
+    """A policy by a function of the alternatives' names."""
+
+    name = "test"
+
+    def __init__(self, prefer) -> None:
+        self._prefer = prefer
+
+    def prefer(self, site, alternatives) -> str:
+        return self._prefer([a.name for a in alternatives])
+
+
+def test_every_number_of_parts_is_offered_with_its_bytes():
+    choices = Choices()
+    chunked(attention, HEADS, choices)
+    (decision,) = choices.log
+    assert decision.site.pass_name == "pyc-chunk"
+    assert {a.name for a in decision.alternatives} == {KEEP, "split:2", "split:4"}
+    nbytes = {a.name: a.cost.workspace_bytes for a in decision.alternatives if a.cost}
+    assert nbytes[KEEP] == ATTENTION_INSIDE
+    assert nbytes["split:4"] == ATTENTION_INSIDE // 4
+
+
+@pytest.mark.parametrize("mode", PREFERENCES)
+def test_the_order_of_alternatives_follows_the_mode(mode):
+    choices = Choices()
+    chunked(attention, HEADS, choices, mode)
+    (decision,) = choices.log
+    costs = {a.name: a.cost for a in decision.alternatives if a.cost}
+    chosen, keep = costs[decision.chosen], costs[KEEP]
+    assert chosen.seconds <= keep.seconds * (1 + PREFERENCES[mode].slack)
+    if mode == "latency_first":
+        assert chosen.seconds == min(c.seconds for c in costs.values())
+    else:
+        assert chosen.workspace_bytes == min(c.workspace_bytes for c in costs.values())
+
+
+def test_a_policy_may_keep_everything():
+    choices = Choices(Names(lambda names: KEEP))
+    module = chunked(attention, HEADS, choices)
+    assert str(module) == str(module_of(attention, HEADS, ir.Context.current))
+    assert [d.chosen for d in choices.log] == [KEEP]
+
+
+def test_a_log_replays_to_the_same_module():
+    first = Choices(Names(lambda names: "split:2"))
+    text = str(chunked(attention, HEADS, first))
+    replay = Choices(recipe=Recipe.from_log(first.log))
+    assert str(chunked(attention, HEADS, replay)) == text
+    assert [d.to_json() for d in replay.log] == [d.to_json() for d in first.log]
+
+
+def test_a_recipe_of_parts_that_do_not_exist_is_refused():
+    choices = Choices()
+    chunked(attention, HEADS, choices)
+    (decision,) = choices.log
+    with pytest.raises(PycError, match="split:3") as caught:
+        chunked(attention, HEADS, Choices(recipe=Recipe({decision.site.key: "split:3"})))
+    assert caught.value.code is ReasonCode.RECIPE_MISMATCH
+
+
+def test_statistics():
+    module = module_of(attention, HEADS, ir.Context.current)
+    counts = Chunk().run(module, Choices())
+    assert counts == {"regions": 1, "in parts": 1, "parts": 4}
+
+
+def test_equal_layers_are_all_in_parts_and_what_lies_lower_is_kept():
+    def body(b, q, k, v):
+        for _ in range(3):
+            q = b.attention(q, k, v, scale=0.125)
+        low = b.attention(
+            *(b.slice(x, starts=(0, 0, 0), stops=(2, 128, 64), steps=(1, 1, 1)) for x in (q, k, v)),
+            scale=0.125,
+        )
+        return b.concat(q, b.pad(low, low=(0, 0, 0), high=(0, 384, 0)), axis=0)
+
+    module = chunked(body, HEADS, Choices())
+    ops = [op for op in ops_of(module) if op.name == "pyc.attention"]
+    assert sum(PART in op.attributes for op in ops) == len(ops) - 1
+
+
+def test_control_flow_and_dynamic_sizes_are_left_alone():
+    choices = Choices()
+    types = [tensor("f32", None, 512, 64)] * 3
+    module = chunked(attention, types, choices)
+    assert choices.log == [] and PART not in str(module)
+
+
+# The whole way: IREE's arena shrinks, the bits stay.
+
+
+def onnx_style(x):
+    """Separate ops, heads as the second dimension."""
+
+    def heads(x):
+        return x.reshape(1, 256, 8, 64).transpose(0, 2, 1, 3)
+
+    q, k, v = heads(x), heads(np.tanh(x)), heads(np.exp(x))
+    return (nn.softmax(q @ k.transpose(0, 1, 3, 2) * 0.125) @ v).sum(axis=2)
+
+
+def fused(x):
+    def heads(x):
+        return x.reshape(256, 8, 64).transpose(1, 0, 2)
+
+    return nn.attention(heads(x), heads(np.tanh(x)), heads(np.exp(x)), is_causal=True).sum(axis=1)
+
+
+def feed_forward(x):
+    return x + nn.gelu(x @ UP) @ UP.T
+
+
+rng = np.random.default_rng(0)
+UP = rng.normal(0, 0.04, (512, 2048)).astype(np.float32)
+ROWS = rng.normal(0, 0.3, (256, 512)).astype(np.float32)
+COMPILED = {"onnx": onnx_style, "attention": fused, "feed-forward": feed_forward}
+
+
+def whole(options):
+    return replace(options, passes=HIGH_LEVEL.replace("pyc-chunk,", ""))
+
+
+@pytest.mark.parametrize("name", sample(list(COMPILED), 2))
+def test_arenas_shrink_and_results_are_the_same_bits(name):
+    policy = Names(lambda names: "split:4" if "split:4" in names else names[0])
+    options = make_options(planner_mode="memory_first", policy=policy)
+    device = Device("local-sync")
+    programs = [
+        Program(build(COMPILED[name], [ROWS], o), device) for o in (whole(options), options)
+    ]
+    before, after = (p.artifact.account.transients for p in programs)
+    chosen = [d.chosen for d in programs[1].artifact.decisions if d.site.pass_name == "pyc-chunk"]
+    assert chosen and any(c != KEEP for c in chosen)
+    assert before is not None and after is not None and after < 0.75 * before
+    want, got = (p(ROWS) for p in programs)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_trees_of_concats_are_inserted_leaf_by_leaf():
+    def body(b, x):
+        return b.concat(*[b.concat(x, x, axis=0)] * 2, axis=0)
+
+    module = module_of(body, [tensor("f32", 4, 4)], ir.Context.current)
+    run_pipeline(module, TO_LINALG)
+    assert str(module).count("tensor.insert_slice") == 4
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+
+    def program(x):
+        y = np.concatenate([x, x, np.exp(x)])
+        return np.concatenate([np.concatenate([y, x]), np.concatenate([x, y])]), y[:5]
+
+    got = Program(build(program, [x], make_options()), Device("local-sync"))(x)
+    for a, b in zip(got, program(x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_compile_replays_from_its_log():
+    options = make_options(planner_mode="memory_first")
+    first = lower(fused, [ROWS], options)
+    recipe = Recipe.from_log(first.decisions)
+    again = lower(fused, [ROWS], replace(options, recipe=recipe))
+    assert again.code == first.code
+    assert any(d.site.pass_name == "pyc-chunk" for d in first.decisions)
+
+
+def test_where_iree_plans_alone_nothing_runs_in_parts():
+    options = make_options(planner_mode="iree")
+    assert "pyc-chunk" not in high_level(options)
+    assert lower(fused, [ROWS], options).code == lower(fused, [ROWS], whole(options)).code
+
+
+def test_the_pass_is_told_mode_and_target():
+    options = make_options(planner_mode="memory_first", target="vulkan")
+    assert "pyc-chunk{mode=memory_first target=vulkan},pyc-fuse" in high_level(options)
+    other = replace(options, target=replace(options.target, name="mine"))
+    assert "pyc-chunk{mode=memory_first target=cpu},pyc-fuse" in high_level(other)
+    run_pipeline(module_of(attention, HEADS, ir.Context.current), high_level(options))
+
+
+def test_plans_are_data():
+    _, graph = graph_of(attention, HEADS)
+    assert plan(graph, CPU, "balanced") == plan(graph, CPU, "balanced")
