@@ -35,7 +35,7 @@ ERRORS = MappingProxyType(
     }
 )
 # exp is normal between these; beyond, it is zero or infinite in f32.
-EXP_LEAST, EXP_MOST = -87.33654, 88.72284
+EXP_LEAST, EXP_MOST = -87.33654, 88.72283
 _ROUNDER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _EXP = (1.9875691e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)

@@ -159,6 +159,23 @@ class Build:
             yield
             scf.yield_([])
 
+    def either(
+        self,
+        condition: Condition,
+        model: Sequence[Any],
+        yes: Callable[[], Sequence[Any]],
+        no: Callable[[], Sequence[Any]],
+    ) -> list[Any]:
+        """The values of `yes()` where the condition holds, else those of `no()`: only one runs.
+
+        `model` are values of the kinds that both return.
+        """
+        op = scf.IfOp(condition.value, [m.value.type for m in model], has_else=True)
+        for block, values in ((op.then_block, yes), (op.else_block, no)):
+            with ir.InsertionPoint(block):
+                scf.yield_([v.value for v in values()])
+        return [type(m)(r) for m, r in zip(model, op.results, strict=True)]
+
     def tail(self, start: Index, size: Index) -> Lanes:
         """The vector at `start` in a row of `size` numbers, of which it may pass the end."""
         left = size - start

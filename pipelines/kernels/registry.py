@@ -21,7 +21,10 @@ from pyc_mlir.pipelines.kernels.carrier import Kernel
 from pyc_mlir.pipelines.target import Target
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
-BUILT_IN = {"rows": "pyc_mlir.pipelines.kernels.rows_family"}
+BUILT_IN = {
+    "rows": "pyc_mlir.pipelines.kernels.rows_family",
+    "gemm": "pyc_mlir.pipelines.kernels.gemm_family",
+}
 Arrays = Sequence[np.ndarray]
 
 

@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.kernels.values import (
     minimum,
     square_root,
 )
+from pyc_mlir.pipelines.target import Target
 
 # name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
 REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
@@ -68,6 +69,16 @@ class Rows:
                 raise _refusal(f"{name} of at least 1", value)
         if self.in_place and self.operation in REDUCTIONS:
             raise _refusal("a result as large as the input for work in place", self.operation)
+
+    @staticmethod
+    def on(target: Target, operation: str, rows: Dim, columns: Dim, **others: Any) -> "Rows":
+        """The knobs for a target's registers; `others` are further fields.
+
+        exp keeps about a dozen constants in registers, so that with 16 of them one vector at a
+        time is all that does not spill.
+        """
+        few = operation == "softmax" and target.vector_registers < 32
+        return Rows(operation, rows, columns, **{"unroll": 1 if few else 4, **others})
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x, then scale and shift, then the result."""

@@ -1,0 +1,133 @@
+"""The GEMM kernel: knobs from the target, packed constants, refusals, and no spill in hot loops."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kernel_runs import Kernels, targets
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
+from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
+from pyc_mlir.pipelines.kernels.gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.rows import Rows
+from pyc_mlir.pipelines.target import TARGETS, Target
+
+AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (512, 512, 512), ("m", 100, 5000), (7, 33, 1025)])
+def test_the_targets_knobs_are_legal(target, shape):
+    knobs = Gemm.on(target, *shape)
+    assert FAMILY.refusal(knobs, target) == ""
+    assert knobs.panel == (64 if target is AVX512 else 16)
+    assert 4 * knobs.row_block * knobs.depth_block <= target.l2_bytes
+
+
+def test_a_tile_beyond_the_registers_is_refused():
+    wide = Gemm.on(AVX512, 8, 64, 8)
+    assert "registers" in FAMILY.refusal(wide, AVX2)
+    assert "registers" in FAMILY.refusal(replace(wide, height=7, row_block=7), AVX512)
+    assert "IREE" in FAMILY.refusal(wide, TARGETS["vulkan"])
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"depth": 0},
+        {"rows": 0},
+        {"activation": "sine"},
+        {"panel": 24},
+        {"strip": 100},
+        {"row_block": 7},
+        {"depth_block": 6},
+    ],
+)
+def test_knobs_that_make_no_kernel_are_refused(knobs):
+    with pytest.raises(PycError, match="gemm kernel: expected"):
+        Gemm(**{"rows": 4, "columns": 4, "depth": 4, **knobs})
+
+
+@pytest.mark.parametrize("columns", [1, 16, 63, 64, 65, 128, 200])
+def test_packing_can_be_undone(columns):
+    knobs = Gemm(4, columns, 7)
+    b = np.arange(7 * columns, dtype=np.float32).reshape(7, columns)
+    packed = pack(knobs, b)
+    assert packed.shape == (knobs.packed_size,)
+    assert np.array_equal(unpack(knobs, packed), b)
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_constant_weights_and_every_block(target):
+    """Depth in three blocks, all tails, weights in the program; NaN in one row stays there."""
+    knobs = Gemm.on(target, 20, 201, 2100, bias=True, activation="relu")
+    random = np.random.default_rng(5)
+    b = (random.normal(size=(2100, 201)) / math.sqrt(2100)).astype(np.float32)
+    bias = random.normal(size=201).astype(np.float32)
+    constants = {"b": pack(knobs, b), "bias": bias}
+    run = Kernels(target, [knobs.kernel("product")], {"product": constants})
+    a = random.normal(size=(20, 2100)).astype(np.float32)
+    a[7, 3] = np.nan
+    exact, bound = FAMILY.reference(knobs, [a, constants["b"], bias])
+    got = run.run("product", a)
+    assert np.array_equal(np.isnan(got), np.isnan(exact))
+    sound = ~np.isnan(exact)
+    assert (np.abs(got - exact)[sound] <= bound[sound]).all()
+
+
+@pytest.fixture(scope="module", params=[AVX2, AVX512], ids=lambda t: t.name)
+def assembly(request, tmp_path_factory):
+    """The text that LLVM writes for the kernels of a target; needs no such machine."""
+    target, folder = request.param, tmp_path_factory.mktemp("assembly")
+    carrier = Carrier(target)
+    rows = [Rows.on(target, n, "m", "n").kernel(n) for n in ("softmax", "layernorm")]
+    shapes = {"small": (30, 64, 100), "split": (20, 200, 3000)}
+    kernels = [Gemm.on(target, *s, activation="relu").kernel(n) for n, s in shapes.items()]
+    carrier.add(*rows, *kernels)
+    for kernel in (*rows, *kernels):
+        carrier.call(kernel)
+    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={folder}"])
+    return target, next(folder.glob("*.s")).read_text()
+
+
+@pytest.mark.parametrize("name", ["small", "split"])
+def test_a_products_hot_loop_has_no_spill(assembly, name):
+    target, text = assembly
+    loop = hottest(text, name)
+    assert loop.spills == ()
+    assert loop.fmas == 4 * 6 * (4 if target is AVX512 else 2)
+    assert loop.instructions < 2 * loop.fmas
+
+
+@pytest.mark.parametrize("name", ["softmax", "layernorm"])
+def test_loops_over_rows_have_no_spill(assembly, name):
+    loops = [loop for loop in innermost_loops(assembly[1]) if loop.function == name]
+    assert len(loops) >= 3
+    assert not [loop for loop in loops if loop.spills]
+
+
+def test_a_spill_is_seen():
+    """The reader on a made text: an outer loop, an inner one with a spill and one without."""
+    text = """
+f:
+.L1:
+\tvmovaps\t64(%rsp), %zmm3
+.L2:
+\tvfmadd231ps\t(%rax){1to16}, %zmm1, %zmm2
+\tvmovups\t%zmm2, -64(%rsp)
+\tjne\t.L2
+.L3:
+\tvfmadd213ps\t%ymm1, %ymm2, %ymm3
+\tvmovups\t%ymm2, (%rdi)
+\tvsubps\t32(%rsp), %ymm4, %ymm4
+\tjne\t.L3
+\tjne\t.L1
+"""
+    first, second = innermost_loops(text)
+    assert (first.fmas, len(first.spills)) == (1, 1)
+    assert (second.fmas, second.spills) == (1, ())
+    assert hottest(text, "f") == first
