@@ -1,10 +1,19 @@
 """Row kernels: NaN and infinities as in numpy, work in place, refusals."""
 
+import math
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
-from kernel_runs import Kernels, targets
+from kernel_runs import FLOAT, Kernels, targets
 
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.executable import Executable
+from pyc_mlir.pipelines.kernels import carrier, functions, values
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS, Rows
 from pyc_mlir.pipelines.kernels.rows_family import FAMILY
 from pyc_mlir.pipelines.target import Target
@@ -54,3 +63,17 @@ def test_rows_beyond_the_cache_are_left_to_iree():
     target = Target.named("cpu-avx2")
     assert FAMILY.offers(Rows("sum", 4, 1024), target)
     assert "L2" in FAMILY.refusal(Rows("sum", 4, 1 << 20), target)
+
+
+def test_the_documented_kernel_runs():
+    """The code of docs/kernels.md, from the kernel to the vmfb."""
+    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(def softmax.*?|shape = .*?)```", text, re.DOTALL))
+    names = {**vars(carrier), **vars(values), **vars(functions), "inf": math.inf}
+    names["compile_module"] = compile_module
+    exec(code.replace("cpu-avx512", "cpu-avx2"), names)
+    device = Device("local-sync")
+    entry = Executable(names["vmfb"], device).entry("softmax", [FLOAT])
+    x = np.random.default_rng(1).normal(size=(70, 21)).astype(np.float32)
+    exact, bound = FAMILY.reference(Rows("softmax", "m", "n"), [x])
+    assert (np.abs(entry([to_device(x, device)])[0].numpy() - exact) <= bound).all()
