@@ -11,6 +11,7 @@ is fitted for this project (minimax by reweighted least squares on Chebyshev pol
 
 from math import inf
 from types import MappingProxyType
+from typing import Any
 
 from pyc_mlir.pipelines.kernels.values import (
     Vector,
@@ -36,6 +37,7 @@ ERRORS = MappingProxyType(
 )
 # exp is normal between these; beyond, it is zero or infinite in f32.
 EXP_LEAST, EXP_MOST = -87.33654, 88.72283
+_EXP_GONE = -88.0  # k is -127 here
 _ROUNDER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _EXP = (1.9875691e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
@@ -83,12 +85,11 @@ def exp(x: Vector) -> Vector:
 
 
 def exp_nonpositive(x: Vector) -> Vector:
-    """e^x for x <= 0 or NaN, with fewer instructions."""
-    near = where(x < EXP_LEAST, EXP_LEAST, x)
-    power, fraction = _exp_parts(near)
+    """e^x for x <= 0 or NaN, with fewer instructions and constants than `exp`."""
+    power, fraction = _exp_parts(where(x < _EXP_GONE, _EXP_GONE, x))
     bias = arith.addi(power, int_constant(127, x.lanes))
-    scale = from_bits(arith.shli(bias, int_constant(23, x.lanes)))
-    return where(x < EXP_LEAST, 0.0, fraction * scale)
+    # At the lower end the exponent's bits are 0, and so is the product.
+    return fraction * from_bits(arith.shli(bias, int_constant(23, x.lanes)))
 
 
 def _exp_normal(x: Vector) -> Vector:
@@ -97,13 +98,13 @@ def _exp_normal(x: Vector) -> Vector:
     return from_bits(arith.addi(bits(fraction), shifted))
 
 
-def _exp_parts(x: Vector) -> tuple[object, Vector]:
-    """k (integers, whose low bits count) and e^r with x = k ln 2 + r, |r| <= ln 2 / 2."""
+def _exp_parts(x: Vector) -> tuple[Any, Vector]:
+    """k (integers, of which the low 9 bits count) and e^r; x = k ln 2 + r, |r| <= ln 2 / 2."""
     rounded = fma(x, 1.4426950408889634, _ROUNDER)
     k = rounded - _ROUNDER
     r = fma(k, -_LN2_LOW, fma(k, -_LN2_HIGH, x))
     fraction = fma(polynomial(r, _EXP), r * r, r) + 1.0
-    return arith.subi(bits(rounded), int_constant(0x4B400000, x.lanes)), fraction
+    return bits(rounded), fraction
 
 
 def tanh(x: Vector) -> Vector:
