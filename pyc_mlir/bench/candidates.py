@@ -37,6 +37,10 @@ IREE_COMPILES: Mapping[str, tuple[str, ...]] = {
     for fusion, fusion_flags in FUSION.items()
     for tiling, tiling_flags in _TILING.items()
 }
+# What helps few programs (reductions over leading axes), and costs all of them a compile.
+IREE_MORE: Mapping[str, tuple[str, ...]] = {
+    "O3, aggressive fusion, split reduction": ("--iree-dispatch-creation-enable-split-reduction",),
+}
 ALLOCATORS = {"": None, ", caching allocator": "caching"}
 
 
@@ -67,7 +71,11 @@ def plain_iree(workload: Workload, threads: int) -> Settings:
 
 
 def plain_settings(
-    name: str, lowered: Lowered, inputs: Sequence[np.ndarray], threads: int
+    name: str,
+    lowered: Lowered,
+    inputs: Sequence[np.ndarray],
+    threads: int,
+    compiles: Mapping[str, tuple[str, ...]] = IREE_COMPILES,
 ) -> Named:
     """The same of a program that has been lowered; the first one is IREE's own default at O3."""
     options = make_options()
@@ -75,7 +83,7 @@ def plain_settings(
         f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
         for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
     }
-    for setting, flags in IREE_COMPILES.items():
+    for setting, flags in compiles.items():
         try:
             vmfb = compile_plain(lowered.code, plain_flags(options, *flags))
         except PycError as error:

@@ -19,6 +19,7 @@ h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
 table{border-collapse:collapse;font-size:13px;width:100%}
 th,td{text-align:right;padding:.25rem .5rem;border-bottom:1px solid #e3e7ec}
 th:first-child,td:first-child{text-align:left}
+td{white-space:nowrap}
 td.ahead{color:#0b6b3a;font-weight:600}td.behind{color:#a4262c}
 svg{width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:#1c2430}
 svg .faint{fill:#66707c}svg .grid{stroke:#e3e7ec}svg .one{stroke:#1c2430;stroke-dasharray:4 3}

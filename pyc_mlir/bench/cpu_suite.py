@@ -49,6 +49,7 @@ SUITES: Mapping[str, tuple[str, ...]] = {
     "cpu": tuple(dict.fromkeys(row.kind for row in ROWS.values())),
     "demo": ("call", "demo"),
 }
+QUICK = (CALL, "mlp 784-512-512-10, batch 64")
 _ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
 FAILURE, LEFT_OUT = "failure", "left out"
 _MICRO = 1e6
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     settings = {"suite": known.suite, "threads": threads, "systems": list(systems)}
     kept = Partial(asked, settings)
     done = {} if known.fresh else _complete(kept.load(), threads)
-    names = _names(known.suite, known.only)
+    names = _names(known.suite, known.only or (QUICK if asked.quick else None))
     for i, name in enumerate(names, 1):
         if name in done:
             note(f"{i} of {len(names)}: {name}: measured before")
@@ -111,9 +112,9 @@ def _peers(text: str) -> tuple[str, ...]:
 
 
 def _names(suite: str, only: Sequence[str] | None) -> list[str]:
-    """The call of nothing first: its result stands beside the others."""
+    """The call of nothing first, so that a run that is looked at early has it."""
     kinds = SUITES[suite]
-    named = [n for n, row in ROWS.items() if row.kind in kinds and (not only or n in only)]
+    named = [n for n, row in ROWS.items() if row.kind in kinds and (only is None or n in only)]
     return sorted(named, key=lambda name: name != CALL)
 
 

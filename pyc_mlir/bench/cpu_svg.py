@@ -145,7 +145,7 @@ def _grid(
         yield (f'<text class="faint" x="{_MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end">'
                f"{10.0 ** (power - 9):g}</text>")  # fmt: skip
     yield (f'<text x="{right:.0f}" y="{bottom + 38:.0f}" text-anchor="end">FLOP per byte</text>'
-           f'<text x="4" y="14">GFLOP/s</text>')  # fmt: skip
+           f'<text x="66" y="14">GFLOP/s</text>')  # fmt: skip
 
 
 def _powers(low: float, high: float) -> range:

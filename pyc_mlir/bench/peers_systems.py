@@ -5,7 +5,7 @@ compute in f32: OpenVINO and torch could choose less, and are told not to. A sys
 is missing raises ModuleNotFoundError when it is imported.
 
     pyc            the default of `pyc_mlir.compile`, called as users call it, and nothing else
-    iree           the linalg that PyC emits, by IREE alone under `candidates.IREE_COMPILES`
+    iree           the linalg that PyC emits, by IREE alone under all settings of `candidates`
     onnxruntime    the CPU provider, spinning or not, `run` or bound inputs and outputs
     openvino       latency hint, one stream, f32; `infer` with shared or bound tensors
     jax            XLA: one jitted function with the weights as arguments
@@ -83,7 +83,9 @@ def _lazily(name: str, prepare: Callable[[], Prepared]) -> Named:
 def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.bench import candidates
 
-    return candidates.plain_settings(task.name, task.unpickle("linalg"), inputs, task.threads)
+    compiles = {**candidates.IREE_COMPILES, **candidates.IREE_MORE}
+    linalg = task.unpickle("linalg")
+    return candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles)
 
 
 def _load_onnxruntime(threads: int) -> None:

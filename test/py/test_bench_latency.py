@@ -234,6 +234,14 @@ def test_a_run_goes_on_where_it_was(monkeypatch, tmp_path, stored):
     assert "refused" in markdown(again)
 
 
+def test_a_run_has_the_workloads_that_were_asked_for():
+    assert cpu_suite._names("cpu", None)[0] == CALL
+    assert sorted(cpu_suite._names("cpu", None)) == ALL
+    assert cpu_suite._names("cpu", [MLP]) == [MLP]
+    assert {ROWS[n].kind for n in cpu_suite._names("demo", None)} == {"call", "demo"}
+    assert set(cpu_suite.QUICK) <= set(ROWS)
+
+
 def test_wrong_words_are_refused(tmp_path, capsys):
     for bad in ("--peers=tvm", "--threads=0", "--threads=x"):
         with pytest.raises(SystemExit):
