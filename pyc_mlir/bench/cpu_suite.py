@@ -8,7 +8,8 @@ One record per workload, number of threads and system, with the fields
     median_seconds, p10_seconds, p90_seconds       of a warm call, over the rounds
     max_error               max |got - float64| / max |float64|, the worst of all settings tried
     roofline_fraction       the least time that the machine allows, by the peaks measured in the
-                            same run, over the median; above 1 where caches hold everything
+                            same run (peak_flops, peak_bandwidth), over the median; above 1 where
+                            caches hold everything
     flops, bytes            what the program does at least: operations, and bytes of arguments,
                             constants and results
     cold_start_seconds      compile and first call, imports excluded
@@ -171,6 +172,8 @@ def _records(
             "p90_seconds": spread.p90,
             "max_error": ready.max_error,
             "roofline_fraction": bound / spread.median,
+            "peak_flops": peaks.flops,
+            "peak_bandwidth": peaks.bandwidth,
             "flops": work.flops,
             "bytes": work.bytes,
             "cold_start_seconds": ready.cold_start_seconds,

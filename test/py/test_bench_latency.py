@@ -191,6 +191,8 @@ def test_records_say_what_was_promised(stored):
         assert row["max_error"] < 1e-5 and row["roofline_fraction"] > 0
         assert row["cold_start_seconds"] > 0 and row["call_overhead_seconds"] > 0
         assert row["peak_resident_bytes"] > 0
+        bound = max(row["flops"] / row["peak_flops"], row["bytes"] / row["peak_bandwidth"])
+        assert row["roofline_fraction"] == pytest.approx(bound / row["median_seconds"])
     mine = [r for r in rows if r["system"] == PYC]
     assert {r["setting"] for r in mine} == {"default"}
     assert report.settings["peaks"]["1"]["flops"] > 0
