@@ -1,0 +1,67 @@
+"""A program with generated kernels among ordinary ops: through IREE and the memory planner."""
+
+import math
+
+import numpy as np
+import pytest
+from kernel_runs import targets
+
+from pyc_mlir import compile
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.gemm import Gemm, pack
+from pyc_mlir.pipelines.kernels.rows import Rows
+
+ROWS, WIDTH, LAYERS = 64, 96, 4
+SQUARE = f"tensor<{ROWS}x{WIDTH}xf32>"
+
+
+def layers(target):
+    """x = x + softmax(gelu(x B)), four times, the kernels called as private functions."""
+    kernels = [
+        Gemm.on(target, ROWS, WIDTH, WIDTH, activation="gelu").kernel("product"),
+        Rows.on(target, "softmax", ROWS, WIDTH).kernel("softmax"),
+    ]
+    carrier = Carrier(target)
+    carrier.add(*kernels)
+    for kernel in kernels:
+        carrier.call(kernel)
+    packed = f"tensor<{Gemm.on(target, ROWS, WIDTH, WIDTH).packed_size}xf32>"
+    lines = [f"func.func @main(%x0: {SQUARE}, %b: {packed}) -> {SQUARE} {{"]
+    for i in range(LAYERS):
+        lines += [
+            f"%g{i} = func.call @product(%x{i}, %b) : ({SQUARE}, {packed}) -> {SQUARE}",
+            f"%s{i} = func.call @softmax(%g{i}) : ({SQUARE}) -> {SQUARE}",
+            f"%x{i + 1} = arith.addf %s{i}, %x{i} : {SQUARE}",
+        ]
+    lines += [f"return %x{LAYERS} : {SQUARE}", "}", "}"]
+    text = str(carrier.module).rstrip().removesuffix("}") + "\n".join(lines)
+    for name in ("product", "softmax"):
+        text = text.replace(
+            f"func.func @{name}(%arg0: tensor", f"func.func private @{name}(%arg0: tensor"
+        )
+    return text
+
+
+def reference(x, b):
+    x, b = x.astype(np.float64), b.astype(np.float64)
+    for _ in range(LAYERS):
+        g = x @ b
+        g = 0.5 * g * (1 + np.vectorize(math.erf)(g / math.sqrt(2)))
+        power = np.exp(g - g.max(1, keepdims=True))
+        x = x + power / power.sum(1, keepdims=True)
+    return x
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_planned_memory_changes_no_bit(target):
+    text, random = layers(target), np.random.default_rng(7)
+    x = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    b = (random.normal(size=(WIDTH, WIDTH)) / math.sqrt(WIDTH)).astype(np.float32)
+    packed = pack(Gemm.on(target, ROWS, WIDTH, WIDTH), b)
+    results = {}
+    for mode in ("iree", "memory_first"):
+        program = compile(text, target=target, device=Device("local-sync"), planner_mode=mode)
+        results[mode] = np.array(program(x, packed))
+    assert np.array_equal(results["iree"], results["memory_first"])
+    assert np.allclose(results["iree"], reference(x, b), rtol=1e-5, atol=1e-6)
