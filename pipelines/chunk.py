@@ -111,7 +111,7 @@ def apply(graph: Graph, region: Region, parts: int) -> None:
 
 
 def _joined(values: list[ir.Value], axis: int) -> ir.Value:
-    """A balanced tree of concats."""
+    """A balanced tree of concats: the whole buffer need not live while parts are computed."""
     builder = IRBuilder()
     while len(values) > 1:
         pairs = [values[i : i + 2] for i in range(0, len(values), 2)]

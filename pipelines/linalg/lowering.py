@@ -114,8 +114,6 @@ class Lowering:
         self._scalars: dict[tuple[bytes, ir.Type], ir.Value] = {}
         self._empty: dict[tuple[tuple[Dim, ...], np.dtype], Tensor] = {}
         self.filled: dict[tuple[tuple[Dim, ...], np.dtype, bytes], Tensor] = {}
-        # What each concatenation along an axis consists of.
-        self.joined: dict[tuple[Tensor, int], tuple[Tensor, ...]] = {}
         self.checks = 0
 
     # Values.

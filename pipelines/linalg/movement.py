@@ -78,26 +78,17 @@ def pad(
 
 @lowers("concat")
 def concat(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, axis: int) -> Tensor:
-    """Insertions into an uninitialized tensor.
-
-    Of a tree of concats each leaf is inserted once, which lets IREE write it in place.
-    """
+    """Two insertions into an uninitialized tensor."""
     axis %= lhs.rank
     for i, (a, b) in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
         if i != axis:
             lowering.require_equal(a, b, f"dimension {i} of a concat")
-    parts = [p for x in (lhs, rhs) for p in lowering.joined.get((x, axis), (x,))]
     dims = list(lhs.dims)
     dims[axis] = _sum(lowering, lhs.dims[axis], rhs.dims[axis])
     out = lowering.empty(dims, lhs.dtype)
-    at = Dim(0)
-    for n, part in enumerate(parts):
-        if n:
-            before = parts[n - 1].dims[axis]
-            at = before if at == Dim(0) else _sum(lowering, at, before)
-        out = insert(lowering, part, out, [at if i == axis else Dim(0) for i in range(lhs.rank)])
-    lowering.joined[out, axis] = tuple(parts)
-    return out
+    out = insert(lowering, lhs, out, [Dim(0)] * lhs.rank)
+    offset = [lhs.dims[axis] if i == axis else Dim(0) for i in range(lhs.rank)]
+    return insert(lowering, rhs, out, offset)
 
 
 def _sum(lowering: Lowering, a: Dim, b: Dim) -> Dim:

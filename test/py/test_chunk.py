@@ -23,7 +23,7 @@ from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, is_float, tensor
 from pyc_mlir.iree.device import Device
-from pyc_mlir.lowering import HIGH_LEVEL, TO_LINALG, high_level, lower
+from pyc_mlir.lowering import HIGH_LEVEL, high_level, lower
 from pyc_mlir.pipelines import chunk_regions
 from pyc_mlir.pipelines.choices import Choices, Recipe
 from pyc_mlir.pipelines.chunk import KEEP, PART, Chunk, apply
@@ -354,24 +354,6 @@ def test_arenas_shrink_and_results_are_the_same_bits(name):
     assert before is not None and after is not None and after < 0.75 * before
     want, got = (p(ROWS) for p in programs)
     np.testing.assert_array_equal(got, want)
-
-
-def test_trees_of_concats_are_inserted_leaf_by_leaf():
-    def body(b, x):
-        return b.concat(*[b.concat(x, x, axis=0)] * 2, axis=0)
-
-    module = module_of(body, [tensor("f32", 4, 4)], ir.Context.current)
-    run_pipeline(module, TO_LINALG)
-    assert str(module).count("tensor.insert_slice") == 4
-    x = np.arange(16, dtype=np.float32).reshape(4, 4)
-
-    def program(x):
-        y = np.concatenate([x, x, np.exp(x)])
-        return np.concatenate([np.concatenate([y, x]), np.concatenate([x, y])]), y[:5]
-
-    got = Program(build(program, [x], make_options()), Device("local-sync"))(x)
-    for a, b in zip(got, program(x), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_a_compile_replays_from_its_log():
