@@ -79,7 +79,9 @@ def _section(report: Report, found: Sequence[Result], threads: int) -> Iterator[
     peaks = report.settings.get("peaks", {}).get(str(threads))
     if peaks is not None:
         yield f"<h2>Rooflines, {words}</h2><p>{_ROOFS}</p>"
-        yield roofline_chart(shown, peaks["flops"], peaks["bandwidth"])
+        # A call of nothing computes nothing: it would only stretch the axes.
+        computing = [r for r in shown if r.kind != "call"]
+        yield roofline_chart(computing, peaks["flops"], peaks["bandwidth"])
     yield f'<h2>Numbers, {words}</h2><div class="wide">{_numbers(shown, systems)}</div>\n'
 
 

@@ -49,7 +49,8 @@ def markdown(report: Report) -> str:
 def _peak_lines(report: Report) -> Iterator[str]:
     for threads, peaks in report.settings.get("peaks", {}).items():
         flops, bandwidth = peaks["flops"] / 1e9, peaks["bandwidth"] / 1e9
-        yield f"- {threads} threads: {flops:.0f} GFLOP/s by FMAs, {bandwidth:.1f} GB/s by copies."
+        words = f"{threads} thread{'s' * (threads != '1')}"
+        yield f"- {words}: {flops:.0f} GFLOP/s by FMAs, {bandwidth:.1f} GB/s by copies."
 
 
 def _latency(result: Result, systems: Sequence[str]) -> Iterator[str]:
