@@ -109,6 +109,10 @@ class ReasonCode(Enum):
         "the scratch arena is smaller than a call needs; the call was not launched",
         "let the program own its arenas",
     )
+    MODE_SWITCHED = Reason(
+        "calls take another plan of the program from now on: asked for, or by a rule on memory",
+        "nothing; `Program.stats().switches` says why",
+    )
     OUTPUT_OVERLAP = Reason(
         "memory given for an output is also an input's or another output's",
         "give memory of its own for each output",

@@ -16,7 +16,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,14 @@ class Artifact:
         return Account.from_json(self.manifest["memory"])
 
 
+@dataclass(frozen=True)
+class Mode:
+    """The planner's mode of an entry, and bytes of its arena: None if they depend on the call."""
+
+    mode: str
+    arena_bytes: int | None
+
+
 def make_manifest(
     target: Target,
     signature: Signature,
@@ -86,15 +94,22 @@ def make_manifest(
     entry: str = "main",
     arena_entry: str = "",
     account: Account | None = None,
+    modes: Mapping[str, Mode] | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
+    `modes` says in which mode each function with an arena was planned; those besides
+    `arena_entry` are entries of their own, ``main$arena.<mode>``.
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `versions` to those of the installed packages.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
-        entries[ARENA] = {"function": arena_entry}
+        known = dict(modes or {})
+        first = known.pop(arena_entry, Mode("", None))
+        entries[ARENA] = {"function": arena_entry, **asdict(first)}
+        for function, mode in known.items():
+            entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
     return {
         "schema": SCHEMA_VERSION,
         "target": target.name,

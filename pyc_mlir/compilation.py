@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.account import Account
-from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
@@ -55,6 +55,7 @@ def compile(
     iree_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
     planner_mode: str = "",
+    also_modes: Sequence[str] = (),
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -69,10 +70,13 @@ def compile(
     planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
         wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
         policy, which has a say if it names `planner_modes`; else it is ``balanced``.
+    also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
 
     Raises PycError with the reason's code.
     """
-    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, planner_mode)
+    options = make_options(
+        target, contract, policy, recipe, iree_flags, dump_phases, planner_mode, also_modes
+    )
     return Program(build(source, inputs, options), device)
 
 
@@ -84,6 +88,7 @@ def make_options(
     iree_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
     planner_mode: str = "",
+    also_modes: Sequence[str] = (),
 ) -> Options:
     """Options from what users give.
 
@@ -98,7 +103,13 @@ def make_options(
     asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
     modes = planner_modes(asked) if not planner_mode else (planner_mode,)
     if modes != (UNPLANNED,):
-        planner_of(modes)
+        planner_of(modes, also_modes)
+    elif also_modes:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"also_modes: expected a planner mode of {sorted(MODES)} beside them, got "
+            f"{UNPLANNED!r}, which plans nothing",
+        )
     elif promised.memory_budget_bytes is not None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -113,6 +124,7 @@ def make_options(
         tuple(iree_flags),
         None if dump_phases is None else Path(dump_phases),
         planner_modes=() if modes == (UNPLANNED,) else modes,
+        also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
     )
 
 
@@ -139,9 +151,21 @@ def finish(lowered: Lowered, options: Options) -> Artifact:
         entry=lowered.entry,
         arena_entry="" if facts is None else arena.name,
         account=account,
+        modes=_modes(vmfb, options, arena),
     )
     memory = report_bytes(seen) if seen.regions else b""
     return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)
+
+
+def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:
+    """Each function with an arena of its own: the mode of its plan, the arena's bytes."""
+    first = "+".join(options.planner_modes) or UNPLANNED
+    found = {}
+    for name, mode in {arena.name: first, **arena.modes}.items():
+        facts = read_facts(vmfb, name)
+        if facts is not None:
+            found[name] = Mode(mode, facts.arena_bytes)
+    return found
 
 
 def _transients(lowered: Lowered, options: Options, arena: ArenaEntry) -> int | None:
@@ -168,7 +192,7 @@ def compile_entries(
     none = Alternative(NONE, reason="only the plain ABI")
     wanted = choices.choose(site, (made, none)).name == MADE
     decided = len(choices.log) - 1
-    arena = ArenaEntry(lowered.entry, wanted)
+    arena = ArenaEntry(lowered.entry, wanted, options.also_modes)
     vmfb, seen = _generate(lowered, options, choices, arena)
     if wanted and arena.missing:
         why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
@@ -193,8 +217,11 @@ def _generate(
     )
     first = "plain" if lowered.mixes_rows else "aggressive"
     if options.planner_modes:
-        planner, budget = planner_of(options.planner_modes), _budget(lowered, options.contract)
-        return compile_planned(request, lowered.graph_id, choices, planner, first, budget)
+        planner = planner_of(options.planner_modes, options.also_modes)
+        budget = _budget(lowered, options.contract)
+        return compile_planned(
+            request, lowered.graph_id, choices, planner, first, budget, arena.modes
+        )
     return compile_with_fallback(request, lowered.graph_id, choices, first), MemoryReport()
 
 

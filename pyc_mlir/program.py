@@ -10,12 +10,16 @@ numpy arrays. One result comes alone, several as a tuple. Guards run before anyt
 
 writes into an array of the caller. Scratch comes from a pool of arenas that the program owns, one
 for each call that the contract lets overlap; further calls wait.
+
+    program.use_mode("memory_first")
+
+takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
 """
 
 import statistics
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -28,15 +32,17 @@ from pyc_mlir.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
-from pyc_mlir.iree.array import Array, Spec, is_on_device, readable, to_device
+from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
 from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
 from pyc_mlir.outputs import check_outputs, refuse_donation
 from pyc_mlir.pipelines.contract import Contract
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
 _RECENT_CALLS = 1024
+_RECENT_SWITCHES = 64
 _NOTHING = Launch(0, ())
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
@@ -48,7 +54,8 @@ class ProgramStats:
     the median is that of the last 1,024 calls; memory is that of the whole device.
 
     `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
-    and `arena_waits` counts the calls that found all arenas in use."""
+    and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
+    `mode_switches` counts the changes of it, and `switches` are the latest."""
 
     calls: int
     guard_failures: int
@@ -61,22 +68,28 @@ class ProgramStats:
     account: Account
     arena_bytes: int
     arena_waits: int
+    mode: str
+    mode_switches: int
+    switches: tuple[ModeSwitch, ...]
 
 
 class Program:
     """A compiled program on a device. Several threads may call it."""
 
     __slots__ = (
-        "_accepted",
-        "_arena",
-        "_by_arena",
         "_calls",
         "_entry",
         "_guard_failures",
         "_lock",
+        "_mode",
+        "_modes",
+        "_pool",
         "_recent",
+        "_rule",
         "_run",
         "_seconds",
+        "_switch_count",
+        "_switches",
         "artifact",
         "device",
         "signature",
@@ -99,14 +112,14 @@ class Program:
         self._entry = executable.entry(entries[MAIN]["function"], results)
         # A bound method is called sooner than an object.
         self._run = self._entry.__call__
-        self._arena: ArenaCall | None = None
-        if ARENA in entries:
-            pool = ArenaPool(self.device, contract.max_concurrency)
-            self._arena = ArenaCall(executable, entries[ARENA]["function"], results, pool)
-        self._by_arena = _arena_pays(self._arena, contract, self.device)
-        # Argument lists that passed the guards (shapes, element types and device of each), and
-        # what a call with them needs.
-        self._accepted: dict[tuple[Spec, ...], Launch] = {}
+        self._pool = ArenaPool(self.device, contract.max_concurrency)
+        self._modes = _modes(entries, executable, results, self._pool, contract)
+        # The plan of the mode that the program was compiled for comes first.
+        self._mode = next(iter(self._modes.values()))
+        self._rule: MemoryRule | None = None
+        self._switches: deque[ModeSwitch] = deque(maxlen=_RECENT_SWITCHES)
+        self._switch_count = 0
+        self._take_arenas_of(self._mode)
         self._lock = threading.Lock()
         self._calls = 0
         self._guard_failures = 0
@@ -126,19 +139,20 @@ class Program:
             nothing proves yet that an input was read before an output is written there.
         """
         began = perf_counter()
+        mode = self._mode if self._rule is None else self._mode_by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
-            launch = self._accepted.get(tuple(map(_spec_of, args)))
+            launch = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
             launch = None
         arrays, on_device = args, True
         if launch is None:
-            arrays, launch, on_device = self._admit(args)
+            arrays, launch, on_device = self._admit(args, mode)
         if out is not None or donate:
-            values = self._into(arrays, launch, out, donate)
+            values = self._into(mode, arrays, launch, out, donate)
         else:
-            arena = self._arena
-            if self._by_arena and arena is not None:
+            arena = mode.arena
+            if mode.by_arena and arena is not None:
                 values = arena.call(arrays, launch)
             else:
                 values = self._run(arrays)
@@ -152,18 +166,86 @@ class Program:
         return values[0] if len(values) == 1 else tuple(values)
 
     def _into(
-        self, arrays: Sequence[Array], launch: Launch, out: Any, donate: Sequence[int]
+        self,
+        mode: PlannedMode,
+        arrays: Sequence[Array],
+        launch: Launch,
+        out: Any,
+        donate: Sequence[int],
     ) -> Sequence[Array]:
         """Call with memory of the caller. Raises PycError, as `__call__` says."""
         try:
             refuse_donation(donate, self.signature)
-            given = check_outputs(out, launch, arrays, self.signature, self._arena)
+            given = check_outputs(out, launch, arrays, self.signature, mode.arena)
         except PycError:
             with self._lock:
                 self._guard_failures += 1
             raise
-        assert self._arena is not None
-        return self._arena.call(arrays, launch, given)
+        assert mode.arena is not None
+        return mode.arena.call(arrays, launch, given)
+
+    @property
+    def mode(self) -> str:
+        """The mode of the planner whose plan calls take now."""
+        return self._mode.name
+
+    @property
+    def modes(self) -> dict[str, int | None]:
+        """The modes of the artifact's plans, and bytes of each one's arena.
+
+        None where they depend on the call, or where there is no entry that takes an arena.
+        """
+        found = self._modes.items()
+        return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
+
+    def use_mode(self, name: str) -> None:
+        """Let calls that begin from now on take the plan of another mode; ends a rule.
+
+        Arenas of the old mode are let go when no call works in them. Raises PycError
+        (BAD_ARGUMENT) for a mode that the artifact has no plan of.
+        """
+        known_mode(name, self._modes)
+        self._rule = None
+        self._switch(name, "asked for")
+
+    def switch_below(
+        self, free_bytes: int, mode: str, free: Callable[[], int] | None = None
+    ) -> None:
+        """Take `mode` in calls that find fewer than `free_bytes` of device memory free.
+
+        Otherwise calls take the mode that is in use now. What the program's arenas hold counts as
+        free. `free` tells the free bytes of the device's memory; without it Linux is asked, on
+        CPUs. `use_mode` ends the rule. Raises PycError (BAD_ARGUMENT) for an unknown mode, and
+        where nothing tells what is free.
+        """
+        known_mode(mode, self._modes)
+        self._rule = memory_rule(free_bytes, mode, self.mode, free, self.device)
+
+    def _mode_by_rule(self) -> PlannedMode:
+        rule = self._rule
+        if rule is not None:
+            name, why = rule.answer(self._pool.bytes)
+            if name != self.mode:
+                self._switch(name, why)
+            return self._modes[name]
+        return self._mode
+
+    def _switch(self, name: str, why: str) -> None:
+        with self._lock:
+            before, after = self._mode, self._modes[name]
+            if before is after:
+                return
+            self._mode = after
+            self._switch_count += 1
+            self._switches.append(ModeSwitch(before.name, name, why))
+            self._take_arenas_of(after)
+
+    def _take_arenas_of(self, mode: PlannedMode) -> None:
+        self._pool.use("" if mode.arena is None else mode.arena.name)
+
+    @property
+    def _arena(self) -> ArenaCall | None:
+        return self._mode.arena
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{a.name}: {a}" for a in self.signature.inputs)
@@ -175,6 +257,7 @@ class Program:
         with self._lock:
             recent = list(self._recent)
             calls, failures, total = self._calls, self._guard_failures, self._seconds
+            switches, switch_count = tuple(self._switches), self._switch_count
         return ProgramStats(
             calls=calls,
             guard_failures=failures,
@@ -185,8 +268,11 @@ class Program:
             artifact_bytes=len(self.artifact.vmfb),
             constants_bytes=self.artifact.manifest["constants_bytes"],
             account=self.artifact.account,
-            arena_bytes=0 if self._arena is None else self._arena.pool.bytes,
-            arena_waits=0 if self._arena is None else self._arena.pool.waits,
+            arena_bytes=self._pool.bytes,
+            arena_waits=self._pool.waits,
+            mode=self.mode,
+            mode_switches=switch_count,
+            switches=switches,
         )
 
     def save(self, path: str | Path) -> None:
@@ -204,10 +290,12 @@ class Program:
 
     def bare_call(self, *arrays: Array) -> Any:
         """A function that invokes with these arrays and does nothing else: to measure against."""
-        admitted, _, _ = self._admit(arrays)
+        admitted, _, _ = self._admit(arrays, self._mode)
         return self._entry.bare_call(admitted)
 
-    def _admit(self, args: Sequence[Any]) -> tuple[Sequence[Array], Launch, bool]:
+    def _admit(
+        self, args: Sequence[Any], mode: PlannedMode
+    ) -> tuple[Sequence[Array], Launch, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
         Returns the arrays, what the call needs, and whether any argument was on a device.
@@ -216,7 +304,7 @@ class Program:
         try:
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
-            launch = self._accepted.get(specs)
+            launch = mode.accepted.get(specs)
             if launch is None:
                 self.signature.check([spec[:2] for spec in specs])
         except PycError:
@@ -225,14 +313,29 @@ class Program:
             raise
         arrays = [to_device(s, self.device) for s in sources]
         if launch is None:
-            launch = _NOTHING if self._arena is None else self._arena.needs(arrays)
-            self._remember(specs, launch)
+            launch = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
+            if len(mode.accepted) >= _MAX_VERDICTS:
+                mode.accepted.clear()
+            mode.accepted[specs] = launch
         return arrays, launch, on_device
 
-    def _remember(self, specs: tuple[Spec, ...], launch: Launch) -> None:
-        if len(self._accepted) >= _MAX_VERDICTS:
-            self._accepted.clear()
-        self._accepted[specs] = launch
+
+def _modes(
+    entries: Mapping[str, Mapping[str, Any]],
+    executable: Executable,
+    results: Sequence[ResultType],
+    pool: ArenaPool,
+    contract: Contract,
+) -> dict[str, PlannedMode]:
+    """The plans of an artifact by the name of their mode, that of `main` first."""
+    found = {}
+    for name in sorted(n for n in entries if n.startswith(ARENA)):
+        entry = entries[name]
+        arena = ArenaCall(executable, entry["function"], results, pool)
+        # `main` has the plan of the first one only.
+        pays = name != ARENA or _arena_pays(arena, contract, executable.device)
+        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
+    return found or {"": PlannedMode("", None, False)}
 
 
 def _arena_pays(arena: ArenaCall | None, contract: Contract, device: Device) -> bool:

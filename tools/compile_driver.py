@@ -39,6 +39,7 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         flags.Xiree,
         flags.dump_phases,
         flags.planner_mode,
+        flags.also_mode,
     )
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes(read_model(flags.model, stdin), shapes)

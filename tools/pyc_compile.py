@@ -101,6 +101,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="latency_first, balanced or memory_first; iree leaves memory to IREE; "
         "default: the policy's, else balanced",
     )
+    decisions.add_argument(
+        "--also-mode",
+        action="append",
+        default=[],
+        metavar="MODE",
+        help="a further mode with a plan of its own, to switch to at run time",
+    )
     decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
     iree = parser.add_argument_group("IREE")

@@ -99,7 +99,7 @@ class Launch:
 class ArenaCall(Entry):
     """`main$arena` of an executable, with the pool that its arenas come from."""
 
-    __slots__ = ("_allocate", "_nothing", "_query", "facts", "pool")
+    __slots__ = ("_allocate", "_nothing", "_query", "facts", "name", "pool")
 
     def __init__(
         self, executable: Executable, name: str, results: Sequence[ResultType], pool: ArenaPool
@@ -115,6 +115,7 @@ class ArenaCall(Entry):
                 f"{len(self.facts.outputs)}; compile it again",
             )
         self.pool = pool
+        self.name = name
         self._query = None
         if self.facts.arena_bytes is None:
             self._query = executable.function(self.facts.query)
@@ -162,7 +163,7 @@ class ArenaCall(Entry):
         """
         if launch.arena_bytes == 0:
             return self._launch(arrays, launch, self._nothing, out)
-        arena = self.pool.take(launch.arena_bytes)
+        arena = self.pool.take(launch.arena_bytes, self.name)
         try:
             return self._launch(arrays, launch, arena.buffer, out)
         except BaseException:

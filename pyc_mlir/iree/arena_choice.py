@@ -64,17 +64,20 @@ class ArenaEntry:
     is none; `constants_bytes` is the memory that the program holds from its start to its end, None
     where that is not known. `main` and `twin` are what a call of each entry needs, arena, scratch
     and outputs together; None where that is not known, or where there is no such entry.
-    `proven` says that the second needs no more; `arena_bytes` is its arena's part. `left_out` are
-    the outputs that take no buffer since it would cost memory, `without_memory` those that are
-    inputs or another output once more.
+    `also` are further modes of the planner: each gets a second entry of its own, and `in_modes` is
+    what a call of each needs. `proven` says that the second entry needs no more than `main`;
+    `arena_bytes` is its arena's part. `left_out` are the outputs that take no buffer since it would
+    cost memory, `without_memory` those that are inputs or another output once more.
     """
 
     function: str
     wanted: bool = True
+    also: tuple[str, ...] = ()
     missing: str = ""
     constants_bytes: int | None = None
     main: CallBytes | None = None
     twin: CallBytes | None = None
+    in_modes: dict[str, CallBytes | None] = field(default_factory=dict)
     left_out: tuple[int, ...] = ()
     proven: bool = False
     arena_bytes: Size = field(default_factory=Size)
@@ -86,11 +89,18 @@ class ArenaEntry:
         return self.function + SUFFIX
 
     @property
+    def modes(self) -> dict[str, str]:
+        """The functions of further modes, and the mode of each."""
+        return {f"{self.name}.{mode}": mode for mode in self.also}
+
+    @property
     def evidence(self) -> str:
         """What was compared, in words."""
         fresh = ", ".join(map(str, self.left_out))
-        said = f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"
-        return f"{said}; outputs that a buffer would cost a copy: {fresh}" if fresh else said
+        said = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
+        said += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
+        said += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
+        return "; ".join(said)
 
     def compile(self, session: Session, way: Way) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
@@ -137,8 +147,9 @@ class ArenaEntry:
         while True:
             session.use(start.clone())
             with session.context, ir.Location.unknown():
-                missing = add_entry(session.module, self.function, self.name, left_out)
-            if missing:
+                names = (self.name, *self.modes)
+                added = [add_entry(session.module, self.function, n, left_out) for n in names]
+            if missing := next(filter(None, added), ""):
                 return missing
             flow = session.module
             if not way.from_async:
@@ -161,10 +172,13 @@ class ArenaEntry:
             main, twin = (function_named(module, n) for n in (self.function, self.name))
             self.main = None if main is None else call_bytes(main)
             self.without_memory = () if main is None else _without_memory(main)
-            self.twin, self.proven = None, False
+            self.twin, self.proven, self.in_modes = None, False, {}
             if twin is None:
                 return
             self.twin = _needed(module, twin, size_of)
+            for name, mode in self.modes.items():
+                entry = function_named(module, name)
+                self.in_modes[mode] = None if entry is None else _needed(module, entry, size_of)
             self.arena_bytes = _arena_size(module, twin)
             # IREE rounds up where it packs results together, which no unknown size shows.
             rounded = _needed(module, twin, partial(rounded_size_of, to=_ALIGNMENT))

@@ -15,12 +15,13 @@ class Arena:
     """Scratch memory on a device; none before it is first held."""
 
     # As in `Array`: slots are freed in this order, so the memory goes before IREE's device.
-    __slots__ = ("buffer", "hal", "size")
+    __slots__ = ("buffer", "hal", "size", "tag")
 
     def __init__(self, device: Device) -> None:
         self.buffer: Any = None
         self.hal = device.hal
         self.size = 0
+        self.tag = ""
 
     def hold(self, size: int, device: Device) -> None:
         """Have at least `size` bytes; what was in there is lost. Raises as `Device.allocate`."""
@@ -38,7 +39,7 @@ class Arena:
 class ArenaPool:
     """At most `count` arenas on `device`. Several threads may take and give."""
 
-    __slots__ = ("_arenas", "_device", "_free", "_freed", "_waiting", "waits")
+    __slots__ = ("_arenas", "_device", "_free", "_freed", "_tag", "_waiting", "waits")
 
     def __init__(self, device: Device, count: int) -> None:
         self._device = device
@@ -46,6 +47,7 @@ class ArenaPool:
         self._free = list(self._arenas)
         self._freed = threading.Condition()
         self._waiting = 0
+        self._tag = ""
         self.waits = 0
 
     def __len__(self) -> int:
@@ -56,7 +58,18 @@ class ArenaPool:
         """What all arenas of the pool hold now."""
         return sum(a.size for a in self._arenas)
 
-    def take(self, size: int) -> Arena:
+    def use(self, tag: str) -> None:
+        """From now on arenas of `tag` stay; those of other ones go when no call works in them."""
+        self._tag = tag
+        idle = []
+        try:
+            while True:
+                idle.append(self._free.pop())
+        except IndexError:
+            for arena in reversed(idle):
+                self.give(arena)
+
+    def take(self, size: int, tag: str | None = None) -> Arena:
         """An arena of at least `size` bytes for this caller alone; waits until there is one.
 
         Raises PycError (RUNTIME_FAILED) when the device has no memory for it.
@@ -66,6 +79,10 @@ class ArenaPool:
             arena = self._free.pop()
         except IndexError:
             arena = self._wait()
+        if tag is not None and arena.tag != tag:
+            # One size is no measure for another plan.
+            arena.drop()
+            arena.tag = tag
         if arena.buffer is None or arena.size < size:
             try:
                 arena.hold(size, self._device)
@@ -76,6 +93,8 @@ class ArenaPool:
 
     def give(self, arena: Arena) -> None:
         """Hand `arena` back, for the next call."""
+        if arena.tag != self._tag:
+            arena.drop()
         self._free.append(arena)
         # Read after the arena is there: who waits looks for one after it has said so.
         if self._waiting:

@@ -54,14 +54,16 @@ class Planner:
     """Who plans: by name how a problem becomes a plan, first the preferred one; and who packs.
 
     within: a plan of at most so many bytes; raises BudgetRefused. Asked for under a budget only.
+    also: modes for functions that are planned in one mode only.
     """
 
     modes: Mapping[str, Callable[[Problem], Plan]]
     pack: Packer
     within: Callable[[Problem, int], Plan] | None = None
+    also: Mapping[str, Callable[[Problem], Plan]] = field(default_factory=dict)
 
 
-def planner_of(modes: Sequence[str]) -> Planner:
+def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
     """PyC's planner in some of its modes. Raises PycError (BAD_ARGUMENT) for an unknown one."""
     found: dict[str, PlannerMode] = {name: mode_named(name) for name in modes}
     first = next(iter(found.values()))
@@ -69,6 +71,7 @@ def planner_of(modes: Sequence[str]) -> Planner:
         {name: partial(plan, mode=mode) for name, mode in found.items()},
         pack_slices,
         lambda problem, budget: plan(problem, mode=first, budget=budget),
+        {name: partial(plan, mode=mode_named(name)) for name in also},
     )
 
 
@@ -85,13 +88,16 @@ def compile_planned(
     planner: Planner,
     first: str = "aggressive",
     budget: Budget | None = None,
+    only: Mapping[str, str] | None = None,
 ) -> tuple[bytes, MemoryReport]:
     """The vmfb of `request` under the better plan of each region, and what there is to see of it.
 
-    `first` is the fusion setting that is offered first, as in `compile_with_fallback`. Raises as
-    the unplanned compile, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
+    `first` is the fusion setting that is offered first, as in `compile_with_fallback`. `only`
+    names the one mode in which certain functions are planned. Raises as the unplanned compile, and
+    PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
     """
-    planning = _Planning(request.target, f"{graph_id or 'module'}", choices, planner, budget)
+    name = f"{graph_id or 'module'}"
+    planning = _Planning(request.target, name, choices, planner, dict(only or {}), budget)
     planned = _PlannedRequest(**vars(request), planning=planning)
     vmfb = compile_with_fallback(planned, graph_id, choices, first)
     choices.log.extend(planning.decisions)
@@ -128,6 +134,7 @@ class _Planning:
     name: str
     choices: Choices
     planner: Planner
+    only: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
     constants: int | None = None
     preferred: dict[int, float] = field(default_factory=dict)
@@ -166,14 +173,25 @@ class _Planning:
     ) -> list[_Offer]:
         """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
         offers = []
-        for name, plan_region in self.planner.modes.items():
-            plans = {r.index: plan_region(r.problem) for r in regions}
-            offers.append(_Offer(name, plans, self._carried(session, start, plans)))
+        for name in dict.fromkeys((*self.planner.modes, *self.planner.also)):
+            plans = {
+                r.index: plan_region(r.problem)
+                for r in regions
+                if (plan_region := self._modes_of(r.function).get(name)) is not None
+            }
+            if plans:
+                offers.append(_Offer(name, plans, self._carried(session, start, plans)))
         left = [r for r in regions if not any(_better(r, o, reference) for o in offers)]
         ordered = {r.index: plan_in_waves(r.problem, r.waves) for r in left if r.exact}
         if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
             offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
         return offers
+
+    def _modes_of(self, function: str) -> Mapping[str, Callable[[Problem], Plan]]:
+        """The modes in which the regions of a function are planned."""
+        if function not in self.only:
+            return self.planner.modes
+        return {self.only[function]: self.planner.also[self.only[function]]}
 
     def _shares(
         self, regions: list[Region], offers: list[_Offer], reference: Version
@@ -317,8 +335,11 @@ class _Planning:
         chosen: list[_Offer | None],
         reference: Version,
     ) -> MemoryReport:
-        """What there is to see of the function that PyC calls: the last one, if there are two."""
-        shown = regions[-1].function if regions else ""
+        """What there is to see of the function that PyC calls: the last one, if there are two.
+
+        Not those of further modes.
+        """
+        shown = next((r.function for r in reversed(regions) if r.function not in self.only), "")
         return MemoryReport(
             tuple(
                 _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)

@@ -422,9 +422,8 @@ def test_an_entry_that_needs_more_than_main_is_dropped():
     p = compile(regions.code.decode(), device=Device("local-sync"))
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
-    said = re.search(
-        r"a call of it would need (\d+) bytes, one of `main` (\d+)", *decision.evidence
-    )
+    (why,) = decision.evidence
+    said = re.search(r"a call of it would need (\d+) bytes, one of `main` (\d+)", why)
     assert said is not None and int(said[1]) > int(said[2])
     account = p.stats().account
     assert account.transients == int(said[2]) - (account.outputs or 0)
