@@ -7,7 +7,7 @@ each offset a sum of sizes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +28,7 @@ class Intervals:
     upper: Ints
     size: Ints
     alignment: Ints
-    unit: int = 0
+    unit: int = field(default=0, kw_only=True)
 
     @staticmethod
     def of(rows: Iterable[tuple[int, int, int]], alignment: int = 1) -> "Intervals":
@@ -95,7 +95,7 @@ class Intervals:
             self.upper[chosen],
             self.size[chosen],
             self.alignment[chosen],
-            self.granule,
+            unit=self.granule,
         )
 
     def components(self) -> list[Ints]:

@@ -15,6 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.parts import share_parts
 from pyc_mlir.iree.readers import separate_readers
 from pyc_mlir.iree.session import CompileError, Diagnostic, Session, check_phase
 from pyc_mlir.pipelines.target import Target
@@ -84,6 +85,7 @@ def opened(
             places = {**mark_locations(session.module), **places}
             check_dtypes(session.module, target, places)
             separate_readers(session.module, gpu=target.device != "local")
+            share_parts(session.module)
             if dump_phases is not None:
                 session.dump_phases(Path(dump_phases))
             yield session

@@ -35,11 +35,12 @@ _VIEWS = (*_RESHAPES, "tensor.extract_slice")
 
 def separate_readers(module: Any, gpu: bool = False) -> int:
     """Insert the barriers that `module` (an operation of IREE's bindings) needs; their number."""
-    blocks = [block for op in module.regions[0].blocks[0] for block in _blocks(op)]
+    blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
     return sum(_separate(block, gpu) for block in blocks)
 
 
-def _blocks(op: Any) -> Iterator[Any]:
+def blocks_of(op: Any) -> Iterator[Any]:
+    """The blocks of an op's regions."""
     for region in op.operation.regions:
         yield from region.blocks
 
@@ -169,10 +170,10 @@ def _rank(ways: set[Way]) -> int:
 
 
 def _insert_barrier(op: Any, index: int) -> None:
-    op.operands[index] = _barrier(op.operands[index], op)
+    op.operands[index] = barrier(op.operands[index], op)
 
 
-def _barrier(value: Any, before: Any) -> Any:
+def barrier(value: Any, before: Any) -> Any:
     """`value` behind a barrier that stands in front of the op `before`."""
     # An op of a dialect that is not loaded yet would be taken for another one later.
     before.context.get_dialect_descriptor("iree_tensor_ext")
@@ -186,10 +187,10 @@ def _barrier(value: Any, before: Any) -> Any:
 def _store_sources(op: Any) -> int:
     """A barrier for each view that the body of `op` reads with ``tensor.extract``; their number."""
     inserted = 0
-    for inner in (i.operation for block in _blocks(op) for i in block.operations):
+    for inner in (i.operation for block in blocks_of(op) for i in block.operations):
         source = inner.operands[0] if inner.name == "tensor.extract" else None
         if source is not None and _is_view_of_part(source):
-            inner.operands[0] = _barrier(source, op)
+            inner.operands[0] = barrier(source, op)
             inserted += 1
     return inserted
 
