@@ -34,9 +34,10 @@ RECOMPUTE_RUNGS = (1, 40_000, 640_000)
 EVALUATIONS = 80
 REORDER_WORK = 40_000
 ROUNDS = 3
-# Packing every candidate, and those that may still become the best.
-QUICK_WORK = 20_000
-PACK_WORK = 400_000
+# Packing every candidate, those that may still become the best, and at last the best one.
+QUICK_WORK = 10_000
+PACK_WORK = 40_000
+LAST_WORK = 400_000
 FRONTIER_POINTS = 16
 
 
@@ -116,7 +117,7 @@ def plan_in_waves(
     problem: Problem,
     waves: Sequence[Sequence[int]],
     *,
-    work_limit: int = PACK_WORK,
+    work_limit: int = LAST_WORK,
     seed: int = 0,
 ) -> Plan:
     """A given schedule, waves of task numbers, with reuse and offsets of ours.
@@ -178,6 +179,8 @@ class _Planner:
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
         self.bound = storages(problem).lower_bound
         self.plans: list[Plan] = []
+        # What each plan was packed from, by the plan's place in `plans`.
+        self.packed: list[tuple[Expansion, Sequence[Sequence[int]], dict[int, int]]] = []
         self.orders = list(self._orders())
         if not any(t.recomputable for t in problem.tasks):
             self.bound = max(self.bound, *(s.lower_bound for _, s in self.orders))
@@ -202,7 +205,10 @@ class _Planner:
                 self._down_to(points, budget)
         if not self._fitting(budget):
             self._spread()
-            raise BudgetRefused(budget, self._smallest(), self.bound, self._free_slowdown())
+            smallest = self._marked(self._smallest())
+            if smallest.arena_bytes <= budget:
+                return smallest
+            raise BudgetRefused(budget, smallest, self.bound, self._free_slowdown())
         return self._marked(min(self._fitting(budget), key=lambda p: (p.seconds, p.arena_bytes)))
 
     def _fitting(self, budget: int) -> list[Plan]:
@@ -281,14 +287,26 @@ class _Planner:
             return
         found: list[tuple[Plan, dict[int, int]]] = []
         for reused in self._reuses(derived, waves, peak):
-            plan = place(expansion, waves, reused, work_limit=QUICK_WORK, seed=self.seed)
+            plan = self._placed(expansion, waves, reused, QUICK_WORK)
             found.append((plan, reused))
             if plan.arena_bytes <= peak:
                 break
-        self.plans += [plan for plan, _ in found]
         if not self._beaten(peak, seconds):
             _, reused = min(found, key=lambda item: item[0].arena_bytes)
-            self.plans.append(place(expansion, waves, reused, work_limit=PACK_WORK, seed=self.seed))
+            self._placed(expansion, waves, reused, PACK_WORK)
+
+    def _placed(
+        self,
+        expansion: Expansion,
+        waves: Sequence[Sequence[int]],
+        reused: dict[int, int],
+        work: int,
+    ) -> Plan:
+        """Pack, and keep the plan."""
+        plan = place(expansion, waves, reused, work_limit=work, seed=self.seed)
+        self.plans.append(plan)
+        self.packed.append((expansion, waves, reused))
+        return plan
 
     def _beaten(self, peak: int, seconds: float) -> bool:
         return any(p.arena_bytes <= peak and p.seconds <= seconds for p in self.plans)
@@ -342,5 +360,9 @@ class _Planner:
         self._overlap(expansion, peak)
 
     def _marked(self, found: Plan) -> Plan:
-        """The plan, saying whether no other one could be smaller."""
+        """The plan, packed once more at length; it says whether no other one could be smaller."""
+        if found.arena_bytes > max(found.lower_bound, self.bound):
+            expansion, waves, reused = self.packed[self.plans.index(found)]
+            again = place(expansion, waves, reused, work_limit=LAST_WORK, seed=self.seed)
+            found = min(found, again, key=lambda p: p.arena_bytes)
         return replace(found, proven=found.arena_bytes <= self.bound)

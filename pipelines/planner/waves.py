@@ -51,7 +51,7 @@ def group(
 
 def _may_join(model: Storages, ahead: Sequence[int], task: int) -> bool:
     """Whether `task` follows none of the tasks from the wave's first up to its own place."""
-    return not any(p in model.predecessors[task] for p in ahead)
+    return model.predecessors[task].isdisjoint(ahead)
 
 
 def _fits(

@@ -28,6 +28,7 @@ from pyc_mlir.pipelines.planner.intervals import Intervals
 from pyc_mlir.pipelines.planner.pack import pack
 from pyc_mlir.pipelines.planner.picture import Layout, layout_of_plan
 from pyc_mlir.pipelines.planner.planner import (
+    LAST_WORK,
     BudgetRefused,
     PlannerMode,
     frontier,
@@ -77,7 +78,8 @@ def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
 
 def pack_slices(slices: Sequence[Slice]) -> tuple[list[int], int]:
     """Offsets and the arena by PyC's packer, for lives that include their last step."""
-    packing = pack(Intervals.of((first, last + 1, size) for first, last, size in slices))
+    lives = Intervals.of((first, last + 1, size) for first, last, size in slices)
+    packing = pack(lives, work_limit=LAST_WORK)
     return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 
