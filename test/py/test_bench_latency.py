@@ -203,9 +203,12 @@ def test_table_and_page_are_whole(stored):
     report = Report.load(stored["json"])
     text = markdown(report)
     assert text == cpu_table.markdown(report)
-    assert text.count(MLP) >= 3 and "classes of the goal" in text
+    assert text.count(MLP) >= 3
+    # Ratios need somebody to compare with; peers are no part of the default install.
+    peers = {r["candidate"] for r in report.records} - {"pyc"}
+    assert ("classes of the goal" in text) == bool(peers)
     page = stored["html"].read_text("utf-8")
-    assert page.count("<svg") == page.count("</svg>") == 2
+    assert page.count("<svg") == page.count("</svg>") == 1 + bool(peers)
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
     assert MLP in page and page == cpu_html.page(report)
 
