@@ -50,7 +50,8 @@ class Budget:
 class BudgetNotKept(PycError):
     """No program within the budget: `smallest` bytes were possible, `slower` as a share.
 
-    The code says whether it has been proven that none exists.
+    The code says whether it has been proven that none exists for these dispatches: another planner
+    mode may cut the program into other ones (`pyc-chunk`).
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class BudgetNotKept(PycError):
             f"memory budget: expected at most {budget.total} bytes, got a program that needs "
             f"{'at least ' if proven else ''}{self.smallest} with the smallest plan found: "
             f"constants {constants}, inputs {budget.inputs}, outputs {budget.outputs}, arena "
-            f"{arenas}; give it {self.smallest} bytes, at {slower:+.1%} predicted latency",
+            f"{arenas}; give it {self.smallest} bytes, at {slower:+.1%} predicted latency, or try "
+            "planner mode `memory_first`, which cuts the program into more parts",
         )
 
 
