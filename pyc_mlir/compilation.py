@@ -7,7 +7,8 @@
 loads the artifact on a device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
 from pyc_mlir.lowering import Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
+from pyc_mlir.parts_choice import within_budget
 from pyc_mlir.pipelines.choices import (
     Alternative,
     Choices,
@@ -41,6 +43,11 @@ from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
 
 _EVIDENCE_CHARACTERS = 300
+Stage = Callable[[str], AbstractContextManager[None]]
+
+
+def _untold(_title: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def compile(
@@ -128,14 +135,29 @@ def make_options(
     )
 
 
-def build(source: Any, inputs: Sequence[Any] | None, options: Options) -> Artifact:
-    """Compile to an artifact; no device is needed. Raises as `compile`."""
-    return finish(lower(source, inputs, options), options)
+def build(
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = _untold
+) -> Artifact:
+    """Compile to an artifact; no device is needed. Raises as `compile`.
+
+    stage: a context manager around each step, called with what the step does.
+    """
+
+    def make(options: Options, before: Choices) -> Artifact:
+        with stage("PyC lowers to linalg"):
+            lowered = lower(source, inputs, options)
+        with stage(f"IREE compiles for {options.target.name}"):
+            return finish(lowered, options, before.log)
+
+    return within_budget(options, make)
 
 
-def finish(lowered: Lowered, options: Options) -> Artifact:
-    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
-    choices = Choices(options.policy, options.recipe, list(lowered.decisions))
+def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile`.
+
+    before: decisions made before the program was lowered.
+    """
+    choices = Choices(options.policy, options.recipe, [*before, *lowered.decisions])
     vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
     facts = read_facts(vmfb, arena.name)

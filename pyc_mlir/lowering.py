@@ -44,12 +44,14 @@ def to_linalg(target: Target) -> str:
 def high_level(options: "Options") -> str:
     """The passes of `options`, with `pyc-chunk` told what it is for.
 
-    That is the planner's preferred mode; where IREE alone plans, nothing runs in parts.
+    That is the planner's preferred mode unless the options name another one; where IREE alone
+    plans, nothing runs in parts.
     """
     if not options.planner_modes:
         return options.passes.replace("pyc-chunk,", "")
     target = options.target.name if options.target.name in TARGETS else "cpu"
-    told = f"pyc-chunk{{mode={options.planner_modes[0]} target={target}}},"
+    mode = options.parts_for or options.planner_modes[0]
+    told = f"pyc-chunk{{mode={mode} target={target}}},"
     return options.passes.replace("pyc-chunk,", told)
 
 
@@ -72,6 +74,8 @@ class Options:
     # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
     # IREE.
     planner_modes: tuple[str, ...] = ()
+    # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
+    parts_for: str = ""
     # Further modes, each with a plan and an entry of its own, to be switched to at run time.
     also_modes: tuple[str, ...] = ()
 

@@ -4,14 +4,14 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pyc_mlir.artifact import Artifact, to_bytes
 from pyc_mlir.bench.table import quantity
-from pyc_mlir.compilation import finish, make_options
+from pyc_mlir.compilation import build, make_options
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.lowering import Lowered, Options, emit, lower
+from pyc_mlir.lowering import Options, emit, lower
 from pyc_mlir.pipelines.choices import Decision, Recipe, write_log
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
@@ -47,32 +47,30 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         with progress.stage(f"PyC lowers to {flags.emit}"):
             text, decisions = emit(source, inputs, options, flags.emit)
         output = Output(text.encode(), decisions)
+    elif flags.compile_to:
+        output = _to_phase(flags.compile_to, source, inputs, options, progress)
     else:
-        with progress.stage("PyC lowers to linalg"):
-            lowered = lower(source, inputs, options)
-        output = _by_iree(flags, lowered, options, progress)
+        artifact = build(source, inputs, options, progress.stage)
+        data = to_bytes(artifact)
+        text = summary(flags.output, len(data), artifact, progress.seconds)
+        output = Output(data, tuple(artifact.decisions), text)
     if flags.log is not None:
         write_log(output.decisions, flags.log)
     return output
 
 
-def _by_iree(
-    flags: argparse.Namespace, lowered: Lowered, options: Options, progress: Progress
+def _to_phase(
+    phase: str, source: Any, inputs: Sequence[Any] | None, options: Options, progress: Progress
 ) -> Output:
-    """The program, or IREE's IR at the phase asked for."""
-    name = options.target.name
-    if not flags.compile_to:
-        with progress.stage(f"IREE compiles for {name}"):
-            artifact = finish(lowered, options)
-        data = to_bytes(artifact)
-        text = summary(flags.output, len(data), artifact, progress.seconds)
-        return Output(data, tuple(artifact.decisions), text)
-    with progress.stage(f"IREE compiles for {name} to phase {flags.compile_to}"):
+    """IREE's IR at a phase."""
+    with progress.stage("PyC lowers to linalg"):
+        lowered = lower(source, inputs, options)
+    with progress.stage(f"IREE compiles for {options.target.name} to phase {phase}"):
         data = compile_module(
             lowered.code,
             options.target,
             options.iree_flags,
-            flags.compile_to,
+            phase,
             options.dump_phases,
             lowered.locations,
         )

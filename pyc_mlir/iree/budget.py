@@ -7,7 +7,7 @@ found is, the budget that would be kept with it, and what it costs in predicted 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
@@ -47,26 +47,49 @@ class Budget:
         return fixed + self.concurrency * arena
 
 
-class BudgetNotKept(PycError):
-    """No program within the budget: `smallest` bytes were possible, `slower` as a share.
+@dataclass(frozen=True)
+class Need:
+    """The smallest program found: its constants and one arena, in bytes, and its latency.
 
-    The code says whether it has been proven that none exists for these dispatches: another planner
-    mode may cut the program into other ones (`pyc-chunk`).
+    asked, seconds: predicted seconds of the preferred plan and of this one.
     """
 
-    def __init__(
-        self, budget: Budget, constants: int, arena: int, slower: float, *, proven: bool
-    ) -> None:
-        self.smallest, self.slower = budget.needed(constants, arena), slower
-        arenas = f"{budget.concurrency} x {arena}" if budget.concurrency > 1 else str(arena)
+    constants: int
+    arena: int
+    asked: float
+    seconds: float
+
+    @property
+    def slower(self) -> float:
+        """The latency that it costs, as a share of the preferred plan's."""
+        return self.seconds / self.asked - 1.0 if self.asked else 0.0
+
+
+class BudgetNotKept(PycError):
+    """No program within the budget; `smallest` bytes were possible.
+
+    The code says whether it has been proven that none exists for the dispatches that PyC makes of
+    the program.
+    """
+
+    def __init__(self, budget: Budget, need: Need, *, proven: bool) -> None:
+        self.budget, self.need, self.proven = budget, need, proven
+        self.smallest = budget.needed(need.constants, need.arena)
+        several = budget.concurrency > 1
+        arenas = f"{budget.concurrency} x {need.arena}" if several else str(need.arena)
         super().__init__(
             ReasonCode.BUDGET_IMPOSSIBLE if proven else ReasonCode.BUDGET_NOT_FOUND,
             f"memory budget: expected at most {budget.total} bytes, got a program that needs "
             f"{'at least ' if proven else ''}{self.smallest} with the smallest plan found: "
-            f"constants {constants}, inputs {budget.inputs}, outputs {budget.outputs}, arena "
-            f"{arenas}; give it {self.smallest} bytes, at {slower:+.1%} predicted latency, or try "
-            "planner mode `memory_first`, which cuts the program into more parts",
+            f"constants {need.constants}, inputs {budget.inputs}, outputs {budget.outputs}, arena "
+            f"{arenas}; give it {self.smallest} bytes, at {need.slower:+.1%} predicted latency",
         )
+
+    def or_better(self, other: "BudgetNotKept") -> "BudgetNotKept":
+        """The refusal after a second search over other dispatches: the smaller need of both."""
+        best = other if other.smallest < self.smallest else self
+        need = replace(best.need, asked=self.need.asked)
+        return BudgetNotKept(self.budget, need, proven=self.proven and other.proven)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import Way
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
-from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, squeeze
 from pyc_mlir.iree.session import Session
 from pyc_mlir.iree.versions import Allocated, Version, carry_out, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
@@ -231,8 +231,8 @@ class _Planning:
         if self.budget is not None and any(s.spare < 0 for s in shares.values()):
             asked = sum(self.preferred.values())
             added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
-            slower = added / asked if asked else 0.0
-            raise BudgetNotKept(self.budget, self.constants or 0, largest, slower, proven=proven)
+            need = Need(self.constants or 0, largest, asked, asked + added)
+            raise BudgetNotKept(self.budget, need, proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
@@ -297,8 +297,9 @@ class _Planning:
         )
         if not legal:
             assert self.budget is not None
-            held, needed = self.constants or 0, _transient_bytes(reference.regions[region.index])
-            raise BudgetNotKept(self.budget, held, needed, 0.0, proven=False)
+            needed = _transient_bytes(reference.regions[region.index])
+            need = Need(self.constants or 0, needed, sequence, sequence)
+            raise BudgetNotKept(self.budget, need, proven=False)
         site = Site(SITE, f"{self.name}#{region.index}")
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:

@@ -8,12 +8,15 @@ import pytest
 from conftest import FULL
 from stream_programs import Program, bits, branches, chain, layered
 
+from pyc_mlir.artifact import Artifact
 from pyc_mlir.compilation import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
 from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.choices import Recipe
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.tools.digits import MODELS
 
 REFUSALS = (ReasonCode.BUDGET_IMPOSSIBLE, ReasonCode.BUDGET_NOT_FOUND)
 
@@ -74,6 +77,31 @@ def test_a_budget_that_does_not_hold_what_is_fixed_is_impossible():
     with pytest.raises(PycError) as caught:
         measured(branches(), contract(100))
     assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
+
+
+def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
+    """`pyc-chunk` cuts the network's images into groups, in `memory_first` into smaller ones."""
+
+    def built(total: int, mode: str = "", recipe: Recipe | None = None) -> Artifact:
+        options = make_options(contract=contract(total), planner_mode=mode, recipe=recipe)
+        return build(MODELS["cnn"], [(64, 1, 8, 8)], options)
+
+    def needs(mode: str) -> int:
+        options = make_options(planner_mode=mode)
+        return build(MODELS["cnn"], [(64, 1, 8, 8)], options).account.total() or 0
+
+    small, large = needs("memory_first"), needs("balanced")
+    assert small < large
+    kept = built((small + large) // 2)
+    assert (kept.account.total() or 0) <= (small + large) // 2
+    decision = next(d for d in kept.decisions if d.site.key == "parts-for:module")
+    assert (decision.chosen, decision.decided_by) == ("memory_first", "fallback")
+    again = built((small + large) // 2, recipe=Recipe.from_log(kept.decisions))
+    assert (again.vmfb, again.decisions) == (kept.vmfb, kept.decisions)
+    with pytest.raises(BudgetNotKept) as caught:
+        built(kept.account.constants or 0)
+    assert caught.value.smallest <= small and caught.value.need.slower > 0
+    assert built(caught.value.smallest).account.total() == caught.value.smallest
 
 
 def test_unknown_sizes_are_refused_by_name():
