@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# What a dynamic dimension is taken for where alternatives are ranked. Nothing is promised by it.
+NOMINAL_DIMENSION = 64
+
 
 @dataclass(frozen=True, order=True)
 class Cost:

@@ -25,6 +25,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-decompose": ("pyc_mlir.pipelines.decompose", "Decompose"),
     "pyc-chunk": ("pyc_mlir.pipelines.chunk", "Chunk"),
     "pyc-fuse": ("pyc_mlir.pipelines.fuse", "Fuse"),
+    "pyc-select-kernels": ("pyc_mlir.pipelines.select_kernels", "SelectKernels"),
     "pyc-remat": ("pyc_mlir.pipelines.remat", "Remat"),
     "pyc-plan-memory": ("pyc_mlir.pipelines.plan_memory", "PlanMemory"),
     "convert-pyc-to-linalg": ("pyc_mlir.pipelines.convert_to_linalg", "ConvertToLinalg"),

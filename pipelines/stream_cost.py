@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from pyc_mlir.pipelines.cost import Cost, roofline
+from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.stream_ir import find, ir, operations
-from pyc_mlir.pipelines.stream_sizes import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target import Target
 
 # A named linalg op multiplies and adds.

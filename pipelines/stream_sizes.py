@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.stream_ir import constant_of, ir, maker
 
-# What a dynamic dimension is taken for where plans are ranked. Nothing is promised by it.
-NOMINAL_DIMENSION = 64
 # Depth and number of a function's first block.
 _ENTRY = (1, 0)
 

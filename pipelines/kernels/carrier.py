@@ -32,12 +32,14 @@ Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 class Operand:
     """f32 memory of a kernel: a dimension is a number, or the name of a dynamic size.
 
-    `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place).
+    `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place). `pack`
+    lays out what is passed, a constant of any shape, when compiling.
     """
 
     name: str
     shape: tuple[Dim, ...]
     role: str = "in"
+    pack: Callable[[np.ndarray], np.ndarray] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

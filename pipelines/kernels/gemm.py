@@ -10,6 +10,7 @@ The bottom tile and the rightmost panel may be smaller; the last columns are mas
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,7 +101,8 @@ class Gemm:
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands a, b (packed), then bias, residual, then c."""
         result = (self.rows, self.columns)
-        operands = [Operand("a", (self.rows, self.depth)), Operand("b", (self.packed_size,))]
+        packed = Operand("b", (self.packed_size,), pack=partial(pack, self))
+        operands = [Operand("a", (self.rows, self.depth)), packed]
         operands += [Operand("bias", (self.columns,))] * self.bias
         operands += [Operand("residual", result)] * self.residual
         operands.append(Operand("c", result, "out"))

@@ -1,14 +1,17 @@
 """What does a matrix product cost and compute? The family ``gemm``: cost, reference, bound."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import erf, sqrt
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from pyc_mlir.pipelines.cost import Cost, roofline
 from pyc_mlir.pipelines.kernels.functions import ERRORS
 from pyc_mlir.pipelines.kernels.gemm import ACTIVATIONS, Gemm, pack, unpack
+from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal, sizes
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
@@ -89,4 +92,64 @@ def _arrays(knobs: Gemm, random: Random) -> Arrays:
     return [x.astype(np.float32) for x in arrays]
 
 
-FAMILY = Family("gemm", refusal, cost, reference, sample)
+def match(work: Work, target: Target) -> list[Offer]:
+    """A product with constant weights, and as much of what follows as the epilogue can do."""
+    node = work.nodes[0]
+    if node.name != "matmul" or not is_f32(work, node.operands):
+        return []
+    a, b = (work.type(v) for v in node.operands)
+    constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1
+    if not constant or min(a.rank, b.rank) < 2 or a.rank < b.rank:
+        return []
+    rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
+    if not depth or not columns or a.shape[-1] != depth or rows == 0:
+        return []
+    found = _epilogue(work)
+    knobs = Gemm.on(target, rows or "m", columns, depth, **found.fields)
+    if refusal(knobs, target):
+        return []
+    first, second = node.operands
+    weights = Feed(second, tuple(range(1, b.rank)))
+    feeds = (Feed.matrix(work, first), weights, *found.feeds)
+    return [Offer(knobs, found.covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
+
+
+@dataclass
+class _Epilogue:
+    """Fields of Gemm, the feeds that come with them, and the ops that are covered."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    feeds: tuple[Feed, ...] = ()
+    covers: int = 1
+
+
+def _epilogue(work: Work) -> _Epilogue:
+    """The longest run of bias, activation and residual, in this order, each at most once."""
+    found = best = _Epilogue()
+    order, done = ("bias", "activation", "residual"), 0
+    for covers, node in enumerate(work.nodes[1:], start=2):
+        step, feeds, value = _step(work, node, work.number_of(covers - 2))
+        if step not in order[done:]:
+            break
+        done = order.index(step) + 1
+        found = _Epilogue({**found.fields, step: value}, (*found.feeds, *feeds), covers)
+        best = found if work.closed(covers) else best
+    return best
+
+
+def _step(work: Work, node: Node, value: int) -> tuple[str, tuple[Feed, ...], Any]:
+    """Which step of the epilogue an op is, of what is fed to it; "" for none."""
+    others = [v for v in node.operands if v != value]
+    if node.name == "relu" or (node.name == "gelu" and node.params["approximate"] == "none"):
+        return "activation", (), node.name
+    if node.name != "add" or len(others) != 1 or others[0] >= len(work.inputs):
+        return "", (), None
+    other, result = work.type(others[0]), node.type
+    if other.shape == result.shape and other.rank:
+        return "residual", (Feed.matrix(work, others[0]),), True
+    if sizes(other.shape) == result.shape[-1] and other.shape[-1:] == result.shape[-1:]:
+        return "bias", (Feed(others[0]),), True
+    return "", (), None
+
+
+FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match)

@@ -18,6 +18,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.kernels.carrier import Kernel
+from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.target import Target
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
@@ -46,13 +47,18 @@ class Family:
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions.
     - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
     - `sample(random)`: random legal knobs, and arguments for several calls, for tests.
+    - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
+
+    `knobs` is their type.
     """
 
     name: str
+    knobs: type[Any]
     refusal: Callable[..., str]
     cost: Callable[..., Cost]
     reference: Callable[..., tuple[np.ndarray, np.ndarray]]
     sample: Callable[[Random], tuple[Knobs, list[Arrays]]]
+    match: Callable[[Work, Target], Sequence[Offer]] = lambda work, target: ()
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """True where the family has this kernel for the target."""

@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.cost import Cost, roofline
+from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal, sizes
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.rows import NORMS, OPERATIONS, REDUCTIONS, Rows
 from pyc_mlir.pipelines.target import Target
@@ -116,4 +117,29 @@ def _arrays(knobs: Rows, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in (x, *weights)]
 
 
-FAMILY = Family("rows", refusal, cost, reference, sample)
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for the first op of a group, where it works along the last dimension in f32."""
+    node = work.nodes[0]
+    operation = node.name.removeprefix("reduce_")
+    if operation not in OPERATIONS or not is_f32(work, node.operands):
+        return []
+    x = work.type(node.operands[0])
+    rows, columns = sizes(x.shape[:-1]), x.shape[-1] if x.rank else None
+    if not _along_rows(node, x.rank) or 0 in (rows, columns) or columns is None:
+        return []
+    others = {"epsilon": node.params["epsilon"]} if operation in NORMS else {}
+    share = min(64, max(1, -(-(rows or 64) // target.cores)))
+    knobs = Rows.on(target, operation, rows or "m", columns, rows_per_workgroup=share, **others)
+    if refusal(knobs, target):
+        return []
+    feeds = (Feed.matrix(work, node.operands[0]), *(Feed(v) for v in node.operands[1:]))
+    return [Offer(knobs, 1, feeds, cost(knobs, target, {"m": nominal(x.shape[:-1])}))]
+
+
+def _along_rows(node: Node, rank: int) -> bool:
+    """Does an op work along the last dimension alone?"""
+    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
+    return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
+
+
+FAMILY = Family("rows", Rows, refusal, cost, reference, sample, match)

@@ -1,0 +1,63 @@
+"""Knobs as text: a frozen dataclass of numbers, strings, tuples and such dataclasses, as repr.
+
+A kernel crosses from one MLIR to another as an attribute: the name of its family and this text,
+``Rows(operation='softmax', rows=128, ...)``. Reading it evaluates nothing.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+
+def encode(knobs: Any) -> str:
+    """All fields, in their order."""
+    return repr(knobs)
+
+
+def decode(kind: type, text: str) -> Any:
+    """What `encode` was given. Raises PycError (BAD_ARGUMENT) for other text."""
+    try:
+        made = _value(ast.parse(text, mode="eval").body, {k.__name__: k for k in _kinds(kind)})
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise _refusal(kind, f"{text[:80]!r} ({error})") from None
+    if type(made) is not kind:
+        raise _refusal(kind, repr(text[:80]))
+    return made
+
+
+def _refusal(kind: type, came: str) -> PycError:
+    expected = f"{kind.__name__}(field=value, ...)"
+    return PycError(ReasonCode.BAD_ARGUMENT, f"kernel: expected the knobs {expected}, got {came}")
+
+
+def _kinds(hint: Any) -> Iterator[type]:
+    """A dataclass and those that its fields may hold."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+        for inner in get_type_hints(hint).values():
+            yield from _kinds(inner)
+    for inner in get_args(hint):
+        yield from _kinds(inner)
+
+
+def _value(node: ast.expr, kinds: dict[str, type]) -> Any:
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(e, kinds) for e in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+        fields = {k.arg: _value(k.value, kinds) for k in node.keywords if k.arg is not None}
+        if node.func.id in kinds and len(fields) == len(node.keywords):
+            return _checked(kinds[node.func.id], fields)
+    return ast.literal_eval(node)
+
+
+def _checked(kind: type, fields: dict[str, Any]) -> Any:
+    """The dataclass, once plain fields have the type that they are declared with."""
+    hints = get_type_hints(kind)
+    for name, value in fields.items():
+        hint = hints.get(name)
+        if hint in (int, float, str, bool) and type(value) is not hint:
+            raise TypeError(f"`{name}`: expected {hint.__name__}, got {value!r}")
+    return kind(**fields)

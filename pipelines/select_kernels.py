@@ -1,0 +1,139 @@
+"""Which ops does a kernel of PyC compute, and which does IREE's own code generation?
+
+Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
+groups and ops for which a generated kernel was chosen (`kernel_work.py`). Every family says what it
+has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
+seconds, one decision for each group that any family has a kernel for.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ids import OpIds
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.kernel_work import Attached, Members
+from pyc_mlir.pipelines.kernels.knobs import encode
+from pyc_mlir.pipelines.kernels.matching import Offer, Work
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.pass_base import option
+from pyc_mlir.pipelines.rewriting import functions_of
+from pyc_mlir.pipelines.target import TARGETS, Target
+
+IREE = "iree"
+# The share of the roofline that IREE's code reaches: medians of docs/results of plain IREE.
+_IREE_OF_PEAK, _IREE_OF_BANDWIDTH = 0.5, 0.5
+
+
+@dataclass(frozen=True)
+class SelectKernels:
+    """Choose generated kernels for groups and ops."""
+
+    name: ClassVar[str] = "pyc-select-kernels"
+    target: str = option("cpu", "the target that kernels are for")
+    families: str = option("", "families to take kernels from, joined by +; empty: all")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for an unknown target or family."""
+        if self.target not in TARGETS:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+            )
+        unknown = set(filter(None, self.families.split("+"))) - set(FAMILIES)
+        if unknown:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`families`: expected some of {', '.join(FAMILIES)}, got {sorted(unknown)}",
+            )
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Choose in every function, by the table's figures of the target (see `select`)."""
+        return select(module, choices, Target.named(self.target), self.families)
+
+
+def select(
+    module: ir.Module, choices: Choices, target: Target, families: str = ""
+) -> dict[str, int]:
+    """Attach kernels for `target` to the groups and ops of a module; how many of both.
+
+    A compile calls this with its own target: the host's registers and caches decide on knobs.
+    """
+    names = list(filter(None, families.split("+"))) or list(FAMILIES)
+    counts = {"groups with kernels": 0, "kernels": 0}
+    seen: Counter[str] = Counter()
+    for function in functions_of(module):
+        ids = OpIds(function, seen)
+        for op in (o.operation for o in function.regions[0].blocks[0].operations):
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            if members is None:
+                continue
+            offers = _offers(members.work(), target, names)
+            if not offers:
+                continue
+            chosen = _choose(op, ids, members.work(), offers, target, choices)
+            counts["groups with kernels"] += 1
+            counts["kernels"] += chosen is not None
+            if chosen is not None:
+                family, offer = chosen
+                Attached(family, encode(offer.knobs), offer.covers, offer.feeds).attach(op)
+    return counts
+
+
+Found = tuple[str, Offer]
+
+
+def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
+    """Every kernel for the group, by the name of its alternative."""
+    found: dict[str, Found] = {}
+    for family in names:
+        for offer in FAMILIES[family].match(work, target):
+            covered = "+".join(n.name for n in work.nodes[: offer.covers])
+            name = f"{family}:{covered}"
+            number = sum(n == name or n.startswith(f"{name}#") for n in found)
+            found[f"{name}#{number}" if number else name] = (family, offer)
+    return found
+
+
+def _choose(
+    op: ir.Operation,
+    ids: OpIds,
+    work: Work,
+    offers: dict[str, Found],
+    target: Target,
+    choices: Choices,
+) -> Found | None:
+    rest = {name: _iree_cost(work, o.covers, target) for name, (_, o) in offers.items()}
+    listed = [
+        Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
+    ]
+    iree = Alternative(IREE, _iree_cost(work, 0, target), "IREE's own code generation")
+    ranked = sorted([*listed, iree], key=lambda a: (a.cost or Cost()).seconds)
+    site = Site(SelectKernels.name, ids[op], str(op.location))
+    return offers.get(choices.choose(site, ranked).name)
+
+
+def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
+    """IREE's code for the ops from `covers` on, as one dispatch."""
+    nodes = work.nodes[covers:]
+    if not nodes:
+        return Cost()
+    flops = 0
+    for node in nodes:
+        inputs = [_nominal(work.type(v)) for v in node.operands]
+        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
+    inside = {work.number_of(i) for i in range(covers, len(work.nodes))}
+    read = {v for n in nodes for v in n.operands} - inside
+    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
+    peak, bandwidth = _IREE_OF_PEAK * target.peak_flops, _IREE_OF_BANDWIDTH * target.peak_bandwidth
+    return roofline(flops, traffic, peak, bandwidth)
+
+
+def _nominal(type_: TensorType) -> TensorType:
+    shape: Shape = tuple(NOMINAL_DIMENSION if d is None else d for d in type_.shape)
+    return type_.with_shape(shape)
