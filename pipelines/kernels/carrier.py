@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.language import Build, Memory, stream
+from pyc_mlir.pipelines.kernels.language import ELEMENTS, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.values import Index, IndexLike
 from pyc_mlir.pipelines.stream_ir import dialect, ir
 from pyc_mlir.pipelines.target import Target
@@ -30,15 +30,17 @@ Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
 @dataclass(frozen=True)
 class Operand:
-    """f32 memory of a kernel: a dimension is a number, or the name of a dynamic size.
+    """Memory of a kernel: a dimension is a number, or the name of a dynamic size.
 
-    `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place). `pack`
-    lays out what is passed, a constant of any shape, when compiling.
+    `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place), `dtype`
+    one of `language.ELEMENTS`. `pack` lays out what is passed, a constant of any shape, when
+    compiling.
     """
 
     name: str
     shape: tuple[Dim, ...]
     role: str = "in"
+    dtype: str = "f32"
     pack: Callable[[np.ndarray], np.ndarray] | None = field(default=None, compare=False)
 
 
@@ -148,7 +150,7 @@ class Carrier:
 
 def _memory(operand: Operand, binding: Any, build: Build) -> Memory:
     shape = [build.size(d) for d in operand.shape]
-    kind = ir.MemRefType.get(_static(operand), ir.F32Type.get())
+    kind = ir.MemRefType.get(_static(operand), ELEMENTS[operand.dtype]())
     dynamic = [s.value for s in shape if s.number is None]
     value = stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
     return Memory(value, shape, build.lanes)
@@ -160,7 +162,7 @@ def _static(operand: Operand) -> list[int]:
 
 
 def _tensor(operand: Operand) -> Any:
-    return ir.RankedTensorType.get(_static(operand), ir.F32Type.get())
+    return ir.RankedTensorType.get(_static(operand), ELEMENTS[operand.dtype]())
 
 
 def _constant(name: str, array: np.ndarray) -> Any:

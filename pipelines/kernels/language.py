@@ -24,6 +24,7 @@ from pyc_mlir.pipelines.kernels.values import (
     Scalar,
     Vector,
     across_lanes,
+    arith,
     f32_vector,
     tree,
     vector,
@@ -35,6 +36,11 @@ from pyc_mlir.pipelines.target import Target
 memref = dialect("memref")
 scf = dialect("scf")
 stream = dialect("stream")
+# The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices.
+ELEMENTS: Mapping[str, Callable[[], Any]] = {
+    "f32": lambda: ir.F32Type.get(),
+    "i64": lambda: ir.IntegerType.get_signless(64),
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ Place = Lanes | Index | int
 
 
 class Memory:
-    """One operand of a kernel: row-major f32 of a shape known or not."""
+    """One operand of a kernel: row-major, of a shape known or not; f32 but for `put_index`."""
 
     __slots__ = ("_lanes", "_value", "shape")
 
@@ -82,6 +88,11 @@ class Memory:
     def put(self, value: Scalar, *place: IndexLike) -> None:
         """Write one number."""
         memref.store(value.value, self._value, self._find(place)[1])
+
+    def put_index(self, value: IndexLike, *place: IndexLike) -> None:
+        """Write a count or a position; the memory is of i64."""
+        wide = arith.index_cast(ELEMENTS["i64"](), Index.of(value).value)
+        memref.store(wide, self._value, self._find(place)[1])
 
     def prefetch(self, *place: Place, level: int = 3) -> None:
         """Ask for the cache line at a place; `level` 3 is L1, 2 is L2. Any address is safe."""
