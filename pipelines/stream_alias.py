@@ -14,13 +14,15 @@ two forms are accepted that hold for every tiling which writes an element once:
 
 All other results of the dispatch must be independent of the operand: one that is computed again
 after the first was written would read what is no longer there. What is not understood (views,
-gathers, windows, products over the operand, nested regions) proves nothing.
+gathers, windows, products over the operand, nested regions) proves nothing. A generated kernel,
+whose body is loops over memory, brings pairs that its generator has proven (stream_declared.py).
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyc_mlir.pipelines.stream_declared import declared_in_place
 from pyc_mlir.pipelines.stream_ir import find, ir, operations
 
 POINTS, ROWS = "points", "rows"
@@ -53,7 +55,11 @@ class Bodies:
 
     @staticmethod
     def of(module: Any, forms: frozenset[str]) -> "Bodies":
-        """Read all executables of `module`; `forms` are those of POINTS and ROWS to accept."""
+        """Read all executables of `module`; `forms` are those of POINTS and ROWS to accept.
+
+        What a kernel declares is accepted with any form. Raises PycError (INVALID_IR) where that
+        is not well formed.
+        """
         return Bodies(
             {
                 f"{_name(executable)}::{_name(function)}": _Body(function).pairs(forms)
@@ -79,6 +85,7 @@ class _Body:
     """One dispatched function: a single block of ops on tensors."""
 
     def __init__(self, function: Any) -> None:
+        self.function = function
         blocks = list(function.regions[0].blocks)
         self.ops = operations(blocks[0]) if len(blocks) == 1 else []
         arguments = list(blocks[0].arguments) if blocks else []
@@ -88,8 +95,8 @@ class _Body:
         }
 
     def pairs(self, forms: frozenset[str]) -> Pairs:
-        """The proven pairs."""
-        found = set()
+        """The proven pairs, and those that the function declares."""
+        found = set(declared_in_place(self.function, len(self.bindings)))
         for binding, op in self._moves(_LOAD):
             try:
                 ways = self._follow(op.results[0])

@@ -1,7 +1,8 @@
 """What does a dispatch cost? The roofline of its body, read from IREE's executables.
 
 Operations are counted on the linalg ops of the dispatched function: the points of the iteration
-space times the arithmetic ops of the body. Traffic is what the dispatch reads and writes.
+space times the arithmetic ops of the body; a kernel whose body is loops over memory says itself how
+many it does (stream_declared.py). Traffic is what the dispatch reads and writes.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from math import prod
 from typing import Any
 
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.stream_declared import declared_flops
 from pyc_mlir.pipelines.stream_ir import find, ir, operations
 from pyc_mlir.pipelines.target import Target
 
@@ -17,7 +19,10 @@ _NAMED_OPS = 2
 
 
 class DispatchCosts:
-    """An estimate by dispatch symbol (``executable::function``) for one module and target."""
+    """An estimate by dispatch symbol (``executable::function``) for one module and target.
+
+    Raises PycError (INVALID_IR) for a kernel that declares its operations wrongly.
+    """
 
     def __init__(self, module: Any, target: Target) -> None:
         self._target = target
@@ -38,7 +43,7 @@ def _name(op: Any) -> str:
 
 
 def _flops(function: Any) -> int:
-    total = 0
+    total = declared_flops(function)
 
     def visit(op: Any) -> Any:
         nonlocal total

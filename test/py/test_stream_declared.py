@@ -1,0 +1,130 @@
+"""What carried kernels say of themselves: their operations are counted, their pairs are used."""
+
+import re
+
+import numpy as np
+import pytest
+from kernel_runs import FLOAT, pointwise, targets
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.attempts import Request
+from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.executable import Executable
+from pyc_mlir.iree.planned import compile_planned, planner_of
+from pyc_mlir.iree.versions import TO_ASYNC
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.stream_alias import POINTS, ROWS, Bodies, Pairs
+from pyc_mlir.pipelines.stream_cost import DispatchCosts
+from pyc_mlir.pipelines.stream_declared import declared_flops, declared_in_place
+from pyc_mlir.pipelines.stream_ir import DISPATCH, find, ir, symbol_of
+from pyc_mlir.pipelines.target import Target
+
+SIZE, STEPS = 4096, 5
+FLOPS = 10**12
+IN_PLACE = "pyc.in_place = [[1, 0]]"
+CPU = Target.named("cpu")
+
+
+def steps(target: Target, *attributes: str) -> str:
+    """x = 2 x, several times, each by a kernel whose function has `attributes`."""
+    kernel = pointwise("double", lambda x: x + x, SIZE)
+    carrier = Carrier(target)
+    carrier.add(kernel)
+    carrier.call(kernel)
+    text = str(carrier.module).replace(
+        "func.func @double(%arg0: t", "func.func private @double(%arg0: t"
+    )
+    inner = ", ".join([*attributes, "translation_info = #translation"])
+    text, count = re.subn(
+        r"(@double\([^)]*!stream.binding\) attributes) \{[^}]*\}", rf"\1 {{{inner}}}", text
+    )
+    assert count == 1
+    vector = f"tensor<{SIZE}xf32>"
+    lines = [f"func.func @main(%x0: {vector}) -> {vector} {{"]
+    for i in range(STEPS):
+        lines.append(f"%x{i + 1} = func.call @double(%x{i}) : ({vector}) -> {vector}")
+    lines += [f"return %x{STEPS} : {vector}", "}", "}"]
+    return text.rstrip().removesuffix("}") + "\n".join(lines)
+
+
+def read(*attributes: str, forms: frozenset[str] = frozenset({POINTS})) -> tuple[Pairs, float]:
+    """The pairs of the kernel, and the seconds of one run without its traffic."""
+    with opened(steps(CPU, *attributes).encode(), CPU, ()) as session:
+        session.run(to="flow")
+        session.run_passes(TO_ASYNC)
+        with session.context:
+            (symbol,) = {symbol_of(op) for op in find(session.module, DISPATCH)}
+            pairs = Bodies.of(session.module, forms)(symbol)
+            return pairs, DispatchCosts(session.module, CPU)(symbol, 0).seconds
+
+
+def test_declared_operations_are_counted():
+    assert read()[1] == 0
+    assert read(f"pyc.flops = {FLOPS} : i64")[1] == pytest.approx(FLOPS / CPU.peak_flops)
+
+
+@pytest.mark.parametrize("form", [POINTS, ROWS])
+def test_declared_pairs_need_a_target_that_accepts_some_form(form):
+    assert read(IN_PLACE, forms=frozenset({form}))[0] == {(1, 0)}
+    assert not read(IN_PLACE, forms=frozenset())[0]
+    assert not read(forms=frozenset({form}))[0]
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_declared_pairs_save_memory_and_change_no_bit(target):
+    """The result and one buffer of the arena are all; without the pairs there are two."""
+    x = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
+    arenas = []
+    for attributes in ((), (IN_PLACE,)):
+        choices = Choices()
+        request = Request(steps(target, *attributes).encode(), target)
+        vmfb, report = compile_planned(request, "", choices, planner_of(["balanced"]))
+        device = Device("local-sync")
+        entry = Executable(vmfb, device).entry("main", [FLOAT])
+        (result,) = entry([to_device(x, device)])
+        assert np.array_equal(result.numpy(), x * 2**STEPS)
+        (region,) = report.regions
+        arenas.append(region.layouts[region.chosen].arena_bytes)
+    assert arenas == [2 * SIZE * 4, SIZE * 4]
+
+
+def inner(attribute: str) -> ir.Operation:
+    arguments = "%a: !stream.binding, %b: !stream.binding"
+    text = f"func.func @k({arguments}) attributes {{{attribute}}} {{ return }}"
+    return ir.Module.parse(text).body.operations[0].operation
+
+
+@pytest.mark.parametrize("value", ["-1 : i64", '"many"', "1.5 : f32", "[1]"])
+def test_wrong_operations_are_refused(value):
+    with ir.Context(), pytest.raises(PycError, match=r"kernel @k: expected `pyc.flops`") as error:
+        declared_flops(inner(f"pyc.flops = {value}"))
+    assert error.value.code is ReasonCode.INVALID_IR
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1 : i64",
+        "[1, 0]",
+        "[[1]]",
+        "[[1, 0, 0]]",
+        '[[1, "x"]]',
+        "[[2, 0]]",
+        "[[-1, 0]]",
+        "[[1, 1]]",
+    ],
+)
+def test_wrong_pairs_are_refused(value):
+    with ir.Context(), pytest.raises(PycError, match=r"expected `pyc.in_place`") as error:
+        declared_in_place(inner(f"pyc.in_place = {value}"), 2)
+    assert error.value.code is ReasonCode.INVALID_IR
+
+
+def test_nothing_declared_is_nothing():
+    with ir.Context():
+        assert declared_in_place(inner("pyc.in_place = []"), 2) == frozenset()
+        assert declared_in_place(inner("a.b"), 2) == frozenset()
+        assert declared_flops(inner("a.b")) == 0
