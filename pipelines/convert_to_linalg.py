@@ -7,7 +7,8 @@ are not known to become `cf.assert`.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -17,12 +18,16 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.kernel_work import Attached, Members
 from pyc_mlir.pipelines.linalg.dims import Dim
 from pyc_mlir.pipelines.linalg.elementwise import emit
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor, constant_tensor
 from pyc_mlir.pipelines.linalg.rules import lower
 from pyc_mlir.pipelines.pass_base import option
 from pyc_mlir.pipelines.rewriting import functions_of, params_of
+
+if TYPE_CHECKING:
+    from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,9 @@ class ConvertToLinalg:
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0}
+        calls = _Calls(module)
         for function in functions_of(module):
-            conversion = _Conversion(function)
+            conversion = _Conversion(function, calls)
             conversion.lowering.f64_trig = self.f64_trig
             conversion.run()
             counts["converted"] += conversion.converted
@@ -63,11 +69,26 @@ def require_no_pyc(module: ir.Module) -> None:
         )
 
 
+class _Calls:
+    """The kernels that a module calls. Kernels are built by IREE's bindings: loaded when needed."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._module = module
+
+    @cached_property
+    def made(self) -> "KernelCalls":
+        """Calls of this module's kernels."""
+        from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
+
+        return KernelCalls(self._module)
+
+
 class _Conversion:
     """One function: tensors by the pyc values that they stand for."""
 
-    def __init__(self, function: ir.Operation) -> None:
+    def __init__(self, function: ir.Operation, calls: "_Calls") -> None:
         self.function = function
+        self.calls = calls
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
         self.lowering = Lowering(self.block, lambda tensor: emit(self.lowering, tensor))
@@ -113,7 +134,7 @@ class _Conversion:
             self._dissolve(op)
         elif op.name.startswith("pyc."):
             with self._location(op):
-                out = self._converted(op)
+                out = self.tensors[op.result] if self._by_kernel(op) else self._converted(op)
                 self._force(out)
             self._finish(op, out)
         elif op.name == "tensor.cast" and op.operands[0] in self.tensors:
@@ -125,7 +146,7 @@ class _Conversion:
     def _dissolve(self, group: ir.Operation) -> None:
         """What is pending at the end of a group becomes one op, at the group's own id."""
         *members, end = (op.operation for op in group.regions[0].blocks[0].operations)
-        for op in members:
+        for op in members[self._by_kernel(group) :]:
             with self._location(op):
                 out = self._recast(op) if op.name == "tensor.cast" else self._converted(op)
             self.tensors[op.result] = out
@@ -133,6 +154,20 @@ class _Conversion:
         with self._location(group):
             self._force(result)
         self._finish(group, result)
+
+    def _by_kernel(self, op: ir.Operation) -> int:
+        """Call the kernel that is attached to a group or a lone op; how many ops it computes."""
+        attached = Attached.read(op)
+        members = Members.of(op) if attached is not None else None
+        if attached is None or members is None or not 0 < attached.covers <= len(members.ops):
+            return 0
+        last = members.ops[attached.covers - 1].result
+        values = [self._tensor(v) for v in members.inputs]
+        with self._location(op):
+            out = self.calls.made.emit(self.lowering, attached, values, from_mlir(last.type))
+        self.tensors[last] = out
+        self.converted += attached.covers
+        return attached.covers
 
     def _recast(self, op: ir.Operation) -> Tensor:
         """A tensor.cast says nothing but sizes."""

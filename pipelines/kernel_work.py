@@ -12,10 +12,9 @@ from pyc_mlir.dialects.attributes import array_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.irtypes import from_mlir
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.matching import Feed, Input, Node, Work
 from pyc_mlir.pipelines.rewriting import defining_op, definition_of, params_of
-
-ATTRIBUTE = "pyc.kernel"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
-from pyc_mlir.lowering import Lowered, Options, lower
+from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
 from pyc_mlir.parts_choice import within_budget
@@ -63,6 +63,7 @@ def compile(
     dump_phases: str | Path | None = None,
     planner_mode: str = "",
     also_modes: Sequence[str] = (),
+    kernels: str = ALL_KERNELS,
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -78,11 +79,13 @@ def compile(
         wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
         policy, which has a say if it names `planner_modes`; else it is ``balanced``.
     also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
+    kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
+        code to IREE.
 
     Raises PycError with the reason's code.
     """
     options = make_options(
-        target, contract, policy, recipe, iree_flags, dump_phases, planner_mode, also_modes
+        target, contract, policy, recipe, iree_flags, dump_phases, planner_mode, also_modes, kernels
     )
     return Program(build(source, inputs, options), device)
 
@@ -96,10 +99,12 @@ def make_options(
     dump_phases: str | Path | None = None,
     planner_mode: str = "",
     also_modes: Sequence[str] = (),
+    kernels: str = ALL_KERNELS,
 ) -> Options:
     """Options from what users give.
 
-    Raises PycError for an unknown target, policy or planner mode, or a refused clause.
+    Raises PycError for an unknown target, policy, planner mode or kernel family, or a refused
+    clause.
     """
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
@@ -123,6 +128,8 @@ def make_options(
             f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
             f"got {UNPLANNED!r}, which plans nothing",
         )
+    if kernels not in (ALL_KERNELS, NO_KERNELS):
+        _require_families(kernels.split("+"))
     return Options(
         found,
         promised,
@@ -131,8 +138,21 @@ def make_options(
         tuple(iree_flags),
         None if dump_phases is None else Path(dump_phases),
         planner_modes=() if modes == (UNPLANNED,) else modes,
+        kernels=kernels,
         also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
     )
+
+
+def _require_families(names: Sequence[str]) -> None:
+    from pyc_mlir.pipelines.kernels.registry import FAMILIES
+
+    unknown = sorted(set(names) - set(FAMILIES))
+    if unknown:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"kernels: expected {ALL_KERNELS!r}, {NO_KERNELS!r} or some of {', '.join(FAMILIES)} "
+            f"joined by +, got {unknown}",
+        )
 
 
 def build(

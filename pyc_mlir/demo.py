@@ -19,6 +19,7 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
+from pyc_mlir.lowering import NO_KERNELS
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.program import Program
 
@@ -101,7 +102,7 @@ def compare(
         with stage(f"{model.stem}: PyC compiles for {batch} images"):
             artifact = _build(model, given)
         with stage(f"{model.stem}: plain IREE compiles for {batch} images"):
-            plain = _build(model, given, passes="")
+            plain = _build(model, given, passes="", kernels=NO_KERNELS)
         with stage(f"{model.stem}: both run {batch} images"):
             rows.append(_measure(artifact, plain, given, rounds, min_seconds))
             if batch > largest:

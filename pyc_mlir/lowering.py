@@ -31,6 +31,8 @@ HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
     "pyc-chunk,pyc-fuse"
 )
+# For `Options.kernels`: every family that is there, or IREE's own code for everything.
+ALL_KERNELS, NO_KERNELS = "all", "iree"
 TO_LINALG = "convert-pyc-to-linalg,canonicalize,cse"
 
 
@@ -74,6 +76,8 @@ class Options:
     # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
     # IREE.
     planner_modes: tuple[str, ...] = ()
+    # Families whose generated kernels are offered, joined by +; ALL_KERNELS or NO_KERNELS.
+    kernels: str = "all"
     # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
     parts_for: str = ""
     # Further modes, each with a plan and an entry of its own, to be switched to at run time.
@@ -123,7 +127,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         given = refined(given, signature_of(function))
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id = OpIds(function).graph_id
-    run_pipeline(module, high_level(options), choices)
+    _optimize(module, options, choices)
     function = entry_function(module)
     ids = OpIds(function)
     locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
@@ -149,6 +153,18 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     )
 
 
+def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:
+    """The pyc passes, then the choice of kernels for the target's own figures."""
+    run_pipeline(module, high_level(options), choices)
+    if options.kernels == NO_KERNELS or options.target.device != "local":
+        return
+    # Kernels are built by IREE's bindings, which other targets need later only.
+    from pyc_mlir.pipelines.select_kernels import select
+
+    families = "" if options.kernels == ALL_KERNELS else options.kernels
+    select(module, choices, options.target, families)
+
+
 def emit(
     source: Any, inputs: Sequence[Any] | None, options: Options, stage: str
 ) -> tuple[str, tuple[Decision, ...]]:
@@ -165,7 +181,7 @@ def emit(
         with module.context, ir.Location.unknown():
             choices = Choices(options.policy, options.recipe)
             _refine(module, None if callable(source) else inputs, choices)
-            run_pipeline(module, high_level(options), choices)
+            _optimize(module, options, choices)
             if stage == "linalg":
                 run_pipeline(module, to_linalg(options.target), choices)
                 _drop_argument_attributes(module)

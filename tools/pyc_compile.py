@@ -108,6 +108,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="MODE",
         help="a further mode with a plan of its own, to switch to at run time",
     )
+    decisions.add_argument(
+        "--kernels",
+        default="all",
+        metavar="FAMILIES",
+        help="families of generated kernels, joined by +; iree: none; default: all",
+    )
     decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
     iree = parser.add_argument_group("IREE")

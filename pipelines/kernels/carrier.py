@@ -24,6 +24,9 @@ func = dialect("func")
 tensor = dialect("tensor")
 # IREE's own tiling and vectorization are switched off for a body that is already both.
 _UNTOUCHED = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
+# On a kernel's function: what the memory planner counts as its work.
+OPERATIONS = "pyc.flops"
+_DIALECTS = ("arith", "flow", "func", "math", "memref", "scf", "stream", "tensor", "vector")
 Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
@@ -75,14 +78,18 @@ class Carrier:
     def __init__(self, target: Target, context: Any = None) -> None:
         self.target = target
         self.context = ir.Context() if context is None else context
+        for name in _DIALECTS:
+            # An op of a dialect that is not loaded yet cannot be built.
+            self.context.get_dialect_descriptor(name)
         with self.context, ir.Location.unknown():
             self.module = ir.Module.create()
         self._executables: dict[str, str] = {}
 
-    def add(self, *kernels: Kernel) -> None:
+    def add(self, *kernels: Kernel, operations: Mapping[str, int] | None = None) -> None:
         """Put the kernels' code into the module, as one executable ``<name of the first>_exe``.
 
-        Kernels of one executable are compiled together: quicker than one by one.
+        Kernels of one executable are compiled together: quicker than one by one. `operations` are
+        floating-point operations of a call by kernel, for the memory planner's estimates.
         """
         name = f"{kernels[0].name}_exe"
         with self.context, ir.Location.unknown(), ir.InsertionPoint(self.module.body):
@@ -94,7 +101,7 @@ class Carrier:
                 inner = builtin.ModuleOp()
                 with ir.InsertionPoint(inner.body):
                     for kernel in kernels:
-                        self._function(kernel)
+                        self._function(kernel, (operations or {}).get(kernel.name, 0))
                 stream.executable_end()
 
     def call(self, kernel: Kernel, constants: Mapping[str, np.ndarray] | None = None) -> None:
@@ -113,8 +120,11 @@ class Carrier:
             with ir.InsertionPoint(function.add_entry_block()):
                 values = {n: _constant(n, a) for n, a in constants.items()}
                 values |= dict(zip((o.name for o in open_), function.arguments, strict=True))
-                entry = [self._executables[kernel.name], kernel.name]
-                func.return_(_dispatch(kernel, entry, values))
+                func.return_(self.dispatch(kernel, values))
+
+    def dispatch(self, kernel: Kernel, values: Mapping[str, Any]) -> list[Any]:
+        """Run the kernel on tensors by operand, at the current insertion point; its results."""
+        return _dispatch(kernel, [self._executables[kernel.name], kernel.name], values)
 
     def bytecode(self) -> bytes:
         """The verified module as MLIR bytecode."""
@@ -133,13 +143,15 @@ class Carrier:
             grid += [Index.of(1)] * (3 - len(grid))
             stream.return_([g.value for g in grid])
 
-    def _function(self, kernel: Kernel) -> None:
+    def _function(self, kernel: Kernel, operations: int) -> None:
         binding, index = ir.Type.parse("!stream.binding"), ir.IndexType.get()
         outs = [o for o in kernel.operands if o.role == "out"]
         order = [*kernel.inputs, *kernel.sizes, *outs]
         kinds = [index if isinstance(o, str) else binding for o in order]
         function = func.FuncOp(kernel.name, ir.FunctionType.get(kinds, []))
         function.attributes["translation_info"] = ir.Attribute.parse(_UNTOUCHED)
+        count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), operations)
+        function.attributes[OPERATIONS] = count
         with ir.InsertionPoint(function.add_entry_block()):
             pairs = list(zip(order, function.arguments, strict=True))
             build = Build(self.target, {o: Index(a) for o, a in pairs if isinstance(o, str)})

@@ -22,8 +22,9 @@ from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import SETTINGS as FUSION
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.iree.planned import UNPLANNED
 from pyc_mlir.iree.session import Session
-from pyc_mlir.lowering import Lowered, Options, lower
+from pyc_mlir.lowering import NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.program import Program
 
 # What IREE can be told; all with the target CPU set to the host, which it needs most.
@@ -66,8 +67,13 @@ def plain_iree(workload: Workload, threads: int) -> Settings:
 
     A setting under which IREE fails is left out and noted.
     """
-    lowered = lower(workload.source, workload.specs, make_options())
+    lowered = lower(workload.source, workload.specs, plain_options())
     return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
+
+
+def plain_options() -> Options:
+    """Options under which a program is lowered for IREE alone: no parts, no kernels of PyC's."""
+    return make_options(planner_mode=UNPLANNED, kernels=NO_KERNELS)
 
 
 def plain_settings(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pyc_mlir.bench.candidates import compile_plain
+from pyc_mlir.bench.candidates import compile_plain, plain_options
 from pyc_mlir.bench.measure import Timing, interleave, ratio, timing_records
 from pyc_mlir.bench.schema import Record, record
 from pyc_mlir.bench.suite import note, parse
@@ -58,11 +58,11 @@ def compiles(
     workload: Workload, flags: Sequence[str], folder: Path
 ) -> Mapping[str, Callable[[], object]]:
     """The candidates: each call is one whole compile. `folder` takes the command line's files."""
-    options = make_options()
-    text = emit(workload.source, workload.inputs, options, "linalg")[0]
+    options, plain = make_options(), plain_options()
+    text = emit(workload.source, workload.inputs, plain, "linalg")[0]
     source, out = folder / "in.mlir", folder / "out.vmfb"
     source.write_text(text)
-    code = lower(workload.source, workload.inputs, options).code
+    code = lower(workload.source, workload.inputs, plain).code
     return {
         "pyc": lambda: build(workload.source, workload.inputs, options),
         TEXT: partial(compile_plain, text.encode(), flags),

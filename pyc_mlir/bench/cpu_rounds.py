@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.bench.candidates import plain_options
 from pyc_mlir.bench.measure import Timing
 from pyc_mlir.bench.peers_graph import Graph, Work, count_work, read_graph
 from pyc_mlir.bench.peers_onnx import onnx_model
@@ -28,7 +29,6 @@ from pyc_mlir.bench.peers_systems import environment
 from pyc_mlir.bench.peers_worker import FAILED, MISSING, Ready
 from pyc_mlir.bench.suite import note
 from pyc_mlir.bench.workloads import Workload
-from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.lowering import lower
@@ -65,7 +65,7 @@ def store(workload: Workload, folder: Path) -> Work:
     np.savez(folder / "inputs.npz", *workload.inputs)
     np.savez(folder / "expected.npz", *workload.expected)
     (folder / "graph").write_bytes(pickle.dumps(graph))
-    lowered = lower(workload.source, workload.specs, make_options())
+    lowered = lower(workload.source, workload.specs, plain_options())
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
     try:
         (folder / "model.onnx").write_bytes(onnx_model(graph))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.bench.candidates import plain_options
 from pyc_mlir.bench.memory_case import Case
 from pyc_mlir.bench.suite import note
 from pyc_mlir.bench.workloads import relative_error
@@ -97,7 +98,9 @@ def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
         note(f"{case.name}: {mode} compiled in {pyc[mode].seconds:.1f} s")
     unplanned = pyc[UNPLANNED].artifact
     fusion = next(d.chosen for d in unplanned.decisions if d.site.pass_name == FUSION_SITE)
-    options, lowered = make_options(planner_mode=UNPLANNED), forms[UNPLANNED]
+    options = plain_options()
+    # IREE gets the program without PyC's kernels, as it got it without parts.
+    lowered = lower(case.source, case.specs, options)
     # Without PyC's other entries.
     manifest = make_manifest(
         options.target, lowered.signature, lowered.graph_id, entry=lowered.entry

@@ -15,6 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.kernels import carry_kernels
 from pyc_mlir.iree.parts import share_parts
 from pyc_mlir.iree.readers import separate_readers
 from pyc_mlir.iree.session import CompileError, Diagnostic, Session, check_phase
@@ -83,6 +84,7 @@ def opened(
         with Session((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
             session.parse(mlir)
             places = {**mark_locations(session.module), **places}
+            carry_kernels(session.module, target)
             check_dtypes(session.module, target, places)
             separate_readers(session.module, gpu=target.device != "local")
             share_parts(session.module)

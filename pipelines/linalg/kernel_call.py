@@ -1,0 +1,135 @@
+"""A chosen kernel as a call: operands under the shapes that the kernel has, weights packed.
+
+The kernel stands in the module as a private function without a body, whose attribute
+``pyc.kernel = {family, knobs}`` says all there is to know of it; equal kernels share one. On
+IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/kernels.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.irtypes import to_mlir
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
+from pyc_mlir.pipelines.kernel_work import Attached
+from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.knobs import decode
+from pyc_mlir.pipelines.kernels.matching import F32, Feed
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.linalg.dims import Dim, product
+from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
+from pyc_mlir.pipelines.linalg.structured import reshape
+
+
+@dataclass
+class KernelCalls:
+    """The kernels of one module, by family and knobs."""
+
+    module: ir.Module
+    _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
+
+    def emit(
+        self, lowering: Lowering, attached: Attached, values: Sequence[Tensor], result: TensorType
+    ) -> Tensor:
+        """Call the kernel on the `values` that its feeds name; its result as type `result`.
+
+        Raises PycError (INVALID_IR) for an attribute that does not fit.
+        """
+        kernel = self._kernel(attached.family, attached.knobs)
+        (out,) = kernel.results
+        expected = f"{len(kernel.inputs)} feeds for {attached.family} {kernel.inputs}"
+        _require(len(attached.feeds) == len(kernel.inputs), expected, attached.feeds)
+        named: dict[str, Dim] = {}
+        operands = []
+        for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
+            _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
+            tensor = _view(lowering, values[feed.value], feed, operand)
+            _require(_fits(tensor, operand), f"a value like {operand}", tensor.type)
+            named |= _names(operand, tensor)
+            operands.append(_under(lowering.value(tensor), _declared(operand)))
+        made = ir.Operation.create(
+            "func.call",
+            results=[_declared(out)],
+            operands=operands,
+            attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
+        )
+        known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
+        whole = Tensor(F32, known, _under(made.result, lowering.tensor_type(known, F32)))
+        first = values[attached.feeds[0].value].dims
+        dims = [first[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
+        _require(product(dims) == product(known), f"a result of {out}", result)
+        return reshape(lowering, whole, dims)
+
+    def _kernel(self, family: str, knobs: str) -> Kernel:
+        key = (family, knobs)
+        if key not in self._kernels:
+            name = f"pyc_{family}_{len(self._kernels)}"
+            kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
+            self._declare(kernel, family, knobs)
+            self._kernels[key] = kernel
+        return self._kernels[key]
+
+    def _declare(self, kernel: Kernel, family: str, knobs: str) -> None:
+        inputs, results = (list(map(_declared, side)) for side in (kernel.inputs, kernel.results))
+        text = {"family": ir.StringAttr.get(family), "knobs": ir.StringAttr.get(knobs)}
+        ir.Operation.create(
+            "func.func",
+            attributes={
+                "sym_name": ir.StringAttr.get(kernel.name),
+                "function_type": ir.TypeAttr.get(ir.FunctionType.get(inputs, results)),
+                "sym_visibility": ir.StringAttr.get("private"),
+                ATTRIBUTE: ir.DictAttr.get(text),
+            },
+            regions=1,
+            ip=ir.InsertionPoint.at_block_begin(self.module.body),
+        )
+
+
+def _view(lowering: Lowering, tensor: Tensor, feed: Feed, operand: Operand) -> Tensor:
+    """The value with its dimensions grouped as the operand has them; constants laid out."""
+    cuts = (0, *feed.cuts, tensor.rank)
+    _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
+    dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
+    if operand.pack is None:
+        return reshape(lowering, tensor, dims)
+    array = tensor.array
+    _require(array is not None, f"a constant as {operand.name}", tensor.type)
+    assert array is not None
+    return lowering.constant(operand.pack(array.reshape([d.coefficient for d in dims])))
+
+
+def _fits(tensor: Tensor, operand: Operand) -> bool:
+    """Has a value the operand's element type and the sizes that it knows?"""
+    wanted = [d if isinstance(d, int) else None for d in operand.shape]
+    same = len(wanted) == tensor.rank and tensor.dtype == F32
+    return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
+
+
+def _names(operand: Operand, tensor: Tensor) -> dict[str, Dim]:
+    pairs = zip(operand.shape, tensor.dims, strict=True)
+    return {name: dim for name, dim in pairs if isinstance(name, str)}
+
+
+def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
+    """The value under a type that knows more or less of its sizes."""
+    if value.type == type_:
+        return value
+    return ir.Operation.create("tensor.cast", results=[type_], operands=[value]).result
+
+
+def _declared(operand: Operand) -> ir.Type:
+    """The type that the kernel itself gives an operand."""
+    shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
+    return to_mlir(TensorType(shape, F32))
+
+
+def _require(holds: bool, expected: str, came: object) -> None:
+    if not holds:
+        raise PycError(
+            ReasonCode.INVALID_IR,
+            f"{ATTRIBUTE}: expected {expected}, got {came}; leave the attribute to "
+            "pyc-select-kernels, or write one that fits",
+        )

@@ -1,0 +1,79 @@
+"""Calls of kernels become dispatches: the code is generated here, on IREE's side.
+
+Comes in: a module in which a kernel is a private function without a body and with the attribute
+``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). Goes out: the same with the
+kernels in an executable of their own, and a ``flow.dispatch`` in the place of each call.
+"""
+
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
+from pyc_mlir.pipelines.stream_ir import find, ir
+from pyc_mlir.pipelines.target import Target
+
+
+def carry_kernels(module: Any, target: Target) -> int:
+    """Give `module` (an operation of IREE's bindings) the code of its kernels; how many.
+
+    Raises PycError (INVALID_IR) for a kernel that no family makes for the target.
+    """
+    declared = {_name(f): f for f in find(module, "func.func") if ATTRIBUTE in f.attributes}
+    if not declared:
+        return 0
+    # Most modules have no kernels, and these modules load all dialects that kernels are made of.
+    from pyc_mlir.pipelines.kernels.carrier import Carrier
+
+    kernels, operations = {}, {}
+    for name, function in declared.items():
+        kernels[name], operations[name] = _kernel(name, function, target)
+    carrier = Carrier(target, module.context)
+    carrier.add(*kernels.values(), operations=operations)
+    body = module.regions[0].blocks[0]
+    with module.context, ir.Location.unknown():
+        for op in list(carrier.module.body.operations):
+            op.operation.detach_from_parent()
+            ir.InsertionPoint.at_block_begin(body).insert(op)
+    for call in find(module, "func.call"):
+        name = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+        if name not in kernels:
+            continue
+        with ir.InsertionPoint(call), call.location:
+            inputs = (o.name for o in kernels[name].inputs)
+            made = carrier.dispatch(kernels[name], dict(zip(inputs, call.operands, strict=True)))
+        for result, value in zip(call.results, made, strict=True):
+            result.replace_all_uses_with(value)
+        call.erase()
+    for function in declared.values():
+        function.erase()
+    return len(kernels)
+
+
+def _name(function: Any) -> str:
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def _kernel(name: str, function: Any, target: Target) -> tuple[Any, int]:
+    """The kernel that a function stands for, and the operations that take as long at peak."""
+    from pyc_mlir.pipelines.kernels.knobs import decode
+    from pyc_mlir.pipelines.kernels.registry import FAMILIES
+
+    try:
+        text = ir.DictAttr(function.attributes[ATTRIBUTE])
+        family = FAMILIES[ir.StringAttr(text["family"]).value]
+        knobs = decode(family.knobs, ir.StringAttr(text["knobs"]).value)
+    except (KeyError, ValueError) as error:
+        raise _refusal(
+            name, f"the attribute {ATTRIBUTE} with a family and its knobs", error
+        ) from None
+    if refusal := family.refusal(knobs, target):
+        raise _refusal(name, f"a kernel for target `{target.name}`", refusal)
+    kernel = knobs.kernel(name)
+    sizes = dict.fromkeys(kernel.sizes, NOMINAL_DIMENSION)
+    seconds = family.cost(knobs, target, sizes).seconds
+    return kernel, int(seconds * target.peak_flops)
+
+
+def _refusal(name: str, expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.INVALID_IR, f"kernel @{name}: expected {expected}, got {came}")
