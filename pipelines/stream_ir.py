@@ -140,13 +140,18 @@ _TIED_GROUPS = {DISPATCH: 1, CONCURRENT: 0, EXECUTE: 0}
 
 
 def ties(op: Any) -> list[tuple[Any, Any]]:
-    """Pairs (result, operand) that share storage: the op updates the operand in place."""
+    """Pairs (result, operand) that share storage: the op updates the operand in place.
+
+    IREE leaves the list of tied operands empty where no result of a region is tied.
+    """
     if op.name in UPDATES:
         return [(op.results[0], op.operands[0])]
     if op.name not in _TIED_GROUPS or "tied_operands" not in op.attributes:
         return []
     operands = group(op, _TIED_GROUPS[op.name])
     numbers = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(op.attributes["tied_operands"])]
+    if not numbers:
+        return []
     pairs = zip(resources(op.results), numbers, strict=True)
     return [(result, operands[n]) for result, n in pairs if n != UNTIED]
 

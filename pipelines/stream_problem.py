@@ -170,13 +170,14 @@ class _Reader:
         made = zip(resources(op.results), result_sizes(op), strict=True)
         writes = tuple(self._new(r, size, before.get(r)) for r, size in made)
         tied = tuple((self._numbers[r], b) for r, b in before.items())
-        traffic = sum(self._bytes[b].nominal for b in (*reads, *writes))
+        # An update writes into the operand that it reads: the same bytes, moved once.
+        fresh = [self._numbers[r] for r in resources(op.results) if r not in before]
+        traffic = sum(self._bytes[b].nominal for b in (*reads, *fresh))
         symbol = symbol_of(op)
         seconds = self._estimate(symbol, traffic).seconds
         name = symbol.rpartition("::")[2]
         self._ops.append(op)
         self._operands.append(operands)
-        fresh = [self._numbers[r] for r in resources(op.results) if r not in before]
         in_place = self._in_place(op, [b for _, b in operands], fresh)
         self._tasks.append(
             Task(name, reads, writes, seconds, recomputable=not tied, in_place=in_place, tied=tied)
