@@ -4,12 +4,13 @@ Each takes and gives a `Vector`, keeps NaN, and states its largest error against
 `ERRORS`, which tests check over the whole range. Results below the smallest normal number are
 flushed to zero, as IREE's CPU drivers do.
 
-exp follows Cody and Waite (range reduction by ln 2 in two parts); its polynomial is that of the
-Cephes library, tanh's and erf's rational functions are those of Eigen and XLA; gelu's polynomial
-is fitted for this project (minimax by reweighted least squares on Chebyshev polynomials).
+exp and log follow Cody and Waite (ln 2 in two parts); their polynomials are those of the Cephes
+library, tanh's and erf's rational functions are those of Eigen and XLA; those of
+gelu and gelu_tanh are fitted for this project (minimax by reweighted least squares on Chebyshev
+polynomials).
 """
 
-from math import inf
+from math import inf, nan
 from types import MappingProxyType
 from typing import Any
 
@@ -18,21 +19,26 @@ from pyc_mlir.pipelines.kernels.values import (
     arith,
     bits,
     clamp,
+    f32_vector,
     fma,
     from_bits,
     int_constant,
     where,
 )
 
-# name -> (largest relative error, largest absolute error): one of both holds at each point; for
-# gelu the absolute error is of gelu(x) / max(1, |x|).
+# name -> (largest relative error, largest absolute error of f(x) / max(1, |x|)): the error is at
+# most the sum of both.
 ERRORS = MappingProxyType(
     {
         "exp": (1.2e-7, 0.0),
         "exp_nonpositive": (1.2e-7, 0.0),
         "tanh": (3.5e-7, 0.0),
         "erf": (3.5e-7, 0.0),
+        "log": (1.5e-7, 0.0),
+        "sigmoid": (3.5e-7, 0.0),
+        "silu": (3.5e-7, 1e-38),
         "gelu": (0.0, 3.5e-7),
+        "gelu_tanh": (0.0, 3.5e-7),
     }
 )
 # exp is normal between these; beyond, it is zero or infinite in f32.
@@ -57,6 +63,14 @@ _ERF_BOTTOM = (
     *(-1.1791602954361697e-7, 0.000023547966471313185, 0.0010179625278914885),
     *(0.014070470171167667, 0.11098505178285362, 0.49746925110067538, 1.0),
 )
+_LOG = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+_SMALLEST = 2.0**-126
+_ROOT_HALF_BITS = 0x3F3504F3
+# 2^k is normal for e^-x with x from here on; below, sigmoid is not.
+_SIGMOID_LEAST, _SIGMOID_MOST = -88.37, 87.0
 # gelu(x) = x * (1/2 + y * p(u)), y = x within the limit, u = 2 (y / limit)^2 - 1.
 _GELU_LIMIT = 5.3
 _GELU = (
@@ -64,6 +78,14 @@ _GELU = (
     *(-0.005123426206409931, 0.009341459721326828, -0.013556016609072685, 0.018786426633596420),
     *(-0.02520786039531231, 0.03209678828716278, -0.03959820792078972, 0.04926341027021408),
     *(-0.06651823967695236, 0.1333925724029541),
+)
+# The same form.
+_GELU_TANH_LIMIT = 5.0
+_GELU_TANH = (
+    *(0.0006376174278557301, -0.002075070748105645, 0.002671608002856374, -0.002977853873744607),
+    *(0.005704973824322224, -0.010501735843718052, 0.016084952279925346, -0.023009609431028366),
+    *(0.031336236745119095, -0.04054192453622818, 0.05165809765458107, -0.07036582380533218),
+    0.1413785070180893,
 )
 
 
@@ -86,9 +108,14 @@ def exp(x: Vector) -> Vector:
 
 def exp_nonpositive(x: Vector) -> Vector:
     """e^x for x <= 0 or NaN, with fewer instructions and constants than `exp`."""
-    power, fraction = _exp_parts(where(x < _EXP_GONE, _EXP_GONE, x))
-    bias = arith.addi(power, int_constant(127, x.lanes))
     # At the lower end the exponent's bits are 0, and so is the product.
+    return _exp_within(where(x < _EXP_GONE, _EXP_GONE, x))
+
+
+def _exp_within(x: Vector) -> Vector:
+    """e^x where 2^(x / ln 2), rounded, is normal; NaN is kept, since the fraction is NaN."""
+    power, fraction = _exp_parts(x)
+    bias = arith.addi(power, int_constant(127, x.lanes))
     return fraction * from_bits(arith.shli(bias, int_constant(23, x.lanes)))
 
 
@@ -126,12 +153,55 @@ def erf(x: Vector) -> Vector:
     return clamp(value, -1.0, 1.0)
 
 
+def log(x: Vector) -> Vector:
+    """The natural logarithm: minus infinity at 0, NaN below it."""
+    shift = int_constant(23, x.lanes)
+    above = arith.subi(bits(x), int_constant(_ROOT_HALF_BITS, x.lanes))
+    power = arith.shrsi(above, shift)
+    # x = 2^power (1 + f), 1 + f between the roots of 1/2 and 2.
+    f = from_bits(arith.subi(bits(x), arith.shli(power, shift))) - 1.0
+    k = Vector(arith.sitofp(f32_vector(x.lanes), power))
+    square = f * f
+    value = fma(f * square, polynomial(f, _LOG), k * _LN2_LOW)
+    value = fma(k, _LN2_HIGH, f + fma(square, -0.5, value))
+    value = where(x < _SMALLEST, -inf, value)
+    value = where(x < 0.0, nan, value)
+    return where(x < inf, value, x)
+
+
+def sigmoid(x: Vector) -> Vector:
+    """1 / (1 + e^-x)."""
+    return 1.0 / _sigmoid_bottom(x)
+
+
+def silu(x: Vector) -> Vector:
+    """x / (1 + e^-x); exactly 0 below -88.37, also at minus infinity: its limit."""
+    return where(x < _SIGMOID_LEAST, 0.0, x / _sigmoid_bottom(x))
+
+
+def _sigmoid_bottom(x: Vector) -> Vector:
+    return 1.0 + _exp_within(clamp(-x, -_SIGMOID_MOST, -_SIGMOID_LEAST))
+
+
 def gelu(x: Vector) -> Vector:
     """x * Phi(x), Phi the normal distribution, without a division; exactly 0 from -5.3 down.
 
     At minus infinity it is its limit 0, where the formula would give NaN.
     """
-    near = clamp(x, -_GELU_LIMIT, _GELU_LIMIT)
-    u = fma(near * near, 2 / _GELU_LIMIT**2, -1.0)
-    value = x * fma(polynomial(u, _GELU), near, 0.5)
-    return where(x < -_GELU_LIMIT, 0.0, value)
+    return _gated(x, _GELU_LIMIT, _GELU)
+
+
+def gelu_tanh(x: Vector) -> Vector:
+    """x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))), without a division.
+
+    Exactly 0 from -5 down, also at minus infinity: its limit.
+    """
+    return _gated(x, _GELU_TANH_LIMIT, _GELU_TANH)
+
+
+def _gated(x: Vector, limit: float, coefficients: tuple[float, ...]) -> Vector:
+    """x * (1/2 + y * p(2 (y / limit)^2 - 1)) for y = x within the limit; 0 below it."""
+    near = clamp(x, -limit, limit)
+    u = fma(near * near, 2 / limit**2, -1.0)
+    value = x * fma(polynomial(u, coefficients), near, 0.5)
+    return where(x < -limit, 0.0, value)

@@ -20,8 +20,14 @@ REFERENCES = {
     "exp_nonpositive": np.exp,
     "tanh": np.tanh,
     "erf": np.vectorize(math.erf),
+    "log": np.log,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
 }
+# At minus infinity these are 0, their limit; the equation gives NaN.
+GATED = ("silu", "gelu", "gelu_tanh")
 
 
 def fold_kernel(name, combine, start, size):
@@ -70,7 +76,7 @@ def whole_range():
     """Every region of f32: linear, all exponents, around the limits, zeros, NaNs, infinities."""
     step = 1 if FULL else 16
     powers = np.float32(2.0) ** np.arange(-126, 128, dtype=np.float32)
-    limits = (88.72283, -87.33654, 7.905311, 3.8325069, 5.3, 4e-4)
+    limits = (88.72283, -87.33654, -88.37, 7.905311, 3.8325069, 5.3, 5.0, 4e-4, 2**0.5, 0.5**0.5)
     close = np.array(limits, np.float32).view(np.int32)[:, None] + np.arange(-9, 10, dtype=np.int32)
     near = close.view(np.float32).ravel()
     nans = np.array([0x7FC00000, 0x7FC001FF, 0xFFC000FF, 0x7FFFFFFF], np.uint32).view(np.float32)
@@ -91,7 +97,7 @@ def test_a_function_keeps_its_stated_error(kernels, name):
         exact = REFERENCES[name](x.astype(np.float64))
         exact = np.where(np.abs(exact) < TINY, 0.0, exact)
         rounded = exact.astype(np.float32)
-    if name == "gelu":
+    if name in GATED:
         exact[x == -np.inf] = rounded[x == -np.inf] = 0.0
     assert np.array_equal(np.isnan(y), np.isnan(exact))
     infinite = np.isinf(rounded)
@@ -108,8 +114,12 @@ def test_a_function_keeps_its_stated_error(kernels, name):
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_function_has_its_limits_at_infinity(kernels, name):
     low, high = kernels.run(name, np.array([-np.inf, np.inf]))
-    limits = {"exp": (0, np.inf), "tanh": (-1, 1), "erf": (-1, 1), "gelu": (0, np.inf)}
-    assert name == "exp_nonpositive" or (low, high) == limits[name]
+    limits = {"exp": (0, np.inf), "tanh": (-1, 1), "erf": (-1, 1), "sigmoid": (0, 1)}
+    limits |= dict.fromkeys(GATED, (0, np.inf))
+    if name == "log":
+        assert np.isnan(low) and high == np.inf
+    else:
+        assert name == "exp_nonpositive" or (low, high) == limits[name]
 
 
 @pytest.mark.parametrize("size", STATIC)
