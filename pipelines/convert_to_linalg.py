@@ -163,8 +163,11 @@ class _Conversion:
             return 0
         last = members.ops[attached.covers - 1].result
         values = [self._tensor(v) for v in members.inputs]
-        with self._location(op):
-            out = self.calls.made.emit(self.lowering, attached, values, from_mlir(last.type))
+        try:
+            with self._location(op):
+                out = self.calls.made.emit(self.lowering, attached, values, from_mlir(last.type))
+        except PycError as error:
+            raise PycError(error.code, f"{op.location}: {error.message}") from None
         self.tensors[last] = out
         self.converted += attached.covers
         return attached.covers

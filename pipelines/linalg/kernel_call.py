@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.irtypes import to_mlir
-from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
 from pyc_mlir.pipelines.kernel_work import Attached
 from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.knobs import decode
-from pyc_mlir.pipelines.kernels.matching import F32, Feed
+from pyc_mlir.pipelines.kernels.matching import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.linalg.dims import Dim, product
 from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
@@ -40,14 +42,15 @@ class KernelCalls:
         """
         kernel = self._kernel(attached.family, attached.knobs)
         (out,) = kernel.results
-        expected = f"{len(kernel.inputs)} feeds for {attached.family} {kernel.inputs}"
-        _require(len(attached.feeds) == len(kernel.inputs), expected, attached.feeds)
+        names = ", ".join(map(_text, kernel.inputs))
+        fed = len(attached.feeds) == len(kernel.inputs)
+        _require(fed, f"{len(kernel.inputs)} feeds for {names}", len(attached.feeds))
         named: dict[str, Dim] = {}
         operands = []
         for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             tensor = _view(lowering, values[feed.value], feed, operand)
-            _require(_fits(tensor, operand), f"a value like {operand}", tensor.type)
+            _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             named |= _names(operand, tensor)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
         made = ir.Operation.create(
@@ -57,15 +60,17 @@ class KernelCalls:
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
         known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
-        whole = Tensor(F32, known, _under(made.result, lowering.tensor_type(known, F32)))
+        dtype = _dtype(out)
+        whole = Tensor(dtype, known, _under(made.result, lowering.tensor_type(known, dtype)))
         first = values[attached.feeds[0].value].dims
         dims = [first[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
-        _require(product(dims) == product(known), f"a result of {out}", result)
+        _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
     def _kernel(self, family: str, knobs: str) -> Kernel:
         key = (family, knobs)
         if key not in self._kernels:
+            _require(family in FAMILIES, f"a family of {', '.join(FAMILIES)}", family)
             name = f"pyc_{family}_{len(self._kernels)}"
             kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
             self._declare(kernel, family, knobs)
@@ -104,7 +109,7 @@ def _view(lowering: Lowering, tensor: Tensor, feed: Feed, operand: Operand) -> T
 def _fits(tensor: Tensor, operand: Operand) -> bool:
     """Has a value the operand's element type and the sizes that it knows?"""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
-    same = len(wanted) == tensor.rank and tensor.dtype == F32
+    same = len(wanted) == tensor.rank and tensor.dtype == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
 
 
@@ -123,7 +128,15 @@ def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
 def _declared(operand: Operand) -> ir.Type:
     """The type that the kernel itself gives an operand."""
     shape = tuple(d if isinstance(d, int) else None for d in operand.shape)
-    return to_mlir(TensorType(shape, F32))
+    return to_mlir(TensorType(shape, _dtype(operand)))
+
+
+def _dtype(operand: Operand) -> np.dtype:
+    return DTYPES[operand.dtype]
+
+
+def _text(operand: Operand) -> str:
+    return f"{operand.name}<{'x'.join(map(str, operand.shape))}>"
 
 
 def _require(holds: bool, expected: str, came: object) -> None:

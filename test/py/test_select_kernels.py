@@ -1,0 +1,139 @@
+"""Generated kernels in whole programs: chosen, replayed, refused, and equal to numpy."""
+
+import math
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from kernel_runs import targets
+
+from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device
+from pyc_mlir.lowering import emit, lower
+from pyc_mlir.pipelines.choices import Recipe
+from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.nn import gelu, layernorm, softmax
+
+RANDOM = np.random.default_rng(3)
+WEIGHTS = (RANDOM.normal(size=(40, 24)) / math.sqrt(40)).astype(np.float32)
+BIAS = RANDOM.normal(size=24).astype(np.float32)
+SCALE, SHIFT = (RANDOM.normal(size=40).astype(np.float32) for _ in range(2))
+SITE = "pyc-select-kernels"
+on_targets = pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+
+
+def block(x):
+    """softmax(gelu(layernorm(x) W + b)), a residual behind it."""
+    h = gelu(layernorm(x, SCALE, SHIFT) @ WEIGHTS + BIAS)
+    return softmax(h) + h
+
+
+def reference(x):
+    x = x.astype(np.float64)
+    centred = x - x.mean(-1, keepdims=True)
+    n = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * SCALE + SHIFT
+    h = n @ WEIGHTS.astype(np.float64) + BIAS
+    h = 0.5 * h * (1 + np.vectorize(math.erf)(h / math.sqrt(2))) if h.size else h
+    power = np.exp(h - h.max(-1, keepdims=True, initial=-np.inf))
+    return power / power.sum(-1, keepdims=True) + h
+
+
+def chosen(decisions):
+    return [d.chosen for d in decisions if d.site.pass_name == SITE]
+
+
+@on_targets
+@pytest.mark.parametrize("shape", [(5, 40), (2, 3, 40), (1, 40), (130, 40)], ids=str)
+def test_a_program_with_kernels_equals_numpy(shape, target):
+    x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
+    program = compile(block, [x], target=target, device=Device("local-sync"))
+    assert any(name.startswith("gemm:matmul+add") for name in chosen(program.artifact.decisions))
+    assert any(name.startswith("rows:layernorm") for name in chosen(program.artifact.decisions))
+    assert np.allclose(program(x), reference(x), rtol=2e-5, atol=2e-6)
+
+
+@on_targets
+def test_dynamic_rows_run_at_every_size(target):
+    program = compile(
+        block, [TensorSpec("f32", None, 3, 40)], target=target, device=Device("local-sync")
+    )
+    assert chosen(program.artifact.decisions)
+    for rows in (1, 2, 7, 64, 0):
+        x = np.random.default_rng(rows).normal(size=(rows, 3, 40)).astype(np.float32)
+        assert np.allclose(program(x), reference(x), rtol=2e-5, atol=2e-6)
+
+
+def test_modes_and_budgets_change_no_bit():
+    x = np.random.default_rng(2).normal(size=(64, 40)).astype(np.float32)
+    results = {
+        mode: bytes(np.asarray(compile(block, [x], planner_mode=mode)(x)))
+        for mode in ("iree", "latency_first", "balanced", "memory_first")
+    }
+    assert len(set(results.values())) == 1
+
+
+def test_the_choice_is_replayed_and_can_be_another():
+    x = np.zeros((8, 40), np.float32)
+    first = build(block, [x], make_options())
+    again = build(block, [x], make_options(recipe=Recipe.from_log(first.decisions)))
+    assert again.vmfb == first.vmfb and again.decisions == first.decisions
+    changed = [
+        replace(d, chosen="iree") if d.site.pass_name == SITE else d for d in first.decisions
+    ]
+    other = build(block, [x], make_options(recipe=Recipe.from_log(changed)))
+    assert set(chosen(other.decisions)) == {"iree"} and other.vmfb != first.vmfb
+
+
+def test_families_can_be_left_out():
+    x = np.zeros((8, 40), np.float32)
+    assert not chosen(lower(block, [x], make_options(kernels="iree")).decisions)
+    only = chosen(lower(block, [x], make_options(kernels="rows")).decisions)
+    assert only and all(name.split(":")[0] in ("rows", "iree") for name in only)
+    with pytest.raises(PycError, match=r"kernels: .*some of rows, gemm.*got \['abacus'\]"):
+        make_options(kernels="rows+abacus")
+
+
+def test_no_kernels_where_no_target_has_them():
+    assert not chosen(lower(block, [TensorSpec("f32", 8, 40)], make_options("vulkan")).decisions)
+    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("vulkan"), "linalg")
+    assert "pyc.kernel" not in text
+
+
+def test_equal_kernels_share_their_code():
+    def twice(x):
+        return softmax(softmax(x) @ np.eye(40, dtype=np.float32))
+
+    text, _ = emit(twice, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
+    assert text.count("func.func private @pyc_rows") == 1
+    assert text.count("call @pyc_rows") == 2
+
+
+def test_a_kernel_for_another_target_is_refused():
+    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
+    with pytest.raises(PycError, match="kernel @pyc_.*: expected a kernel for target") as error:
+        compile_module(text.encode(), Target.named("vulkan"))
+    assert error.value.code is ReasonCode.INVALID_IR
+
+
+def test_knobs_are_read_back_and_nothing_else():
+    for family in FAMILIES.values():
+        for seed in range(50):
+            knobs, _ = family.sample(Random(seed))
+            assert decode(family.knobs, encode(knobs)) == knobs
+    for text in ("", "Rows(", "Rows()", "Gemm(rows=1)", "Rows(**{})", "print(1)", "[" * 5000):
+        with pytest.raises(PycError) as error:
+            decode(FAMILIES["rows"].knobs, text)
+        assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_the_default_is_the_cheapest():
+    decisions = lower(block, [TensorSpec("f32", 64, 40)], make_options("cpu-avx2")).decisions
+    for d in (d for d in decisions if d.site.pass_name == SITE):
+        costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
+        assert costs[d.chosen] == min(costs.values())
