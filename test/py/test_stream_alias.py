@@ -17,7 +17,7 @@ from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.planned import planner_of
 from pyc_mlir.iree.versions import TO_ASYNC, carry_out, regions_of
-from pyc_mlir.lowering import Lowered, lower
+from pyc_mlir.lowering import NO_KERNELS, Lowered, lower
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.planner.planner import plan
 from pyc_mlir.pipelines.stream_alias import POINTS, ROWS, Bodies
@@ -28,7 +28,7 @@ W = np.random.default_rng(0).normal(0, 0.2, (24, 24)).astype(F32)
 
 
 def lowered(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Lowered:
-    return lower(function, [np.zeros(s, F32) for s in shapes], make_options())
+    return lower(function, [np.zeros(s, F32) for s in shapes], make_options(kernels=NO_KERNELS))
 
 
 def proven(function: Callable[..., Any], *shapes: tuple[int, ...], forms=FORMS) -> list[list[Any]]:
