@@ -202,9 +202,21 @@ class Build:
         """Decorate ``f(at)``: it is done for every vector of a row of `size` numbers."""
 
         def decorate(work: Callable[[Lanes], None]) -> None:
-            def turn(at: Sequence[Lanes]) -> list[Any]:
-                for lanes in at:
-                    work(lanes)
+            @self.blocks(size, unroll)
+            def _(places: Sequence[Lanes]) -> None:
+                for at in places:
+                    work(at)
+
+        return decorate
+
+    def blocks(
+        self, size: IndexLike, unroll: int = 4
+    ) -> Callable[[Callable[[Sequence[Lanes]], None]], None]:
+        """Decorate ``f(places)``, for work on `unroll` neighbouring vectors at once, or on one."""
+
+        def decorate(work: Callable[[Sequence[Lanes]], None]) -> None:
+            def turn(places: Sequence[Lanes]) -> list[Any]:
+                work(places)
                 return []
 
             self._walk(Index.of(size), unroll, [], lambda at, _: turn(at))

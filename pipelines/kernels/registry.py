@@ -25,6 +25,7 @@ ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.rows_family",
     "gemm": "pyc_mlir.pipelines.kernels.gemm_family",
+    "columns": "pyc_mlir.pipelines.kernels.columns_family",
 }
 Arrays = Sequence[np.ndarray]
 
