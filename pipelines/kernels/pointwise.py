@@ -115,6 +115,9 @@ class Pointwise:
         return 4 * sum(int(np.prod([d for d in shape if isinstance(d, int)])) for shape in known)
 
 
+NOTHING = Pointwise()
+
+
 @dataclass(frozen=True)
 class InKernel:
     """A program with its reads' memory, inside a kernel."""

@@ -49,7 +49,14 @@ class Op:
         if absolute:
             own = own + absolute * np.maximum(1, np.abs(values[0]))
         total = self.slip(values, errors, result) + own
-        return np.where(np.isnan(total), np.inf, total)
+        total = np.where(np.isnan(total), np.inf, total)
+        # An infinity that was read is not off, nor is what stays infinite by it.
+        read = np.any(np.broadcast_arrays(*map(_exactly_infinite, values, errors)), axis=0)
+        return np.where(np.isinf(result) & read, 0.0, total)
+
+
+def _exactly_infinite(value: np.ndarray, error: np.ndarray) -> np.ndarray:
+    return np.isinf(value) & (error == 0)
 
 
 def _sum(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:

@@ -5,20 +5,25 @@ vectors, so that n / (unroll * lanes) additions follow each other, and a tree of
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from pyc_mlir.pipelines.cost import Cost, roofline
-from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal
+from pyc_mlir.pipelines.kernels.pointwise import NOTHING, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.pointwise_match import Found, View, find, longest, sources
+from pyc_mlir.pipelines.kernels.pointwise_ops import ROUNDING, SMALLEST
+from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.rows import NORMS, OPERATIONS, REDUCTIONS, Rows
+from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, OPERATIONS, REDUCTIONS, WEIGHTS, Rows
 from pyc_mlir.pipelines.target import Target
 
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
-_FLOPS = {"softmax": 24, "layernorm": 9, "rmsnorm": 6}
+_FLOPS = {"softmax": 24, "log_softmax": 24, "layernorm": 9, "rmsnorm": 6}
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
+Exact = tuple[np.ndarray, np.ndarray]
 
 
 def refusal(knobs: Rows, target: Target) -> str:
@@ -33,21 +38,29 @@ def refusal(knobs: Rows, target: Target) -> str:
 def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read once and, unless it is reduced, written once."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
-    written = rows if knobs.operation in REDUCTIONS else rows * columns
-    flops = _FLOPS.get(knobs.operation, 1) * rows * columns
-    traffic = 4 * (rows * columns + written)
+    across = 1 if knobs.operation in REDUCTIONS else columns
+    flops = (_FLOPS.get(knobs.operation, 1) + knobs.prologue.flops) * rows * columns
+    flops += knobs.epilogue.flops * rows * across
+    traffic = 4 * rows * (columns + across)
+    traffic += knobs.prologue.read_bytes(rows, columns) + knobs.epilogue.read_bytes(rows, across)
     return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
 
 
-def reference(knobs: Rows, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def reference(knobs: Rows, arrays: Arrays) -> Exact:
     """The exact result in f64, and the error that a kernel may have, element by element."""
-    x, *weights = (np.asarray(a, np.float64) for a in arrays)
+    x, *others = (np.asarray(a, np.float64) for a in arrays)
+    first = len(knobs.prologue.reads)
+    second = first + len(WEIGHTS.get(knobs.operation, ()))
+    x, off = evaluate(knobs.prologue, x, others[:first])
     with np.errstate(all="ignore"):
-        if knobs.operation == "softmax":
-            return _softmax(knobs, x)
-        if knobs.operation in NORMS:
-            return _norm(knobs, x, *weights)
-        return _reduction(knobs, x)
+        if knobs.operation in EXPONENTIALS:
+            y, bound = _exponential(knobs, x, off)
+        elif knobs.operation in WEIGHTS:
+            y, bound = _norm(knobs, x, off, *others[first:second])
+        else:
+            y, bound = (v[:, None] for v in _reduction(knobs, x, off))
+    y, bound = evaluate(knobs.epilogue, y, others[second:], bound)
+    return (y[:, 0], bound[:, 0]) if knobs.operation in REDUCTIONS else (y, bound)
 
 
 def _steps(knobs: Rows, x: np.ndarray) -> float:
@@ -55,35 +68,51 @@ def _steps(knobs: Rows, x: np.ndarray) -> float:
     return x.shape[1] / (8 * knobs.unroll) + 12 + knobs.unroll
 
 
-def _softmax(knobs: Rows, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
+    """Of softmax or its logarithm; `off` is the error of x."""
     below = x - x.max(1, keepdims=True)
     power = np.exp(below)
-    y = power / power.sum(1, keepdims=True)
-    return y, y * (np.abs(below) + _steps(knobs, x) + 8) * ROUNDING + 2 * SMALLEST
+    total = power.sum(1, keepdims=True)
+    y, steps = power / total, _steps(knobs, x) + 8
+    moved = off + (y * off).sum(1, keepdims=True)
+    # An infinite distance is exact.
+    near = np.where(np.isinf(below), 0.0, np.abs(below))
+    if knobs.operation == "softmax":
+        return y, y * (np.expm1(moved) + (near + steps) * ROUNDING) + 2 * SMALLEST
+    share = np.log(total)
+    weighed = (y * near).sum(1, keepdims=True)
+    bound = moved + (near + weighed + steps + np.abs(share)) * ROUNDING
+    return below - share, bound + ROUNDING * (near + share) + SMALLEST
 
 
 def _norm(
-    knobs: Rows, x: np.ndarray, scale: np.ndarray, shift: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
+    knobs: Rows,
+    x: np.ndarray,
+    off: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray | None = None,
+) -> Exact:
     steps = _steps(knobs, x)
     centre = 0.0 if shift is None else x.mean(1, keepdims=True)
     slip = 0.0 if shift is None else steps * ROUNDING * np.abs(x).mean(1, keepdims=True)
     far = x - centre
     factor = 1 / np.sqrt((far * far).mean(1, keepdims=True) + knobs.epsilon)
-    y = far * factor * scale + (0.0 if shift is None else shift)
+    unit = far * factor
+    y = unit * scale + (0.0 if shift is None else shift)
     # What the mean is off moves each number; it changes the spread in the second order only, but
-    # the roundings of x - mean do so in the first.
+    # the roundings of x - mean and what x is off do so in the first.
     moved = (slip + ROUNDING * np.abs(far)) * factor
-    spread = np.abs(far * factor) * ((steps + 8) * ROUNDING + moved.max(1, keepdims=True) ** 2)
-    bound = (moved + spread) * np.abs(scale) + 2 * ROUNDING * np.abs(y)
+    spread = np.abs(unit) * ((steps + 8) * ROUNDING + moved.max(1, keepdims=True) ** 2)
+    common = 0.0 if shift is None else off.mean(1, keepdims=True)
+    carried = off + common + np.abs(unit) * (np.abs(unit) * off).mean(1, keepdims=True)
+    bound = (moved + spread + factor * carried) * np.abs(scale) + 2 * ROUNDING * np.abs(y)
     return y, bound + (0.0 if shift is None else ROUNDING * np.abs(shift)) + SMALLEST
 
 
-def _reduction(knobs: Rows, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
     if knobs.operation in ("max", "min"):
-        y = x.max(1) if knobs.operation == "max" else x.min(1)
-        return y, np.zeros_like(y)
-    y, bound = x.sum(1), _steps(knobs, x) * ROUNDING * np.abs(x).sum(1)
+        return x.max(1) if knobs.operation == "max" else x.min(1), off.max(1)
+    y, bound = x.sum(1), _steps(knobs, x) * ROUNDING * np.abs(x).sum(1) + off.sum(1)
     if knobs.operation == "mean":
         y, bound = y / x.shape[1], bound / x.shape[1]
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
@@ -93,6 +122,7 @@ def sample(random: Random) -> tuple[Rows, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     rows, columns = random.choice(_SIZES[:12]), random.choice(_SIZES)
     operation = random.choice(OPERATIONS)
+    reduces = operation in REDUCTIONS
     knobs = Rows(
         operation,
         random.choice((rows, "m")),
@@ -100,7 +130,9 @@ def sample(random: Random) -> tuple[Rows, list[Arrays]]:
         rows_per_workgroup=random.choice((1, 4, 64)),
         unroll=random.choice((1, 2, 4)),
         ahead=random.choice((0, 2)),
-        in_place=operation not in REDUCTIONS and random.random() < 0.2,
+        in_place=not reduces and random.random() < 0.2,
+        prologue=random_program(random, 2) if random.random() < 0.4 else NOTHING,
+        epilogue=random_program(random, 3, columns=not reduces),
     )
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
@@ -110,30 +142,70 @@ def _arrays(knobs: Rows, random: Random) -> Arrays:
     columns = random.choice(_SIZES) if isinstance(knobs.columns, str) else knobs.columns
     values = np.random.default_rng(random.randrange(1 << 30))
     x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), (rows, columns))
-    weights = [
-        values.normal(size=columns)
-        for _ in range({"layernorm": 2, "rmsnorm": 1}.get(knobs.operation, 0))
-    ]
-    return [a.astype(np.float32) for a in (x, *weights)]
+    weights = [values.normal(size=columns) for _ in WEIGHTS.get(knobs.operation, ())]
+    before = random_reads(knobs.prologue, rows, columns, random)
+    after = random_reads(knobs.epilogue, rows, columns, random)
+    return [a.astype(np.float32) for a in (x, *before, *weights, *after)]
 
 
 def match(work: Work, target: Target) -> list[Offer]:
-    """A kernel for the first op of a group, where it works along the last dimension in f32."""
-    node = work.nodes[0]
-    operation = node.name.removeprefix("reduce_")
-    if operation not in OPERATIONS or not is_f32(work, node.operands):
+    """A kernel for the first op that works along rows, with the elementwise ops around it.
+
+    What comes before it must be its prologue; of what follows, as much as an epilogue can do.
+    """
+    anchor = next((n for n, node in enumerate(work.nodes) if _operation(node)), None)
+    if anchor is None or not is_f32(work, work.nodes[anchor].operands):
         return []
-    x = work.type(node.operands[0])
-    rows, columns = sizes(x.shape[:-1]), x.shape[-1] if x.rank else None
-    if not _along_rows(node, x.rank) or 0 in (rows, columns) or columns is None:
+    node = work.nodes[anchor]
+    x, *weights = node.operands
+    shape = work.type(x).shape
+    if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
         return []
-    others = {"epsilon": node.params["epsilon"]} if operation in NORMS else {}
-    share = min(64, max(1, -(-(rows or 64) // target.cores)))
-    knobs = Rows.on(target, operation, rows or "m", columns, rows_per_workgroup=share, **others)
+    view = View(shape, len(shape) - 1)
+    start = _start(work, anchor, view)
+    if start is None or any(v >= len(work.inputs) for v in weights):
+        return []
+    own, before = start
+    reduces = _operation(node) in REDUCTIONS
+    result = View(node.type.shape, view.cut) if reduces else view
+    covers, after = longest(work, anchor + 1, result)
+    if not work.closed(covers):
+        return []
+    knobs = _knobs(node, view, target, before.program, after.program)
     if refusal(knobs, target):
         return []
-    feeds = (Feed.matrix(work, node.operands[0]), *(Feed(v) for v in node.operands[1:]))
-    return [Offer(knobs, 1, feeds, cost(knobs, target, {"m": nominal(x.shape[:-1])}))]
+    feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
+    priced = cost(knobs, target, {"m": nominal(shape[:-1])})
+    return [Offer(knobs, covers, feeds, priced)]
+
+
+def _operation(node: Node) -> str:
+    """The operation of row kernels that an op may be, "" for none."""
+    operation = node.name.removeprefix("reduce_")
+    return operation if operation in OPERATIONS else ""
+
+
+def _start(work: Work, anchor: int, view: View) -> tuple[int, Found] | None:
+    """The value that the kernel reads first, and the ops before the anchor as its prologue."""
+    x = work.nodes[anchor].operands[0]
+    if anchor == 0:
+        return x, Found()
+    if x != work.number_of(anchor - 1):
+        return None
+    for own in sources(work, 0, anchor):
+        found = find(work, 0, anchor, own, view)
+        if found is not None:
+            return own, found
+    return None
+
+
+def _knobs(node: Node, view: View, target: Target, before: Pointwise, after: Pointwise) -> Rows:
+    operation, columns = _operation(node), view.columns
+    assert columns is not None
+    others: dict[str, Any] = {"epsilon": node.params["epsilon"]} if operation in WEIGHTS else {}
+    share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
+    knobs = Rows.on(target, operation, view.rows or "m", columns, rows_per_workgroup=share)
+    return replace(knobs, prologue=before, epilogue=after, **others)
 
 
 def _along_rows(node: Node, rank: int) -> bool:

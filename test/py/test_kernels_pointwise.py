@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from conftest import FULL as FULL_RUN
 from kernel_runs import Kernels, targets
-from pointwise_programs import random_program, random_reads
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
@@ -23,6 +22,7 @@ from pyc_mlir.pipelines.kernels.pointwise import (
     evaluate,
 )
 from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
+from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
 
 ROWS, COLUMNS = 12, 37
 READS = {

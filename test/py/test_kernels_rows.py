@@ -14,11 +14,12 @@ from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable
 from pyc_mlir.pipelines.kernels import carrier, functions, values
-from pyc_mlir.pipelines.kernels.rows import REDUCTIONS, Rows
+from pyc_mlir.pipelines.kernels.pointwise import FULL, ROW, Pointwise, Read, Step
+from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, REDUCTIONS, Rows
 from pyc_mlir.pipelines.kernels.rows_family import FAMILY
 from pyc_mlir.pipelines.target import Target
 
-NAMES = ("softmax", *REDUCTIONS)
+NAMES = ("softmax", "log_softmax", *REDUCTIONS)
 
 
 @pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
@@ -33,12 +34,59 @@ def test_special_numbers_follow_numpy(kernels, name):
     x[0, 0] = x[1, 20] = x[2, 36] = np.nan
     x[3, 5] = np.inf
     x[4, 5] = x[5, :] = -np.inf
-    x[6, :] = 3e38 if name == "softmax" else 1e30
+    x[6, :] = 3e38 if name in EXPONENTIALS else 1e30
     x[7, :] = -100.0
     exact, _ = FAMILY.reference(Rows(name, "m", 37), [x])
     got = kernels.run(name, x)
     assert np.array_equal(np.isnan(got), np.isnan(exact))
     assert np.allclose(got, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+PROGRAMS = {
+    # softmax(x * 0.125 + mask), one mask for 3 heads of 4 rows
+    "attention": Rows(
+        "softmax",
+        "m",
+        37,
+        prologue=Pointwise(
+            (Read(down=True, along=True, each=12),),
+            (0.125,),
+            (Step("mul", (0, 2)), Step("add", (3, 1))),
+        ),
+    ),
+    # layernorm(x + residual), then gelu
+    "residual": Rows(
+        "layernorm",
+        "m",
+        37,
+        prologue=Pointwise((FULL,), (), (Step("add", (0, 1)),)),
+        epilogue=Pointwise((), (), (Step("gelu", (0,)),)),
+    ),
+    # sqrt(mean x^2)
+    "root": Rows(
+        "mean",
+        "m",
+        37,
+        prologue=Pointwise((), (), (Step("mul", (0, 0)),)),
+        epilogue=Pointwise((), (), (Step("sqrt", (0,)),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_what_comes_before_and_after_a_row_is_part_of_it(target):
+    run = Kernels(target, [knobs.kernel(n) for n, knobs in PROGRAMS.items()])
+    values = np.random.default_rng(5)
+    x = values.normal(size=(24, 37)).astype(np.float32)
+    mask = np.where(values.random((2, 37)) < 0.3, -np.inf, 0.0).astype(np.float32)
+    scale, shift = values.normal(size=(2, 37)).astype(np.float32)
+    calls = {"attention": [x, mask], "residual": [x, x[::-1], scale, shift], "root": [x]}
+    for name, arrays in calls.items():
+        exact, bound = FAMILY.reference(PROGRAMS[name], arrays)
+        got = run.run(name, *arrays)
+        assert (np.abs(got - exact) <= bound).all() and bound.max() < 1e-4, name
+    share = run.run("attention", x, mask).reshape(2, 12, 37)
+    assert (share[np.broadcast_to(np.isinf(mask)[:, None], share.shape)] == 0).all()
 
 
 def test_no_row_is_no_work(kernels):
@@ -52,6 +100,7 @@ def test_no_row_is_no_work(kernels):
         {"columns": 0},
         {"unroll": 0},
         {"operation": "max", "in_place": True},
+        {"operation": "max", "epilogue": Pointwise((ROW,), (), (Step("add", (0, 1)),))},
     ],
 )
 def test_knobs_that_make_no_kernel_are_refused(knobs):

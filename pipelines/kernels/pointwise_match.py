@@ -1,0 +1,160 @@
+"""Which ops of a group make a pointwise program? From `Work` to `Pointwise` and its feeds.
+
+A kernel computes a matrix: a tensor whose dimensions are cut into rows and columns (`View`). Ops
+around it may join it if each is elementwise on f32 and broadcasts to that tensor. What they read
+from outside becomes a `Read` where its broadcasting can be told by a row's number, a constant of
+one number becomes a constant of the program.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import isfinite
+
+import numpy as np
+
+from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.matching import F32, Feed, Node, Work, sizes
+from pyc_mlir.pipelines.kernels.pointwise import Pointwise, Read, Step
+from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor as a matrix: the dimensions before `cut` are its rows."""
+
+    shape: Shape
+    cut: int
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows; None where that is not known."""
+        return sizes(self.shape[: self.cut])
+
+    @property
+    def columns(self) -> int | None:
+        """How many columns; None where that is not known."""
+        return sizes(self.shape[self.cut :])
+
+    def feed(self, value: int, shape: Shape, read: Read) -> Feed:
+        """How a value becomes the operand that `read` declares."""
+        if not (read.down and read.along):
+            return Feed(value)
+        return Feed(value, (max(0, self.cut - (len(self.shape) - len(shape))),))
+
+    def read(self, shape: Shape) -> Read | None:
+        """How a value that broadcasts to the tensor is read; None where no `Read` says it."""
+        padded = (1,) * (len(self.shape) - len(shape)) + shape
+        if len(padded) > len(self.shape):
+            return None
+        pairs = list(zip(padded, self.shape, strict=True))
+        if any(mine not in (1, whole) for mine, whole in pairs):
+            return None
+        columns = {mine == whole for mine, whole in pairs[self.cut :] if whole != 1}
+        along = columns == {True}
+        return _rows(pairs[: self.cut], along) if len(columns) < 2 else None
+
+
+def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read | None:
+    """The read for the dimensions that are rows: repeated, kept and stretched ones, in order."""
+    runs = [
+        (kept, sizes(tuple(whole for _, whole in run)))
+        for kept, run in groupby((p for p in pairs if p[1] != 1), lambda p: p[0] == p[1])
+    ]
+    kinds = [kept for kept, _ in runs]
+    if True not in kinds:
+        return Read(down=False, along=along)
+    if kinds.count(True) > 1:
+        return None
+    each = runs[-1][1] if not kinds[-1] else 1
+    count = 0 if kinds[0] else runs[kinds.index(True)][1]
+    return None if each is None or count is None else Read(True, along, each, count)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A program for some ops, and the feeds of its reads in order."""
+
+    program: Pointwise = field(default_factory=Pointwise)
+    feeds: tuple[Feed, ...] = ()
+
+
+def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None:
+    """The ops from `first` to before `end` as a program; None where they are not one.
+
+    `own` is the value that the kernel has, `view` the matrix that own and result both are.
+    """
+    if first == end:
+        return Found()
+    shapes = [work.type(own).shape, work.nodes[end - 1].type.shape]
+    if shapes != [view.shape] * 2 or not _is_elementwise(work, work.nodes[first:end]):
+        return None
+    outside = dict.fromkeys(
+        v for n in work.nodes[first:end] for v in n.operands if v < work.number_of(first)
+    )
+    outside.pop(own, None)
+    if any(v >= len(work.inputs) for v in outside):
+        return None
+    constants = {v: c for v in outside if (c := _constant(work, v)) is not None}
+    reads: dict[int, Read] = {}
+    for value in (v for v in outside if v not in constants):
+        read = view.read(work.type(value).shape)
+        if read is None:
+            return None
+        reads[value] = read
+    order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
+    numbers = {v: n for n, v in enumerate(order)}
+    steps = tuple(_step(n, numbers) for n in work.nodes[first:end])
+    feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
+    return Found(Pointwise(tuple(reads.values()), tuple(constants.values()), steps), feeds)
+
+
+def longest(work: Work, first: int, view: View) -> tuple[int, Found]:
+    """How many of the group's ops a kernel covers that computes those before `first` and as many
+    of the next as it can, with the program for these.
+    """
+    ends = (n for n in range(len(work.nodes), first, -1) if work.closed(n))
+    for end in ends:
+        found = find(work, first, end, work.number_of(first - 1), view)
+        if found is not None:
+            return end, found
+    return first, Found()
+
+
+def sources(work: Work, first: int, end: int) -> Iterator[int]:
+    """The group's inputs that some ops read, in order."""
+    yield from dict.fromkeys(
+        v for n in work.nodes[first:end] for v in n.operands if v < len(work.inputs)
+    )
+
+
+def _is_elementwise(work: Work, nodes: Sequence[Node]) -> bool:
+    """Is each op a step, and of f32 on both sides?"""
+    return all(
+        (n.name in STEPS or _is_square(work, n))
+        and n.type.dtype == F32
+        and all(work.type(v).dtype == F32 for v in n.operands)
+        for n in nodes
+    )
+
+
+def _is_square(work: Work, node: Node) -> bool:
+    return node.name == "pow" and _constant(work, node.operands[1]) == 2.0
+
+
+def _step(node: Node, numbers: dict[int, int]) -> Step:
+    operands = tuple(numbers[v] for v in node.operands)
+    if node.name == "pow":
+        return Step("mul", (operands[0], operands[0]))
+    tanh = node.name == "gelu" and node.params["approximate"] == "tanh"
+    return Step("gelu_tanh" if tanh else node.name, operands)
+
+
+def _constant(work: Work, value: int) -> float | None:
+    """The value of a constant of one finite number; None for others."""
+    if not work.is_constant(value) or sizes(work.type(value).shape) != 1:
+        return None
+    array = work.inputs[value].array
+    assert array is not None
+    number = float(np.ravel(array())[0])
+    return number if isfinite(number) else None
