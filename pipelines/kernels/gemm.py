@@ -1,14 +1,16 @@
-"""How is a matrix multiplied by constant weights? C = epilogue(A B), B packed at compile time.
+"""How is a matrix multiplied by packed weights? C = epilogue(A B), B laid out in panels.
 
 The scheme is that of Goto and van de Geijn (2008) as BLIS has it, without packing A: a register
 tile of `height` rows by one panel of B's columns is accumulated over a block of the depth; blocks
 of rows stay in the second-level cache while panels stream by, and the next panel is prefetched.
-The bottom tile and the rightmost panel may be smaller; the last columns are masked.
+The bottom tile and the rightmost panel may be smaller; the last columns are masked. A few rows
+alone read B once, from its first number to its last.
 
-`Gemm` holds the knobs; `Gemm.on` chooses them for a target. `pack` and `unpack` lay out B.
+`Gemm` holds the knobs; `Gemm.on` chooses them for a target. `pack` lays out a constant B, the
+kernel of `Gemm.packing` one that is known at run time only.
 """
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,43 +19,39 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.functions import gelu
+from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.values import Index, Vector, fma, least, maximum
+from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
+from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.tile import Tile, bottom
+from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
 
-ACTIVATIONS: dict[str, Callable[[Vector], Vector]] = {
-    "none": lambda x: x,
-    "relu": lambda x: maximum(x, x.constant(0.0)),
-    "gelu": gelu,
-}
-LINE = 16  # f32 in a cache line
 _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
+_HEIGHT, _UNROLL = 6, 4
+NOTHING = Pointwise()
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """The knobs of C[rows, columns] = activation(A[rows, depth] B + bias) + residual.
+    """The knobs of C[rows, columns] = epilogue(A[rows, depth] B).
 
     `height` and `panel` are the rows and columns of the register tile; `depth_block`,
     `row_block` (a multiple of `height`) and `strip` (a multiple of `panel`) are what caches
-    hold; `workgroups` cuts rows and columns. `bias` is one number a column, `residual` a matrix
-    like C.
+    hold; `workgroups` cuts rows and columns.
     """
 
     rows: Dim
     columns: int
     depth: int
-    bias: bool = False
-    activation: str = "none"
-    residual: bool = False
-    height: int = 6
+    epilogue: Pointwise = NOTHING
+    height: int = _HEIGHT
     panel: int = 64
     depth_block: int = 1024
     row_block: int = 120
     strip: int = 256
-    unroll: int = 4
+    unroll: int = _UNROLL
     workgroups: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
@@ -61,58 +59,53 @@ class Gemm:
         counts = (self.columns, self.depth, self.height, self.unroll, *self.workgroups)
         if self.rows == 0 or min(counts) < 1:
             raise _refusal("sizes, height, unroll and workgroups of at least 1", self)
-        if self.activation not in ACTIVATIONS:
-            raise _refusal(f"an activation of {', '.join(ACTIVATIONS)}", self.activation)
         if self.panel % LINE or self.strip % self.panel or self.row_block % self.height:
             raise _refusal("panel in lines of 16, strip in panels, row_block in heights", self)
         if self.depth_block % self.unroll:
             raise _refusal("depth_block in multiples of unroll", self.depth_block)
 
     @staticmethod
-    def on(target: Target, rows: Dim, columns: int, depth: int, **epilogue: Any) -> "Gemm":
-        """The knobs for a target's registers and caches; `epilogue` are further fields."""
+    def on(target: Target, rows: Dim, columns: int, depth: int, **others: Any) -> "Gemm":
+        """The knobs for a target's registers, caches and cores; `others` are further fields."""
         vectors = 4 if target.vector_registers >= 32 else 2
-        height, unroll = 6, 4
-        parts = -(-depth // _DEPTH_LIMIT)
-        block = -(-depth // (parts * unroll)) * unroll
-        row_block = max(1, target.l2_bytes * 15 // 16 // (4 * block * height)) * height
+        few = isinstance(rows, int) and rows <= _HEIGHT
+        parts = 1 if few else -(-depth // _DEPTH_LIMIT)
+        block = -(-depth // (parts * _UNROLL)) * _UNROLL
+        row_block = max(1, target.l2_bytes * 15 // 16 // (4 * block * _HEIGHT)) * _HEIGHT
         panel = vectors * target.vector_bytes // 4
+        flops, read = 2.0 * known(rows) * columns * depth, 4.0 * columns * depth
+        cores = cores_for(target, flops, read)
         knobs = {
-            **{"height": height, "panel": panel, "unroll": unroll, "depth_block": block},
-            **{"row_block": row_block, "strip": max(_STRIP_COLUMNS // panel, 1) * panel},
+            **{"panel": panel, "depth_block": block, "row_block": row_block},
+            "strip": max(_STRIP_COLUMNS // panel, 1) * panel,
+            "workgroups": cut_matrix(cores, rows, columns, (_HEIGHT, panel)),
         }
-        return Gemm(rows, columns, depth, **{**knobs, **epilogue})
+        return Gemm(rows, columns, depth, **{**knobs, **others})
 
     @property
-    def full_panels(self) -> int:
-        """Panels of full width."""
-        return self.columns // self.panel
+    def panels(self) -> Panels:
+        """How B is laid out."""
+        return Panels(self.columns, self.depth, self.panel)
 
-    @property
-    def last_width(self) -> int:
-        """The width of a narrower last panel, in whole cache lines; 0 where there is none."""
-        return -(-(self.columns % self.panel) // LINE) * LINE
-
-    @property
-    def packed_size(self) -> int:
-        """How many f32 the packed B has."""
-        return self.depth * (self.full_panels * self.panel + self.last_width)
+    def packing(self, transposed: bool = False) -> Packing:
+        """The kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
+        shares = max(1, min(self.workgroups[0] * self.workgroups[1], self.panels.full))
+        return Packing(self.columns, self.depth, self.panel, transposed, shares)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands a, b (packed), then bias, residual, then c."""
+        """The kernel called `name`: operands a, b (packed), the epilogue's, then c."""
         result = (self.rows, self.columns)
-        packed = Operand("b", (self.packed_size,), pack=partial(pack, self))
-        operands = [Operand("a", (self.rows, self.depth)), packed]
-        operands += [Operand("bias", (self.columns,))] * self.bias
-        operands += [Operand("residual", result)] * self.residual
-        operands.append(Operand("c", result, "out"))
-        return Kernel(name, tuple(operands), lambda size: self.workgroups, self._body)
+        operands = (
+            Operand("a", (self.rows, self.depth)),
+            Operand("b", (self.panels.size,), pack=partial(pack, self)),
+            *self.epilogue.operands("e", *result),
+            Operand("c", result, "out"),
+        )
+        return Kernel(name, operands, lambda size: self.workgroups, self._body)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
-        rest = list(others)
-        bias = rest.pop(0) if self.bias else None
-        residual = rest.pop(0) if self.residual else None
-        Product(k, self, a, b, rest[0], bias, residual).build()
+        *reads, c = others
+        Product(k, self, a, b, c, InKernel(k, self.epilogue, tuple(reads))).build()
 
 
 @dataclass(frozen=True)
@@ -147,20 +140,20 @@ class Product:
     a: Memory
     b: Memory
     c: Memory
-    bias: Memory | None
-    residual: Memory | None
+    epilogue: InKernel
 
     def build(self) -> None:
         """This workgroup's columns: strips of full panels, then the narrower last panel."""
         k, knobs = self.k, self.knobs
-        first, end = self._share(1, Index.of(knobs.full_panels))
-        if knobs.full_panels:
+        panels = knobs.panels
+        first, end = self._share(1, Index.of(panels.full))
+        if panels.full:
             with k.range(first, end, knobs.strip // knobs.panel) as j:
                 self._strip(Strip(j, least(j + knobs.strip // knobs.panel, end), knobs.panel))
-        if knobs.last_width:
+        if panels.last_width:
             with k.when(k.workgroup(1).equals(knobs.workgroups[1] - 1)):
-                start, base = Index.of(0), knobs.full_panels * knobs.panel * knobs.depth
-                self._strip(Strip(start, start + 1, knobs.last_width, base, last=True))
+                start, base = Index.of(0), panels.edge * knobs.depth
+                self._strip(Strip(start, start + 1, panels.last_width, base, last=True))
 
     def _share(self, dimension: int, count: Index) -> tuple[Index, Index]:
         """This workgroup's part of `count` things."""
@@ -168,7 +161,7 @@ class Product:
         if parts == 1:
             return Index.of(0), count
         size = count.ceildiv(parts)
-        first = self.k.workgroup(dimension) * size
+        first = least(self.k.workgroup(dimension) * size, count)
         return first, least(first + size, count)
 
     def _strip(self, strip: Strip) -> None:
@@ -195,24 +188,14 @@ class Product:
                 k.range(i, least(i + step, end)) as tile,
             ):
                 self._tile(strip, panel, depth, tile * height, height, tile - i)
-        for start, rows, needed in self._bottom(tiles * height):
-            with k.when(needed), k.range(strip.first, strip.end) as panel:
-                self._tile(strip, panel, depth, start, rows)
-
-    def _bottom(self, start: Index) -> list[tuple[Index, int, Any]]:
-        """The tiles below the full ones: (first row, height, condition); the last workgroup's.
-
-        A known rest is one tile; an unknown one is made of powers of two.
-        """
-        mine = self.k.workgroup(0).equals(self.knobs.workgroups[0] - 1)
-        rest = self.a.shape[0] % self.knobs.height
-        if rest.number is not None:
-            return [(start, rest.number, mine)] if rest.number else []
-        powers = [1 << p for p in range((self.knobs.height - 1).bit_length())]
-        return [
-            (start + rest // (2 * p) * (2 * p), p, mine & (rest // p % 2).equals(1))
-            for p in reversed(powers)
-        ]
+        below = bottom(self.a.shape[0], height)
+        if not below:
+            return
+        mine = k.workgroup(0).equals(self.knobs.workgroups[0] - 1)
+        with k.when(mine), k.range(strip.first, strip.end) as panel:
+            for start, rows, needed in below:
+                with nullcontext() if needed is None else k.when(needed):
+                    self._tile(strip, panel, depth, start, rows)
 
     def _tile(
         self,
@@ -224,43 +207,35 @@ class Product:
         turn: Index | None = None,
     ) -> None:
         """One register tile over one block of the depth; `turn` counts tiles for the prefetch."""
-        k, knobs, lanes = self.k, self.knobs, self.k.lanes
+        k, knobs = self.k, self.knobs
         places = self._places(strip, panel)
         offset = panel * (knobs.depth * strip.width) + strip.base + depth.start * strip.width
+
+        def left(r: int, at: Index) -> Scalar:
+            return self.a.number(row + r, depth.start + at)
+
+        def right(v: int, at: Index) -> Vector:
+            return self.b.load(offset + at * strip.width + v * k.lanes)
+
         ahead = None
         if turn is not None and not strip.last:
-            share = knobs.depth_block // knobs.unroll * LINE
-            ahead = offset + knobs.depth * strip.width + turn * share
-
-        def step(at: Index, kept: list[Vector]) -> list[Vector]:
-            parts = [self.b.load(offset + at * strip.width + v * lanes) for v in range(len(places))]
-            for r in range(height):
-                x = self.a.number(row + r, depth.start + at).across(lanes)
-                for v, part in enumerate(parts):
-                    kept[r * len(parts) + v] = fma(x, part, kept[r * len(parts) + v])
-            return kept
-
-        def steps(at: Index, *kept: Vector) -> list[Vector]:
-            if ahead is not None:
-                self.b.prefetch(ahead + at * (LINE // knobs.unroll), level=2)
-            values = list(kept)
-            for u in range(knobs.unroll):
-                values = step(at + u, values)
-            return values
-
+            share = turn * (knobs.depth_block // knobs.unroll * LINE)
+            ahead = partial(self._next_panel, offset + knobs.depth * strip.width + share)
         spots = [(row + r, at) for r in range(height) for at in places]
-        whole = depth.length // knobs.unroll * knobs.unroll
-        sums = k.loop(0, whole, knobs.unroll, self._start(depth, spots))(steps)
-        if knobs.depth % knobs.unroll:
-            sums = k.loop(whole, depth.length, 1, sums)(lambda at, *kept: step(at, list(kept)))
-        self._finish(depth, spots, sums)
+        tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead)
+        sums = tile.accumulate(depth.length, self._start(depth, spots))
+        self._finish(depth, spots, sums, len(places))
+
+    def _next_panel(self, start: Index, at: Index) -> None:
+        """Ask for a tile's part of the next panel, one line for each turn of the loop."""
+        self.b.prefetch(start + at * (LINE // self.knobs.unroll), level=2)
 
     def _places(self, strip: Strip, panel: Index) -> list[Lanes]:
         """Where the tile's vectors lie in a row of C: in the last panel masked, without padding."""
         knobs, lanes = self.knobs, self.k.lanes
         if not strip.last:
             return [Lanes(panel * knobs.panel + v) for v in range(0, knobs.panel, lanes)]
-        left = range(knobs.full_panels * knobs.panel, knobs.columns, lanes)
+        left = range(knobs.panels.edge, knobs.columns, lanes)
         return [self.k.tail(Index.of(v), Index.of(knobs.columns)) for v in left]
 
     def _start(self, depth: Depth, spots: list[tuple[Index, Lanes]]) -> list[Vector]:
@@ -273,8 +248,10 @@ class Product:
             first, zeros, lambda: zeros, lambda: [self.c.load(i, at) for i, at in spots]
         )
 
-    def _finish(self, depth: Depth, spots: list[tuple[Index, Lanes]], sums: list[Vector]) -> None:
-        """Store; in the last block of the depth what the epilogue makes of it."""
+    def _finish(
+        self, depth: Depth, spots: list[tuple[Index, Lanes]], sums: list[Vector], width: int
+    ) -> None:
+        """Store rows of `width`; in the last block of the depth what the epilogue makes of them."""
 
         def plain() -> list[Any]:
             for (i, at), value in zip(spots, sums, strict=True):
@@ -282,8 +259,11 @@ class Product:
             return []
 
         def finished() -> list[Any]:
-            for (i, at), value in zip(spots, sums, strict=True):
-                self.c.store(self._epilogue(value, i, at), i, at)
+            for first in range(0, len(spots), width):
+                epilogue = self.epilogue.row(spots[first][0])
+                row = slice(first, first + width)
+                for (i, at), value in zip(spots[row], sums[row], strict=True):
+                    self.c.store(epilogue(value, at), i, at)
             return []
 
         blocks = -(-self.knobs.depth // self.knobs.depth_block)
@@ -292,29 +272,24 @@ class Product:
         else:
             self.k.either(depth.number.equals(blocks - 1), [], finished, plain)
 
-    def _epilogue(self, value: Vector, row: Index, at: Lanes) -> Vector:
-        if self.bias is not None:
-            value = value + self.bias.load(at)
-        value = ACTIVATIONS[self.knobs.activation](value)
-        return value if self.residual is None else value + self.residual.load(row, at)
-
 
 def pack(knobs: Gemm, b: np.ndarray) -> np.ndarray:
     """B[depth, columns] as panels, each [depth][panel], the last one padded with zeros; flat."""
     assert b.shape == (knobs.depth, knobs.columns)
-    edge = knobs.full_panels * knobs.panel
-    panels = b[:, :edge].reshape(knobs.depth, knobs.full_panels, knobs.panel).transpose(1, 0, 2)
-    last = np.zeros((knobs.depth, knobs.last_width), np.float32)
-    last[:, : knobs.columns - edge] = b[:, edge:]
+    layout = knobs.panels
+    panels = b[:, : layout.edge].reshape(knobs.depth, layout.full, knobs.panel).transpose(1, 0, 2)
+    last = np.zeros((knobs.depth, layout.last_width), np.float32)
+    last[:, : knobs.columns - layout.edge] = b[:, layout.edge :]
     return np.concatenate([panels.ravel(), last.ravel()]).astype(np.float32)
 
 
 def unpack(knobs: Gemm, packed: np.ndarray) -> np.ndarray:
     """The B that `pack` was given."""
-    edge = knobs.depth * knobs.full_panels * knobs.panel
-    panels = packed[:edge].reshape(knobs.full_panels, knobs.depth, knobs.panel)
+    layout = knobs.panels
+    edge = knobs.depth * layout.edge
+    panels = packed[:edge].reshape(layout.full, knobs.depth, knobs.panel)
     whole = panels.transpose(1, 0, 2).reshape(knobs.depth, -1)
-    last = packed[edge:].reshape(knobs.depth, knobs.last_width)
+    last = packed[edge:].reshape(knobs.depth, layout.last_width)
     return np.concatenate([whole, last], axis=1)[:, : knobs.columns]
 
 

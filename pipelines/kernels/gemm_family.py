@@ -1,27 +1,26 @@
-"""What does a matrix product cost and compute? The family ``gemm``: cost, reference, bound."""
+"""What does a product with packed weights cost and compute? The family ``gemm``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import erf, sqrt
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.pipelines.cost import Cost, roofline
-from pyc_mlir.pipelines.kernels.functions import ERRORS
-from pyc_mlir.pipelines.kernels.gemm import ACTIVATIONS, Gemm, pack, unpack
-from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.epilogues import layer
+from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
+from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.pointwise import Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.pointwise_match import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
 ROUNDING = 2.0**-24
-_SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
-_GELU_SLOPE = 1.13
+SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
 
 
-def refusal(knobs: Gemm, target: Target) -> str:
-    """A register tile must fit: sums, one row of B, one number of A."""
+def refusal(knobs: Any, target: Target) -> str:
+    """A register tile must fit: sums, one row of B, one number of A (of any family's tile)."""
     if reason := refuse_narrow(target):
         return reason
     vectors = knobs.panel * 4 // target.vector_bytes
@@ -34,43 +33,32 @@ def refusal(knobs: Gemm, target: Target) -> str:
 def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each matrix crosses memory once; the packed weights are constants."""
     rows = knobs.rows if isinstance(knobs.rows, int) else sizes[knobs.rows]
-    flops = 2.0 * rows * knobs.columns * knobs.depth
-    outs = rows * knobs.columns * (1 + knobs.residual)
-    traffic = 4 * (rows * knobs.depth + knobs.packed_size + outs)
-    constants = Cost(constant_bytes=4 * knobs.packed_size)
+    outs = rows * knobs.columns
+    flops = outs * (2.0 * knobs.depth + knobs.epilogue.flops)
+    read = knobs.epilogue.read_bytes(rows, knobs.columns)
+    traffic = 4 * (rows * knobs.depth + knobs.panels.size + outs) + read
+    constants = Cost(constant_bytes=4 * knobs.panels.size)
     return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth) + constants
 
 
 def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and the error that a kernel may have, element by element."""
-    a, packed, *rest = (np.asarray(x, np.float64) for x in arrays)
-    b = unpack(knobs, packed)
-    value, bound = a @ b, (knobs.depth + 4) * ROUNDING * (np.abs(a) @ np.abs(b))
-    if knobs.bias:
-        value = value + rest.pop(0)
-        bound = bound + ROUNDING * np.abs(value)
-    if knobs.activation == "relu":
-        value = np.maximum(value, 0)
-    if knobs.activation == "gelu":
-        bound = _GELU_SLOPE * bound + ERRORS["gelu"][1] * np.maximum(1, np.abs(value))
-        value = 0.5 * value * (1 + np.vectorize(erf)(value / sqrt(2)))
-    if knobs.residual:
-        value = value + rest.pop(0)
-    return value, bound + 2 * ROUNDING * np.abs(value) + 2.0**-120
+    """The exact result in f64, and its error: sums in any order (Higham, 2002, section 3.1)."""
+    a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
+    b, steps = unpack(knobs, packed), knobs.depth + 4
+    value, bound = a @ b, steps * ROUNDING * (np.abs(a) @ np.abs(b)) + 2.0**-120
+    return evaluate(knobs.epilogue, value, reads, bound)
 
 
 def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
     """Random knobs that fit 16 registers, and three calls."""
-    columns, depth = random.choice(_SIZES), random.choice(_SIZES)
+    columns, depth = random.choice(SIZES), random.choice(SIZES)
     height = random.choice((1, 4, 6))
     unroll = random.choice((1, 2, 4))
     knobs = Gemm(
-        random.choice((random.choice(_SIZES), "m")),
+        random.choice((random.choice(SIZES), "m")),
         columns,
         depth,
-        bias=random.random() < 0.5,
-        activation=random.choice(list(ACTIVATIONS)),
-        residual=random.random() < 0.3,
+        random_layer(random),
         height=height,
         panel=16,
         depth_block=random.choice((unroll, 16, 64, 1024)),
@@ -82,14 +70,30 @@ def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
+def random_layer(random: Random) -> Pointwise:
+    """One of the epilogues of a layer."""
+    return layer(
+        bias=random.random() < 0.5,
+        activation=random.choice(("", "relu", "gelu", "tanh")),
+        residual=random.random() < 0.3,
+    )
+
+
 def _arrays(knobs: Gemm, random: Random) -> Arrays:
-    rows = random.choice(_SIZES) if isinstance(knobs.rows, str) else knobs.rows
+    rows = random.choice(SIZES) if isinstance(knobs.rows, str) else knobs.rows
     values = np.random.default_rng(random.randrange(1 << 30))
     a, b = values.normal(size=(rows, knobs.depth)), values.normal(size=(knobs.depth, knobs.columns))
     arrays = [a, pack(knobs, b.astype(np.float32))]
-    arrays += [values.normal(size=knobs.columns)] * knobs.bias
-    arrays += [values.normal(size=(rows, knobs.columns))] * knobs.residual
+    arrays += contents(knobs.epilogue, rows, knobs.columns, values)
     return [x.astype(np.float32) for x in arrays]
+
+
+def contents(
+    program: Pointwise, rows: int, columns: int, values: np.random.Generator
+) -> list[np.ndarray]:
+    """Random numbers for what an epilogue reads."""
+    shapes = [o.shape for o in program.operands("e", rows, columns)]
+    return [values.normal(size=[d for d in s if isinstance(d, int)]) for s in shapes]
 
 
 def match(work: Work, target: Target) -> list[Offer]:
@@ -104,52 +108,14 @@ def match(work: Work, target: Target) -> list[Offer]:
     rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
     if not depth or not columns or a.shape[-1] != depth or rows == 0:
         return []
-    found = _epilogue(work)
-    knobs = Gemm.on(target, rows or "m", columns, depth, **found.fields)
+    covers, found = longest(work, 1, View(node.type.shape, node.type.rank - 1))
+    knobs = Gemm.on(target, rows or "m", columns, depth, epilogue=found.program)
     if refusal(knobs, target):
         return []
     first, second = node.operands
     weights = Feed(second, tuple(range(1, b.rank)))
     feeds = (Feed.matrix(work, first), weights, *found.feeds)
-    return [Offer(knobs, found.covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
-
-
-@dataclass
-class _Epilogue:
-    """Fields of Gemm, the feeds that come with them, and the ops that are covered."""
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    feeds: tuple[Feed, ...] = ()
-    covers: int = 1
-
-
-def _epilogue(work: Work) -> _Epilogue:
-    """The longest run of bias, activation and residual, in this order, each at most once."""
-    found = best = _Epilogue()
-    order, done = ("bias", "activation", "residual"), 0
-    for covers, node in enumerate(work.nodes[1:], start=2):
-        step, feeds, value = _step(work, node, work.number_of(covers - 2))
-        if step not in order[done:]:
-            break
-        done = order.index(step) + 1
-        found = _Epilogue({**found.fields, step: value}, (*found.feeds, *feeds), covers)
-        best = found if work.closed(covers) else best
-    return best
-
-
-def _step(work: Work, node: Node, value: int) -> tuple[str, tuple[Feed, ...], Any]:
-    """Which step of the epilogue an op is, of what is fed to it; "" for none."""
-    others = [v for v in node.operands if v != value]
-    if node.name == "relu" or (node.name == "gelu" and node.params["approximate"] == "none"):
-        return "activation", (), node.name
-    if node.name != "add" or len(others) != 1 or others[0] >= len(work.inputs):
-        return "", (), None
-    other, result = work.type(others[0]), node.type
-    if other.shape == result.shape and other.rank:
-        return "residual", (Feed.matrix(work, others[0]),), True
-    if sizes(other.shape) == result.shape[-1] and other.shape[-1:] == result.shape[-1:]:
-        return "bias", (Feed(others[0]),), True
-    return "", (), None
+    return [Offer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
 
 
 FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match)

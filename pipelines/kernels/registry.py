@@ -25,6 +25,8 @@ ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.rows_family",
     "gemm": "pyc_mlir.pipelines.kernels.gemm_family",
+    "batch_gemm": "pyc_mlir.pipelines.kernels.batch_gemm_family",
+    "packing": "pyc_mlir.pipelines.kernels.packing_family",
     "columns": "pyc_mlir.pipelines.kernels.columns_family",
 }
 Arrays = Sequence[np.ndarray]

@@ -11,6 +11,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
 from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.epilogues import layer
 from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
 from pyc_mlir.pipelines.kernels.gemm_family import FAMILY
 from pyc_mlir.pipelines.kernels.rows import Rows
@@ -40,7 +41,6 @@ def test_a_tile_beyond_the_registers_is_refused():
     [
         {"depth": 0},
         {"rows": 0},
-        {"activation": "sine"},
         {"panel": 24},
         {"strip": 100},
         {"row_block": 7},
@@ -57,18 +57,18 @@ def test_packing_can_be_undone(columns):
     knobs = Gemm(4, columns, 7)
     b = np.arange(7 * columns, dtype=np.float32).reshape(7, columns)
     packed = pack(knobs, b)
-    assert packed.shape == (knobs.packed_size,)
+    assert packed.shape == (knobs.panels.size,)
     assert np.array_equal(unpack(knobs, packed), b)
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
 def test_constant_weights_and_every_block(target):
     """Depth in three blocks, all tails, weights in the program; NaN in one row stays there."""
-    knobs = Gemm.on(target, 20, 201, 2100, bias=True, activation="relu")
+    knobs = Gemm.on(target, 20, 201, 2100, epilogue=layer(bias=True, activation="relu"))
     random = np.random.default_rng(5)
     b = (random.normal(size=(2100, 201)) / math.sqrt(2100)).astype(np.float32)
     bias = random.normal(size=201).astype(np.float32)
-    constants = {"b": pack(knobs, b), "bias": bias}
+    constants = {"b": pack(knobs, b), "e0": bias}
     run = Kernels(target, [knobs.kernel("product")], {"product": constants})
     a = random.normal(size=(20, 2100)).astype(np.float32)
     a[7, 3] = np.nan
@@ -86,7 +86,9 @@ def assembly(request, tmp_path_factory):
     carrier = Carrier(target)
     rows = [Rows.on(target, n, "m", "n").kernel(n) for n in ("softmax", "layernorm")]
     shapes = {"small": (30, 64, 100), "split": (20, 200, 3000)}
-    kernels = [Gemm.on(target, *s, activation="relu").kernel(n) for n, s in shapes.items()]
+    kernels = [
+        Gemm.on(target, *s, epilogue=layer(activation="relu")).kernel(n) for n, s in shapes.items()
+    ]
     carrier.add(*rows, *kernels)
     for kernel in (*rows, *kernels):
         carrier.call(kernel)

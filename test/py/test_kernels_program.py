@@ -9,6 +9,7 @@ from kernel_runs import targets
 from pyc_mlir import compile
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.epilogues import layer
 from pyc_mlir.pipelines.kernels.gemm import Gemm, pack
 from pyc_mlir.pipelines.kernels.rows import Rows
 
@@ -19,14 +20,14 @@ SQUARE = f"tensor<{ROWS}x{WIDTH}xf32>"
 def layers(target):
     """x = x + softmax(gelu(x B)), four times, the kernels called as private functions."""
     kernels = [
-        Gemm.on(target, ROWS, WIDTH, WIDTH, activation="gelu").kernel("product"),
+        Gemm.on(target, ROWS, WIDTH, WIDTH, epilogue=layer(activation="gelu")).kernel("product"),
         Rows.on(target, "softmax", ROWS, WIDTH).kernel("softmax"),
     ]
     carrier = Carrier(target)
     carrier.add(*kernels)
     for kernel in kernels:
         carrier.call(kernel)
-    packed = f"tensor<{Gemm.on(target, ROWS, WIDTH, WIDTH).packed_size}xf32>"
+    packed = f"tensor<{Gemm.on(target, ROWS, WIDTH, WIDTH).panels.size}xf32>"
     lines = [f"func.func @main(%x0: {SQUARE}, %b: {packed}) -> {SQUARE} {{"]
     for i in range(LAYERS):
         lines += [

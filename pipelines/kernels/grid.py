@@ -1,0 +1,51 @@
+"""Into how many workgroups is a product cut? Large shares, one a core; one where work is small.
+
+A workgroup that another core takes over costs a wake-up of some microseconds, so that small work
+stays together. Sizes that are not known count with the nominal dimension where work is weighed.
+"""
+
+from math import prod
+
+from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
+from pyc_mlir.pipelines.kernels.carrier import Dim
+from pyc_mlir.pipelines.target import Target
+
+# What one core must have to do before a second one is asked.
+_ALONE_SECONDS = 40e-6
+_ALONE_SECONDS_OF_READING = 80e-6
+_TILES_A_SHARE = 8
+
+
+def known(dim: Dim) -> int:
+    """A size, the nominal one for a dynamic dimension."""
+    return dim if isinstance(dim, int) else NOMINAL_DIMENSION
+
+
+def cores_for(target: Target, flops: float, read_bytes: float) -> int:
+    """How many cores a kernel should have: one, or all of the target's."""
+    seconds = flops / (target.peak_flops / target.cores)
+    reading = read_bytes / target.peak_bandwidth
+    alone = seconds < _ALONE_SECONDS and reading < _ALONE_SECONDS_OF_READING
+    return 1 if alone else target.cores
+
+
+def cut_matrix(cores: int, rows: Dim, columns: Dim, tile: tuple[int, int]) -> tuple[int, int]:
+    """Shares of rows and of columns for `cores`: rows where each share has many tiles.
+
+    Columns otherwise, so that few or unknown rows are done by all; `tile` is rows and columns of
+    the register tile.
+    """
+    if isinstance(rows, int) and rows >= cores * tile[0] * _TILES_A_SHARE:
+        return cores, 1
+    panels = known(columns) // tile[1]
+    shares = max(1, min(cores, panels))
+    left = cores // shares if isinstance(rows, int) else 1
+    return max(1, min(left, known(rows) // tile[0])), shares
+
+
+def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
+    """Shares of a batch: one a core where they come out even, else up to two."""
+    count = prod(d for d in batch if isinstance(d, int))
+    if any(isinstance(d, str) for d in batch):
+        return cores
+    return min(count, cores if count % cores == 0 else 2 * cores)

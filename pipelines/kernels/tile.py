@@ -1,0 +1,141 @@
+"""How is a register tile accumulated? Rows times vectors of columns, over a stretch of the depth.
+
+What the products of this package share: the loop over the depth with its fused multiply-adds, the
+transpose of a square of registers, and memory on a workgroup's stack.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyc_mlir.pipelines.kernels.language import Build, Memory, memref
+from pyc_mlir.pipelines.kernels.values import (
+    Condition,
+    Index,
+    Scalar,
+    Vector,
+    add,
+    fma,
+    tree,
+    vector,
+)
+from pyc_mlir.pipelines.stream_ir import ir
+
+# Fused multiply-adds that must not wait for each other: latency times the units of current cores.
+_CHAINS = 8
+_BLOCK = 4  # f32 in the 128 bits within which x86 shuffles are cheap
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sums of `height` rows and `width` vectors: left(row, k) * right(vector, k) over k.
+
+    `ahead(k)` is done once in `unroll` steps (prefetches). Where the tile alone has too few sums
+    to keep the units busy, several partial sums are kept of each.
+    """
+
+    k: Build
+    height: int
+    width: int
+    unroll: int
+    left: Callable[[int, Index], Scalar]
+    right: Callable[[int, Index], Vector]
+    ahead: Callable[[Index], None] | None = None
+
+    def accumulate(self, length: Index, sums: Sequence[Vector]) -> list[Vector]:
+        """`sums`, row by row, and the products over `length` steps."""
+        k, count = self.k, self.height * self.width
+        parts = max(1, min(self.unroll, _CHAINS // count))
+        zeros = [k.vector(0.0)] * (count * (parts - 1))
+
+        def steps(at: Index, *kept: Vector) -> list[Vector]:
+            if self.ahead is not None:
+                self.ahead(at)
+            values = list(kept)
+            for u in range(self.unroll):
+                first = u % parts * count
+                values[first : first + count] = self._step(at + u, values[first : first + count])
+            return values
+
+        whole = length // self.unroll * self.unroll
+        kept = k.loop(0, whole, self.unroll, [*sums, *zeros])(steps)
+        totals = [tree(add, kept[i::count]) for i in range(count)]
+        if length.number is not None and length.number % self.unroll == 0:
+            return totals
+        return k.loop(whole, length, 1, totals)(lambda at, *kept: self._step(at, kept))
+
+    def _step(self, at: Index, sums: Sequence[Vector]) -> list[Vector]:
+        parts = [self.right(v, at) for v in range(self.width)]
+        out = []
+        for row in range(self.height):
+            x = self.left(row, at).across(self.k.lanes)
+            kept = sums[row * self.width : (row + 1) * self.width]
+            out += [fma(x, part, total) for part, total in zip(parts, kept, strict=True)]
+        return out
+
+
+def local(k: Build, size: int) -> Memory:
+    """`size` f32 on the workgroup's stack; IREE allows 32 KB a kernel. Not inside of loops."""
+    kind = ir.MemRefType.get([size], ir.F32Type.get())
+    line = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
+    return Memory(memref.alloca(kind, [], [], alignment=line), [Index.of(size)], k.lanes)
+
+
+def transpose(rows: Sequence[Vector]) -> list[Vector]:
+    """The columns of a square of as many vectors as lanes, by shuffles that are one instruction.
+
+    Blocks of 4 x 4 are transposed within 128 bits; then the blocks themselves change places.
+    """
+    squares = [_within_blocks(rows[i : i + _BLOCK]) for i in range(0, len(rows), _BLOCK)]
+    columns = [_dealt([square[c] for square in squares]) for c in range(_BLOCK)]
+    return [columns[i % _BLOCK][i // _BLOCK] for i in range(len(rows))]
+
+
+def _within_blocks(rows: Sequence[Vector]) -> list[Vector]:
+    """Four rows: vector c has the rows' lanes 4 b + c in its block b."""
+    a, b, c, d = rows
+    low, high = _interleaved(a, b, 1), _interleaved(c, d, 1)
+    return [*_interleaved(low[0], high[0], 2), *_interleaved(low[1], high[1], 2)]
+
+
+def _interleaved(a: Vector, b: Vector, size: int) -> tuple[Vector, Vector]:
+    """Each block's lower halves, and its upper ones, `size` lanes from a and b in turn."""
+    half, lanes = _BLOCK // 2, a.lanes
+    orders: list[list[int]] = [[], []]
+    for block in range(0, lanes, _BLOCK):
+        for upper in (0, 1):
+            first = range(block + upper * half, block + upper * half + half, size)
+            for at in first:
+                orders[upper] += [*range(at, at + size), *range(lanes + at, lanes + at + size)]
+    return _shuffled(a, b, orders[0]), _shuffled(a, b, orders[1])
+
+
+def _dealt(vectors: Sequence[Vector]) -> list[Vector]:
+    """As many vectors as blocks: vector i has the i-th block of each."""
+    if len(vectors) == 1:
+        return list(vectors)
+    lanes = vectors[0].lanes
+    blocks = [[*range(b, b + _BLOCK)] for b in range(0, 2 * lanes, _BLOCK)]
+    halves = []
+    for odd in (0, 1):
+        order = [lane for block in blocks[odd::2] for lane in block]
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        halves.append(_dealt([_shuffled(a, b, order) for a, b in pairs]))
+    return [v for pair in zip(*halves, strict=True) for v in pair]
+
+
+def _shuffled(a: Vector, b: Vector, order: list[int]) -> Vector:
+    return Vector(vector.shuffle(a.value, b.value, order))
+
+
+def bottom(rows: Index, height: int) -> list[tuple[Index, int, Condition | None]]:
+    """Tiles below the full ones of a matrix: (first row, height, condition or none).
+
+    A known rest is one tile; an unknown one is made of powers of two.
+    """
+    start, rest = rows // height * height, rows % height
+    if rest.number is not None:
+        return [(start, rest.number, None)] if rest.number else []
+    powers = [1 << p for p in range((height - 1).bit_length())]
+    return [
+        (start + rest // (2 * p) * (2 * p), p, (rest // p % 2).equals(1)) for p in reversed(powers)
+    ]

@@ -1,0 +1,131 @@
+"""Products of run-time matrices: knobs, orders of dimensions, NaN, tails, and packing kernels."""
+
+import numpy as np
+import pytest
+from kernel_runs import Kernels, targets
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.kernels.assembly import hottest
+from pyc_mlir.pipelines.kernels.batch_gemm import STACK, BatchGemm
+from pyc_mlir.pipelines.kernels.batch_gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.epilogues import layer
+from pyc_mlir.pipelines.kernels.gemm import Gemm
+from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.packing import Packing
+from pyc_mlir.pipelines.kernels.pointwise import COLUMN, NUMBER, Pointwise, Step
+from pyc_mlir.pipelines.target import Target
+
+AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
+HEADS = ("bmck", "bnck", "bcmn")
+
+
+def arrays(knobs, random, **dynamic):
+    sizes = {x: dynamic.get(x, d) for x, d in knobs.sizes.items()}
+    return [random.normal(size=[sizes[x] for x in o]).astype(np.float32) for o in knobs.orders[:2]]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"rows": 0},
+        {"batch": ()},
+        {"batch": (2, 2)},
+        {"left": "bm"},
+        {"left": "bmmk"},
+        {"left": "bmkx"},
+        {"right": "knb"},
+        {"result": "bnm"},
+        {"right": "bnk", "local": False},
+        {"depth_block": 130},
+        {"depth_block": 132},
+    ],
+)
+def test_knobs_that_make_no_kernel_are_refused(knobs):
+    with pytest.raises(PycError, match="batch_gemm kernel: expected"):
+        BatchGemm(**{"batch": (2,), "rows": 4, "columns": 4, "depth": 4, **knobs})
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (128, 64, 128), ("m", "n", "k"), (500, 33, 3001)])
+@pytest.mark.parametrize("right", ["bkn", "bnk"])
+def test_the_targets_knobs_are_legal(target, sizes, right):
+    knobs = BatchGemm.on(target, (12,), sizes, ("bmk", right, "bmn"))
+    assert FAMILY.refusal(knobs, target) == ""
+    assert not knobs.local or 4 * knobs.panel * knobs.depth_block <= STACK
+    assert decode(BatchGemm, encode(knobs)) == knobs
+
+
+def test_small_products_stay_with_one_core():
+    assert BatchGemm.on(AVX512, (2,), (8, 8, 8)).workgroups == (1, 1, 1)
+    assert BatchGemm.on(AVX512, (12,), (128, 128, 64)).workgroups == (4, 1, 1)
+    single = BatchGemm.on(AVX512, (), (1024, 1024, 1024), ("mk", "kn", "mn"))
+    assert single.workgroups == (1, 1, 4)
+    assert Gemm.on(AVX512, 4, 8, 8).workgroups == (1, 1)
+    assert Gemm.on(AVX512, 1024, 1024, 1024).workgroups == (4, 1)
+    assert Gemm.on(AVX512, 1, 4096, 4096).workgroups == (1, 4)
+    assert Gemm.on(AVX512, "m", 4096, 4096).workgroups == (1, 4)
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_attention_in_place(target):
+    """Scores of scaled heads, and their product with values, read as a projection left them."""
+    scale = Pointwise((NUMBER, COLUMN), (), (Step("mul", (0, 1)), Step("add", (3, 2))))
+    scores = BatchGemm.on(target, (2, 3), (37, 41, 20), HEADS, epilogue=scale)
+    values = BatchGemm.on(target, (2, 3), (37, 20, 41), ("bcmk", "bkcn", "bmcn"))
+    kernels = {"scores": scores, "values": values}
+    run = Kernels(target, [g.kernel(name) for name, g in kernels.items()])
+    random = np.random.default_rng(3)
+    reads = [np.array([0.25], np.float32), random.normal(size=2 * 3 * 37).astype(np.float32)]
+    for name, knobs in kernels.items():
+        a, b = arrays(knobs, random)
+        a.reshape(-1)[5] = np.nan
+        others = reads if name == "scores" else []
+        exact, bound = FAMILY.reference(knobs, [a, b, *others])
+        got = run.run(name, a, b, *others)
+        sound = ~np.isnan(exact)
+        assert np.array_equal(np.isnan(got), ~sound) and not sound.all()
+        assert (np.abs(got - exact)[sound] <= bound[sound]).all()
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("right", ["bkn", "bnk"])
+def test_every_size_is_dynamic(target, right):
+    """Several blocks of the depth, an epilogue after the last; down to sizes of 1."""
+    letters = ("b", "m", "n", "k")
+    knobs = BatchGemm.on(
+        target, ("b",), ("m", "n", "k"), ("bmk", right, "bmn"), epilogue=layer(activation="gelu")
+    )
+    run, random = Kernels(target, [knobs.kernel("product")]), np.random.default_rng(4)
+    for sizes in ((1, 1, 1, 1), (3, 7, 65, 700), (2, 12, 64, 128), (1, 5, 15, 129)):
+        a, b = arrays(knobs, random, **dict(zip(letters, sizes, strict=True)))
+        exact, bound = FAMILY.reference(knobs, [a, b])
+        assert (np.abs(run.run("product", a, b) - exact) <= bound).all()
+
+
+def test_packing_belongs_to_a_product():
+    knobs = Gemm.on(AVX512, 100, 130, 7).packing(transposed=True)
+    assert knobs == Packing(130, 7, 64, transposed=True, workgroups=1)
+    assert knobs.kernel("p").operands[0].shape == (130, 7)
+    with pytest.raises(PycError, match="packing kernel: expected"):
+        Packing(4, 4, panel=24)
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+def test_hot_loops_have_no_spill(target, tmp_path):
+    """Needs no such machine: LLVM's assembly is read."""
+    sizes = {"local": (100, 128, 64), "deep": (12, 64, 128)}
+    kernels = [BatchGemm.on(target, (4,), s).kernel(n) for n, s in sizes.items()]
+    turned = BatchGemm.on(target, (1, 4), (128, 128, 64), HEADS).kernel("turned")
+    carrier = Carrier(target)
+    carrier.add(*kernels, turned)
+    for kernel in (*kernels, turned):
+        carrier.call(kernel)
+    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={tmp_path}"])
+    text = next(tmp_path.glob("*.s")).read_text()
+    for name in (*sizes, "turned"):
+        loop = hottest(text, name)
+        assert loop.spills == ()
+        assert loop.fmas == 4 * 6 * (4 if target is AVX512 else 2)
+        assert loop.instructions < 2 * loop.fmas
