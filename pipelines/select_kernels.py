@@ -13,10 +13,8 @@ from typing import ClassVar
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.kernel_work import Attached, Members
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
@@ -24,6 +22,7 @@ from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pass_base import option
 from pyc_mlir.pipelines.rewriting import functions_of
 from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.work_cost import work_cost
 
 IREE = "iree"
 # The share of the roofline that IREE's code reaches: medians of docs/results of plain IREE.
@@ -120,20 +119,5 @@ def _choose(
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
     """IREE's code for the ops from `covers` on, as one dispatch."""
-    nodes = work.nodes[covers:]
-    if not nodes:
-        return Cost()
-    flops = 0
-    for node in nodes:
-        inputs = [_nominal(work.type(v)) for v in node.operands]
-        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
-    inside = {work.number_of(i) for i in range(covers, len(work.nodes))}
-    read = {v for n in nodes for v in n.operands} - inside
-    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
     peak, bandwidth = _IREE_OF_PEAK * target.peak_flops, _IREE_OF_BANDWIDTH * target.peak_bandwidth
-    return roofline(flops, traffic, peak, bandwidth)
-
-
-def _nominal(type_: TensorType) -> TensorType:
-    shape: Shape = tuple(NOMINAL_DIMENSION if d is None else d for d in type_.shape)
-    return type_.with_shape(shape)
+    return work_cost(work, peak, bandwidth, covers)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from pyc_mlir.account import Account
@@ -35,7 +36,7 @@ _DECISIONS = "pyc/decisions.jsonl"
 _MODULE = "pyc/module.mlir"
 _MEMORY = "pyc/memory.json"
 _TAIL = "pyc/vmfb-tail"
-_FIELDS: Mapping[str, type] = {
+_FIELDS: Mapping[str, type | UnionType] = {
     "target": str,
     "device": str,
     "features": list,
@@ -46,6 +47,7 @@ _FIELDS: Mapping[str, type] = {
     "graph_id": str,
     "entries": dict,
     "memory": dict,
+    "seconds": float | None,
 }
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
@@ -95,13 +97,15 @@ def make_manifest(
     arena_entry: str = "",
     account: Account | None = None,
     modes: Mapping[str, Mode] | None = None,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
     `modes` says in which mode each function with an arena was planned; those besides
     `arena_entry` are entries of their own, ``main$arena.<mode>``.
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
-    defaults to what the signature says, `versions` to those of the installed packages.
+    defaults to what the signature says, `versions` to those of the installed packages. `seconds`
+    are predicted for a call on one core.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -121,6 +125,7 @@ def make_manifest(
         "versions": dict(installed_versions() if versions is None else versions),
         "graph_id": graph_id,
         "entries": entries,
+        "seconds": seconds,
         "memory": (account or Account.of(signature, constants_bytes)).to_json(),
     }
 
@@ -215,7 +220,8 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     for field, kind in {**_FIELDS, "checksums": dict}.items():
         if not isinstance(manifest.get(field), kind):
             got = repr(manifest.get(field))[:80]
-            raise _bad(name, f"`{field}` of type {kind.__name__} in the manifest", got)
+            expected = kind.__name__ if isinstance(kind, type) else str(kind)
+            raise _bad(name, f"`{field}` of type {expected} in the manifest", got)
     for entry, found in {MAIN: None, **manifest["entries"]}.items():
         if not isinstance(found, dict) or not isinstance(found.get("function"), str):
             raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")

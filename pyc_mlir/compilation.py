@@ -194,6 +194,7 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
         arena_entry="" if facts is None else arena.name,
         account=account,
         modes=_modes(vmfb, options, arena),
+        seconds=lowered.seconds,
     )
     memory = report_bytes(seen) if seen.regions else b""
     return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)

@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.fuse import ANCHORS
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.work_cost import predicted_seconds
 from pyc_mlir.signatures import refined, shapes_text, signature_of
 
 HIGH_LEVEL = (
@@ -98,6 +99,8 @@ class Lowered:
     pyc_text: str
     # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
     mixes_rows: bool = False
+    # Predicted for one core of the target; None where nothing is known of the program.
+    seconds: float | None = None
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -136,6 +139,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     )
     constants = constant_bytes(module)
     mixes = _mixes_rows(function)
+    seconds = predicted_seconds(module, options.target)
     signature = refined(given, signature_of(function))
     run_pipeline(module, to_linalg(options.target), choices)
     _drop_argument_attributes(module)
@@ -150,6 +154,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         locations,
         pyc_text,
         mixes,
+        seconds,
     )
 
 

@@ -104,7 +104,7 @@ class Program:
         manifest = artifact.manifest
         self.artifact = artifact
         self.signature = artifact.signature
-        self.device = Device.default_for(manifest["device"]) if device is None else device
+        self.device = device or Device.default_for(manifest["device"], manifest["seconds"])
         _check_device(manifest["device"], manifest["features"], self.device)
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
         entries, contract = manifest["entries"], Contract.from_json(manifest["contract"])

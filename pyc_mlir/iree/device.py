@@ -34,6 +34,8 @@ _REMEDIES = {
 }
 # The task topology is a flag of the whole process, read when a driver is created.
 _TOPOLOGY = threading.Lock()
+# Below it a program is faster on the caller's own thread (docs/kernels.md).
+_WORTH_WAKING_SECONDS = 1e-4
 # What programs compute in; as plain numbers, since this is on the way of calls.
 _MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
 _USAGE = int(rt.BufferUsage.DEFAULT)
@@ -100,15 +102,17 @@ class Device:
         return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"
 
     @staticmethod
-    def default_for(target: Target | str) -> "Device":
+    def default_for(target: Target | str, seconds: float | None = None) -> "Device":
         """The process's own device for a target, or for a device kind (``Target.device``).
 
         The same object every time, so that arrays go from program to program. CPU programs run
-        on ``local-task``, on a machine of one core on ``local-sync``.
+        on ``local-task``; on ``local-sync`` where there is one core, and where the `seconds` that
+        a call is predicted to take there do not pay for waking the workers.
         """
         device = target if isinstance(target, str) else target.device
         if device == "local":
-            device = "local-task" if (os.cpu_count() or 1) > 1 else "local-sync"
+            small = seconds is not None and seconds < _WORTH_WAKING_SECONDS
+            device = "local-sync" if small or (os.cpu_count() or 1) == 1 else "local-task"
         return _default_device(device)
 
     @property

@@ -14,11 +14,11 @@ from pyc_mlir.frontends.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.device import Device
 from pyc_mlir.lowering import emit, lower
+from pyc_mlir.nn import gelu, layernorm, softmax
 from pyc_mlir.pipelines.choices import Recipe
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target import Target
-from pyc_mlir.nn import gelu, layernorm, softmax
 
 RANDOM = np.random.default_rng(3)
 WEIGHTS = (RANDOM.normal(size=(40, 24)) / math.sqrt(40)).astype(np.float32)
@@ -116,7 +116,7 @@ def test_equal_kernels_share_their_code():
 
 def test_a_kernel_for_another_target_is_refused():
     text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
-    with pytest.raises(PycError, match="kernel @pyc_.*: expected a kernel for target") as error:
+    with pytest.raises(PycError, match=r"kernel @pyc_.*: expected a kernel for target") as error:
         compile_module(text.encode(), Target.named("vulkan"))
     assert error.value.code is ReasonCode.INVALID_IR
 
