@@ -20,6 +20,20 @@ INLINE_BYTES = 1024
 _BF16 = DTYPES["bf16"]
 
 
+def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
+    """The attributes of an op by name.
+
+    Raises VerificationError for one that the bindings cannot hand out, as ``array<i24: 0>``.
+    """
+    try:
+        return list(op.attributes.items())
+    except TypeError as error:
+        raise VerificationError(
+            f"{op.location}: {op.name}: expected attributes that MLIR's Python bindings read, "
+            f"got: {error}"
+        ) from None
+
+
 def elements_attr(array: np.ndarray) -> ir.Attribute:
     """An elements attribute with the contents of `array`, any supported dtype."""
     array = np.ascontiguousarray(array).reshape(np.shape(array))

@@ -9,7 +9,7 @@ left out. The graph's own id covers the ids that it returns.
 import hashlib
 from collections import Counter
 
-from pyc_mlir.dialects.attributes import array_of
+from pyc_mlir.dialects.attributes import array_of, attributes_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.resources import as_resource
@@ -70,9 +70,7 @@ class OpIds:
 
     def _visit(self, op: ir.Operation, arguments: str) -> str:
         regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
-        attributes = [
-            (name, attr) for name, attr in op.attributes.items() if not name.startswith("pyc.")
-        ]
+        attributes = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
         digest = _hash(
             op.name,
             *(part for name, attr in attributes for part in (name, _attribute_text(attr))),

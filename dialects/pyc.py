@@ -13,7 +13,7 @@ from types import new_class
 from typing import Any, Optional
 
 from pyc_mlir.dialects import ops  # noqa: F401  (defines every op)
-from pyc_mlir.dialects.attributes import params_of
+from pyc_mlir.dialects.attributes import attributes_of, params_of
 from pyc_mlir.dialects.bindings import ext, ir, register_dialect_package
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.irtypes import from_mlir
@@ -56,7 +56,7 @@ _accepted = weakref.WeakKeyDictionary()
 def _form(definition: type[OpDef], op: ir.Operation) -> tuple[Hashable, ...]:
     """All that the verdict on an op depends on."""
     operands = [hash(v.type) for v in op.operands]
-    attributes = [(name, hash(attr)) for name, attr in op.attributes.items()]
+    attributes = [(name, hash(attr)) for name, attr in attributes_of(op)]
     results = [hash(r.type) for r in op.results]
     return definition.name, *operands, None, *attributes, *results
 
@@ -64,7 +64,11 @@ def _form(definition: type[OpDef], op: ir.Operation) -> tuple[Hashable, ...]:
 def _verify(definition: type[OpDef], op: ir.Operation) -> bool:
     """Report the first violated rule at the op's own location."""
     known = _accepted.setdefault(op.context, set())
-    form = _form(definition, op)
+    try:
+        form = _form(definition, op)
+    except VerificationError as error:
+        op.location.emit_error(error.message.removeprefix(f"{op.location}: "))
+        return False
     if form not in known and _check(definition, op):
         known.add(form)
     return form in known

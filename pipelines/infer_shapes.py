@@ -7,6 +7,7 @@ function signatures follow. `shapes` refines the arguments first, e.g. ``2x784,?
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pyc_mlir.dialects.attributes import attributes_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.interpreter import entry_function
@@ -63,16 +64,16 @@ def _parse_shape(text: str) -> Shape:
 
 def _called_symbols(module: ir.Module) -> set[str]:
     """The functions whose type somebody else relies on."""
-    names: set[str] = set()
+    ops: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        for attribute in op.attributes.values():
-            if isinstance(attribute, ir.FlatSymbolRefAttr):
-                names.add(attribute.value)
+        ops.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return names
+    # Not inside the walk, which an error must not leave.
+    attributes = (attribute for op in ops for _, attribute in attributes_of(op))
+    return {a.value for a in attributes if isinstance(a, ir.FlatSymbolRefAttr)}
 
 
 def _fixed_by(value: ir.Value, may_return: bool) -> str:
