@@ -15,6 +15,7 @@ import numpy as np
 
 from pyc_mlir.pipelines.kernels.language import ELEMENTS, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.values import Index, IndexLike
+from pyc_mlir.pipelines.stream_declared import FLOPS, IN_PLACE
 from pyc_mlir.pipelines.stream_ir import dialect, ir
 from pyc_mlir.pipelines.target import Target
 
@@ -24,8 +25,6 @@ func = dialect("func")
 tensor = dialect("tensor")
 # IREE's own tiling and vectorization are switched off for a body that is already both.
 _UNTOUCHED = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
-# On a kernel's function: what the memory planner counts as its work.
-OPERATIONS = "pyc.flops"
 _DIALECTS = ("arith", "flow", "func", "math", "memref", "scf", "stream", "tensor", "vector")
 Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
@@ -49,12 +48,17 @@ class Operand:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel for any number of calls. `grid` gives the workgroups from sizes, at most three."""
+    """A kernel for any number of calls. `grid` gives the workgroups from sizes, at most three.
+
+    `in_place` are pairs of names (result, input): the result may be the input's memory, since
+    each of its numbers is written after all that are read of the input for it or for others.
+    """
 
     name: str
     operands: tuple[Operand, ...]
     grid: Grid = field(compare=False)
     body: Callable[..., None] = field(compare=False)
+    in_place: tuple[tuple[str, str], ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -150,14 +154,22 @@ class Carrier:
         kinds = [index if isinstance(o, str) else binding for o in order]
         function = func.FuncOp(kernel.name, ir.FunctionType.get(kinds, []))
         function.attributes["translation_info"] = ir.Attribute.parse(_UNTOUCHED)
-        count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), operations)
-        function.attributes[OPERATIONS] = count
+        bindings = [o.name for o in order if isinstance(o, Operand)]
+        pairs = [[bindings.index(name) for name in pair] for pair in kernel.in_place]
+        function.attributes[FLOPS] = _integer(operations)
+        function.attributes[IN_PLACE] = ir.ArrayAttr.get(
+            [ir.ArrayAttr.get(list(map(_integer, pair))) for pair in pairs]
+        )
         with ir.InsertionPoint(function.add_entry_block()):
             pairs = list(zip(order, function.arguments, strict=True))
             build = Build(self.target, {o: Index(a) for o, a in pairs if isinstance(o, str)})
             bound = {o.name: _memory(o, a, build) for o, a in pairs if isinstance(o, Operand)}
             kernel.body(build, *[bound[o.name] for o in kernel.operands])
             func.return_([])
+
+
+def _integer(number: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
 
 def _memory(operand: Operand, binding: Any, build: Build) -> Memory:
