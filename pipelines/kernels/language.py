@@ -33,6 +33,7 @@ from pyc_mlir.pipelines.kernels.values import (
 from pyc_mlir.pipelines.stream_ir import dialect, ir
 from pyc_mlir.pipelines.target import Target
 
+llvm = dialect("llvm")
 memref = dialect("memref")
 scf = dialect("scf")
 stream = dialect("stream")
@@ -73,10 +74,18 @@ class Memory:
         zero = Vector.of(0.0, self._lanes)
         return Vector(vector.maskedload(kind, self._value, at, mask.value, zero.value))
 
-    def store(self, value: Vector, *place: Place) -> None:
-        """Write a vector; lanes that the mask excludes keep what the memory holds."""
+    def store(self, value: Vector, *place: Place, streaming: bool = False) -> None:
+        """Write a vector; lanes that the mask excludes keep what the memory holds.
+
+        `streaming` goes past the caches: the place must be a multiple of the vector's size from
+        the start of the memory, and `Build.fence` must follow before the kernel ends.
+        """
         mask, at = self._find(place)
-        if mask is None:
+        if streaming:
+            assert mask is None, "streaming stores write whole vectors"
+            size = 4 * self._lanes
+            vector.store(value.value, self._value, at, nontemporal=True, alignment=size)
+        elif mask is None:
             vector.store(value.value, self._value, at)
         else:
             vector.maskedstore(self._value, at, mask.value, value.value)
@@ -161,6 +170,10 @@ class Build:
             return [type(c)(v) for c, v in zip(carry, op.results, strict=True)]
 
         return decorate
+
+    def fence(self) -> None:
+        """Make streaming stores seen by other threads before anything that follows (x86)."""
+        llvm.call_intrinsic(None, "llvm.x86.sse.sfence", [], [], [])
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:

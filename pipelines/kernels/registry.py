@@ -28,6 +28,7 @@ BUILT_IN = {
     "batch_gemm": "pyc_mlir.pipelines.kernels.batch_gemm_family",
     "packing": "pyc_mlir.pipelines.kernels.packing_family",
     "columns": "pyc_mlir.pipelines.kernels.columns_family",
+    "transpose": "pyc_mlir.pipelines.kernels.transpose_family",
 }
 Arrays = Sequence[np.ndarray]
 

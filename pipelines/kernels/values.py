@@ -326,6 +326,11 @@ def clamp(x: Vector, low: float, high: float) -> Vector:
     return where(x > high, high, x)
 
 
+def picked(a: Vector, b: Vector, positions: list[int]) -> Vector:
+    """The lanes at `positions` of a, then b, as one row of twice the width."""
+    return Vector(vector.shuffle(a.value, b.value, positions))
+
+
 def bits(x: Vector) -> Any:
     """The f32 lanes as 32-bit integers, an MLIR value."""
     return arith.bitcast(int_vector(x.lanes), x.value)
