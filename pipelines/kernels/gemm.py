@@ -19,7 +19,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known
+from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
@@ -146,7 +146,7 @@ class Product:
         """This workgroup's columns: strips of full panels, then the narrower last panel."""
         k, knobs = self.k, self.knobs
         panels = knobs.panels
-        first, end = self._share(1, Index.of(panels.full))
+        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full))
         if panels.full:
             with k.range(first, end, knobs.strip // knobs.panel) as j:
                 self._strip(Strip(j, least(j + knobs.strip // knobs.panel, end), knobs.panel))
@@ -154,15 +154,6 @@ class Product:
             with k.when(k.workgroup(1).equals(knobs.workgroups[1] - 1)):
                 start, base = Index.of(0), panels.edge * knobs.depth
                 self._strip(Strip(start, start + 1, panels.last_width, base, last=True))
-
-    def _share(self, dimension: int, count: Index) -> tuple[Index, Index]:
-        """This workgroup's part of `count` things."""
-        parts = self.knobs.workgroups[dimension]
-        if parts == 1:
-            return Index.of(0), count
-        size = count.ceildiv(parts)
-        first = least(self.k.workgroup(dimension) * size, count)
-        return first, least(first + size, count)
 
     def _strip(self, strip: Strip) -> None:
         """Blocks of the depth, one after the other."""
@@ -179,7 +170,7 @@ class Product:
         """This workgroup's rows: blocks of full tiles, then what is left of the matrix."""
         k, height = self.k, self.knobs.height
         tiles = self.a.shape[0] // height
-        first, end = self._share(0, tiles)
+        first, end = share(k, 0, self.knobs.workgroups[0], tiles)
         step = self.knobs.row_block // height
         if tiles.number != 0:
             with (
@@ -219,8 +210,8 @@ class Product:
 
         ahead = None
         if turn is not None and not strip.last:
-            share = turn * (knobs.depth_block // knobs.unroll * LINE)
-            ahead = partial(self._next_panel, offset + knobs.depth * strip.width + share)
+            part = turn * (knobs.depth_block // knobs.unroll * LINE)
+            ahead = partial(self._next_panel, offset + knobs.depth * strip.width + part)
         spots = [(row + r, at) for r in range(height) for at in places]
         tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead)
         sums = tile.accumulate(depth.length, self._start(depth, spots))

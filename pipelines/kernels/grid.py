@@ -8,6 +8,8 @@ from math import prod
 
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.kernels.carrier import Dim
+from pyc_mlir.pipelines.kernels.language import Build
+from pyc_mlir.pipelines.kernels.values import Index, least
 from pyc_mlir.pipelines.target import Target
 
 # What one core must have to do before a second one is asked.
@@ -49,3 +51,12 @@ def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
     if any(isinstance(d, str) for d in batch):
         return cores
     return min(count, cores if count % cores == 0 else 2 * cores)
+
+
+def share(k: Build, dimension: int, parts: int, count: Index) -> tuple[Index, Index]:
+    """This workgroup's part, of `parts` along a dimension of the grid, of `count` things."""
+    if parts == 1:
+        return Index.of(0), count
+    size = count.ceildiv(parts)
+    first = least(k.workgroup(dimension) * size, count)
+    return first, least(first + size, count)

@@ -26,6 +26,7 @@ BUILT_IN = {
     "rows": "pyc_mlir.pipelines.kernels.rows_family",
     "gemm": "pyc_mlir.pipelines.kernels.gemm_family",
     "batch_gemm": "pyc_mlir.pipelines.kernels.batch_gemm_family",
+    "gemv": "pyc_mlir.pipelines.kernels.gemv_family",
     "packing": "pyc_mlir.pipelines.kernels.packing_family",
     "columns": "pyc_mlir.pipelines.kernels.columns_family",
     "transpose": "pyc_mlir.pipelines.kernels.transpose_family",

@@ -10,6 +10,7 @@ from pyc_mlir.pipelines.kernels.assembly import hottest
 from pyc_mlir.pipelines.kernels.batch_gemm import STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.batch_gemm_family import FAMILY
 from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.epilogues import layer
 from pyc_mlir.pipelines.kernels.gemm import Gemm
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
@@ -22,12 +23,14 @@ HEADS = ("bmck", "bnck", "bcmn")
 
 
 def arrays(knobs, random, **dynamic):
-    sizes = {x: dynamic.get(x, d) for x, d in knobs.sizes.items()}
-    return [random.normal(size=[sizes[x] for x in o]).astype(np.float32) for o in knobs.orders[:2]]
+    sizes = {x: dynamic.get(x, d) for x, d in knobs.what.sizes.items()}
+    return [
+        random.normal(size=[sizes[x] for x in o]).astype(np.float32) for o in knobs.what.orders[:2]
+    ]
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "what",
     [
         {"rows": 0},
         {"batch": ()},
@@ -37,30 +40,35 @@ def arrays(knobs, random, **dynamic):
         {"left": "bmkx"},
         {"right": "knb"},
         {"result": "bnm"},
-        {"right": "bnk", "local": False},
-        {"depth_block": 130},
-        {"depth_block": 132},
     ],
+)
+def test_orders_that_make_no_product_are_refused(what):
+    with pytest.raises(PycError, match="product kernel: expected"):
+        Contraction(**{"batch": (2,), "rows": 4, "columns": 4, "depth": 4, **what})
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"local": False}, {"depth_block": 130}, {"depth_block": 132}, {"height": 0}]
 )
 def test_knobs_that_make_no_kernel_are_refused(knobs):
     with pytest.raises(PycError, match="batch_gemm kernel: expected"):
-        BatchGemm(**{"batch": (2,), "rows": 4, "columns": 4, "depth": 4, **knobs})
+        BatchGemm(Contraction((2,), 4, 4, 4, right="bnk"), **knobs)
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (128, 64, 128), ("m", "n", "k"), (500, 33, 3001)])
 @pytest.mark.parametrize("right", ["bkn", "bnk"])
 def test_the_targets_knobs_are_legal(target, sizes, right):
-    knobs = BatchGemm.on(target, (12,), sizes, ("bmk", right, "bmn"))
+    knobs = BatchGemm.on(target, Contraction((12,), *sizes, right=right))
     assert FAMILY.refusal(knobs, target) == ""
     assert not knobs.local or 4 * knobs.panel * knobs.depth_block <= STACK
     assert decode(BatchGemm, encode(knobs)) == knobs
 
 
 def test_small_products_stay_with_one_core():
-    assert BatchGemm.on(AVX512, (2,), (8, 8, 8)).workgroups == (1, 1, 1)
-    assert BatchGemm.on(AVX512, (12,), (128, 128, 64)).workgroups == (4, 1, 1)
-    single = BatchGemm.on(AVX512, (), (1024, 1024, 1024), ("mk", "kn", "mn"))
+    assert BatchGemm.on(AVX512, Contraction((2,), 8, 8, 8)).workgroups == (1, 1, 1)
+    assert BatchGemm.on(AVX512, Contraction((12,), 128, 128, 64)).workgroups == (4, 1, 1)
+    single = BatchGemm.on(AVX512, Contraction((), 1024, 1024, 1024, "mk", "kn", "mn"))
     assert single.workgroups == (1, 1, 4)
     assert Gemm.on(AVX512, 4, 8, 8).workgroups == (1, 1)
     assert Gemm.on(AVX512, 1024, 1024, 1024).workgroups == (4, 1)
@@ -72,8 +80,8 @@ def test_small_products_stay_with_one_core():
 def test_attention_in_place(target):
     """Scores of scaled heads, and their product with values, read as a projection left them."""
     scale = Pointwise((NUMBER, COLUMN), (), (Step("mul", (0, 1)), Step("add", (3, 2))))
-    scores = BatchGemm.on(target, (2, 3), (37, 41, 20), HEADS, epilogue=scale)
-    values = BatchGemm.on(target, (2, 3), (37, 20, 41), ("bcmk", "bkcn", "bmcn"))
+    scores = BatchGemm.on(target, Contraction((2, 3), 37, 41, 20, *HEADS), epilogue=scale)
+    values = BatchGemm.on(target, Contraction((2, 3), 37, 20, 41, "bcmk", "bkcn", "bmcn"))
     kernels = {"scores": scores, "values": values}
     run = Kernels(target, [g.kernel(name) for name, g in kernels.items()])
     random = np.random.default_rng(3)
@@ -95,7 +103,7 @@ def test_every_size_is_dynamic(target, right):
     """Several blocks of the depth, an epilogue after the last; down to sizes of 1."""
     letters = ("b", "m", "n", "k")
     knobs = BatchGemm.on(
-        target, ("b",), ("m", "n", "k"), ("bmk", right, "bmn"), epilogue=layer(activation="gelu")
+        target, Contraction(("b",), *"mnk", right=right), epilogue=layer(activation="gelu")
     )
     run, random = Kernels(target, [knobs.kernel("product")]), np.random.default_rng(4)
     for sizes in ((1, 1, 1, 1), (3, 7, 65, 700), (2, 12, 64, 128), (1, 5, 15, 129)):
@@ -116,8 +124,8 @@ def test_packing_belongs_to_a_product():
 def test_hot_loops_have_no_spill(target, tmp_path):
     """Needs no such machine: LLVM's assembly is read."""
     sizes = {"local": (100, 128, 64), "deep": (12, 64, 128)}
-    kernels = [BatchGemm.on(target, (4,), s).kernel(n) for n, s in sizes.items()]
-    turned = BatchGemm.on(target, (1, 4), (128, 128, 64), HEADS).kernel("turned")
+    kernels = [BatchGemm.on(target, Contraction((4,), *s)).kernel(n) for n, s in sizes.items()]
+    turned = BatchGemm.on(target, Contraction((1, 4), 128, 128, 64, *HEADS)).kernel("turned")
     carrier = Carrier(target)
     carrier.add(*kernels, turned)
     for kernel in (*kernels, turned):

@@ -1,0 +1,34 @@
+"""Which products of few rows stream a run-time matrix? The family ``gemv``."""
+
+from random import Random
+
+from pyc_mlir.pipelines.kernels.contraction import Contraction
+from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, random_layer
+from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.target import Target
+
+
+def refusal(knobs: Gemv, target: Target) -> str:
+    """None of its own."""
+    return refuse_narrow(target)
+
+
+def sample(random: Random) -> tuple[Gemv, list[Arrays]]:
+    """Random knobs and three calls."""
+    orders = random.choice([o for o in ORDERS if o[0][-1] == "k"])
+    letters = [x for x in orders[2] if x not in "mn"]
+    batch = tuple(random.choice((1, 2, 3, x)) for x in letters)
+    n, k = (random.choice((random.choice(SIZES), x)) for x in "nk")
+    knobs = Gemv(
+        Contraction(batch, random.randint(1, ROWS), n, k, *orders),
+        random_layer(random),
+        at_once=random.choice((1, 3, 8)),
+        strip=random.choice((64, 128, 4096)),
+        workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
+    )
+    return knobs, [arrays(knobs, random) for _ in range(3)]
+
+
+FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample)

@@ -1,0 +1,84 @@
+"""Products of few rows with a matrix known at run time: knobs, NaN, dynamic sizes, spills."""
+
+import numpy as np
+import pytest
+from kernel_runs import Kernels, targets
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.kernels.assembly import hottest
+from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.contraction import Contraction
+from pyc_mlir.pipelines.kernels.epilogues import layer
+from pyc_mlir.pipelines.kernels.gemv import Gemv
+from pyc_mlir.pipelines.kernels.gemv_family import FAMILY
+from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.target import Target
+
+AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
+
+
+@pytest.mark.parametrize(
+    ("what", "knobs"),
+    [
+        ({"rows": 7}, {}),
+        ({"rows": "m"}, {}),
+        ({"left": "bkm", "right": "bnk"}, {}),
+        ({}, {"strip": 100}),
+        ({}, {"at_once": 0}),
+        ({}, {"workgroups": (0, 1)}),
+    ],
+)
+def test_knobs_that_make_no_kernel_are_refused(what, knobs):
+    with pytest.raises(PycError, match="gemv kernel: expected"):
+        Gemv(Contraction(**{"batch": (2,), "rows": 1, "columns": 4, "depth": 4, **what}), **knobs)
+
+
+def test_the_targets_knobs():
+    small = Gemv.on(AVX2, Contraction((), 1, 64, 64, "mk", "kn", "mn"))
+    large = Gemv.on(AVX2, Contraction((), 1, 4096, 4096, "mk", "kn", "mn"))
+    assert (small.workgroups, large.workgroups) == ((1, 1), (1, 4))
+    assert (large.at_once, large.strip) == (8, 4096)
+    several = Gemv.on(AVX512, Contraction((8,), 4, 4096, 128, right="bnk"))
+    assert several.workgroups == (4, 1)
+    assert decode(Gemv, encode(several)) == several
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("right", ["bkn", "bnk"])
+def test_sizes_known_at_run_time(target, right):
+    """A decoding step: the cache of keys grows; NaN in one of A's rows stays in C's row."""
+    what = Contraction((2,), 2, "n", "k", right=right)
+    knobs = Gemv.on(target, what, epilogue=layer(activation="relu"))
+    run, random = Kernels(target, [knobs.kernel("step")]), np.random.default_rng(8)
+    for n, k in ((1, 1), (15, 9), (64, 128), (150, 16), (1100, 35)):
+        a, b = random.normal(size=(2, 2, k)), random.normal(size=(2, n, k))
+        a[1, 0, k // 2] = np.nan
+        b = b if right == "bnk" else b.transpose(0, 2, 1)
+        a, b = a.astype(np.float32), b.astype(np.float32)
+        exact, bound = FAMILY.reference(knobs, [a, b])
+        got = run.run("step", a, b)
+        sound = ~np.isnan(exact)
+        assert np.array_equal(np.isnan(got), ~sound) and (~sound).sum() == n
+        assert (np.abs(got - exact)[sound] <= bound[sound]).all()
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+def test_hot_loops_have_no_spill(target, tmp_path):
+    """Needs no such machine: LLVM's assembly is read."""
+    kernels = [
+        Gemv.on(target, Contraction((), rows, 4096, 4096, "mk", right, "mn")).kernel(
+            f"{right}{rows}"
+        )
+        for right in ("kn", "nk")
+        for rows in (1, 3)
+    ]
+    carrier = Carrier(target)
+    carrier.add(*kernels)
+    for kernel in kernels:
+        carrier.call(kernel)
+    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={tmp_path}"])
+    text = next(tmp_path.glob("*.s")).read_text()
+    for kernel in kernels:
+        loop = hottest(text, kernel.name)
+        assert loop.spills == () and loop.fmas >= 8
