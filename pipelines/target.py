@@ -3,7 +3,8 @@
 A `Target` says which IREE flags select it, which element types it has, and the few machine
 numbers that passes and cost models ask for. Vector widths, registers and memory alignment are
 architectural; caches, cores and peaks of the table are published figures of one typical part
-(they rank alternatives, they promise nothing). `Target.on` replaces them by the host's own.
+(they rank alternatives, they promise nothing). `Target.on` replaces them by the host's own,
+`Target.calibrated` by what was measured.
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,14 @@ from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.pipelines.calibration import Calibration
 
 ALL_DTYPES = frozenset(DTYPES)
 # The x86-64 micro-architecture levels (System V psABI) in Linux's names of features.
 V3_FEATURES = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
 V4_FEATURES = V3_FEATURES | {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+# What tells one CPU from another in /proc/cpuinfo; virtual machines shorten the name.
+_MODEL_KEYS = ("model name", "cpu family", "model")
 _VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "avx": 32}
 # 16 operations a lane and cycle: two fused multiply-adds of 8 f32 lanes, at a nominal 3 GHz.
 _NOMINAL_HERTZ = 3e9
@@ -24,13 +28,17 @@ _NOMINAL_HERTZ = 3e9
 
 @dataclass(frozen=True)
 class CpuInfo:
-    """What PyC needs to know of a CPU. Sizes are bytes of one core's (L3: one shared) cache."""
+    """What PyC needs to know of a CPU. Sizes are bytes of one core's (L3: one shared) cache.
+
+    `model` is its name, family and number, empty where that is not known.
+    """
 
     features: frozenset[str]
     cores: int
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
     l3_bytes: int = 8 << 20
+    model: str = ""
 
     @property
     def vector_bytes(self) -> int:
@@ -46,7 +54,9 @@ class Target:
     features that a compiled program needs; `peak_flops` is FLOP/s of f32, `peak_bandwidth`
     bytes/s of main memory; `alignment` is the bytes that buffers start at a multiple of.
     `in_place` are the forms of stream_alias.py in which a result may take over an operand's
-    storage: those that tests have shown to hold for what IREE generates there.
+    storage: those that tests have shown to hold for what IREE generates there. `cpu_model` is the
+    CPU that it was put on, if any; `dispatch_seconds` is what a dispatch costs besides its work, 0
+    where that was not measured.
     """
 
     name: str
@@ -64,6 +74,8 @@ class Target:
     dtypes: frozenset[str] = ALL_DTYPES
     features: frozenset[str] = field(default_factory=frozenset)
     in_place: frozenset[str] = field(default_factory=frozenset)
+    cpu_model: str = ""
+    dispatch_seconds: float = 0.0
 
     @staticmethod
     def named(name: str) -> "Target":
@@ -89,6 +101,7 @@ class Target:
             l1_bytes=cpu.l1_bytes,
             l2_bytes=cpu.l2_bytes,
             l3_bytes=cpu.l3_bytes,
+            cpu_model=cpu.model,
         )
         if self.features:
             vector_bytes = self.vector_bytes
@@ -101,6 +114,43 @@ class Target:
                 vector_registers=32 if vector_bytes == 64 else 16,
             )
         return replace(measured, peak_flops=_cpu_peak(cpu.cores, vector_bytes))
+
+    def calibrated(self, calibration: Calibration) -> "Target":
+        """This CPU target with what was measured: cores, peaks and the cost of a dispatch.
+
+        Raises PycError (BAD_ARGUMENT) for figures of another CPU or of other features.
+        """
+        if unfit := self._unfit(calibration):
+            expected, got = unfit
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"calibration `{calibration.name}`: expected {expected} for target "
+                f"`{self.name}`, got {got}; measure on the machine that the program is for with "
+                "`pyc-doctor --calibrate FILE`, or compile without a calibration",
+            )
+        figures = calibration.figures
+        return replace(
+            self,
+            cores=calibration.machine.cores,
+            peak_flops=figures.flops.value,
+            peak_bandwidth=figures.bandwidth.value,
+            dispatch_seconds=figures.dispatch_seconds.value,
+        )
+
+    def _unfit(self, calibration: Calibration) -> tuple[str, str] | None:
+        """What a calibration for this target must be, and what it is instead; None where it fits.
+
+        A target that was not put on a CPU takes figures of any model with its features.
+        """
+        machine = calibration.machine
+        if self.device != "local":
+            return "no calibration (it measures CPUs)", "one"
+        if self.cpu_model not in ("", machine.cpu):
+            return f"the CPU {self.cpu_model!r}", repr(machine.cpu)
+        if frozenset(machine.features) != self.features:
+            features = " ".join(sorted(self.features)) or "none"
+            return f"the features {features}", " ".join(machine.features) or "none"
+        return None
 
     def lacks(self) -> frozenset[str]:
         """The element types of PyC that this target does not have."""
@@ -120,7 +170,10 @@ def read_host_cpu(
             features = frozenset(value.split())
             break
     cores = max(1, sum(key.strip() == "processor" for key, _, _ in lines))
-    return CpuInfo(features, cores, **_read_caches(system / "cpu0" / "cache"))
+    # All processors are taken to be of one kind; the last one's rows stand for them.
+    rows = {key.strip(): value.strip() for key, _, value in lines}
+    model = " ".join(rows[key] for key in _MODEL_KEYS if key in rows)
+    return CpuInfo(features, cores, **_read_caches(system / "cpu0" / "cache"), model=model)
 
 
 def _read_caches(folder: Path) -> dict[str, int]:

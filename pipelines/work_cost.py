@@ -31,10 +31,13 @@ def work_cost(work: Work, flops_rate: float, bandwidth: float, start: int = 0) -
 
 
 def predicted_seconds(module: ir.Module, target: Target) -> float:
-    """All groups of a module one after the other on one core of the target, at its peaks."""
+    """All groups of a module one after the other on one core of the target, at its peaks.
+
+    Each is a dispatch, and costs what a dispatch was measured to cost.
+    """
     peak = target.peak_flops / target.cores
     return math.fsum(
-        work_cost(members.work(), peak, target.peak_bandwidth).seconds
+        work_cost(members.work(), peak, target.peak_bandwidth).seconds + target.dispatch_seconds
         for function in functions_of(module)
         for op in function.regions[0].blocks[0].operations
         if op.operation.name.startswith("pyc.")

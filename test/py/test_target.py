@@ -44,7 +44,8 @@ def test_vulkan_lacks_doubles():
 def test_reads_linux_files(tmp_path: Path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(
-        "processor\t: 0\nflags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: fma avx2\n"
+        "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Test CPU\n"
+        "flags\t\t: fma avx2\n\nprocessor\t: 1\nflags\t\t: fma avx2\n"
     )
     for number, (kind, level, size) in enumerate(
         [("Data", "1", "48K"), ("Instruction", "1", "32K"), ("Unified", "3", "32M")]
@@ -54,7 +55,8 @@ def test_reads_linux_files(tmp_path: Path):
         for part, text in (("type", kind), ("level", level), ("size", size)):
             (folder / part).write_text(f"{text}\n")
     cpu = read_host_cpu(cpuinfo, tmp_path)
-    assert cpu == CpuInfo(frozenset({"fma", "avx2"}), 2, l1_bytes=48 << 10, l3_bytes=32 << 20)
+    features, model = frozenset({"fma", "avx2"}), "Test CPU 6 85"
+    assert cpu == CpuInfo(features, 2, l1_bytes=48 << 10, l3_bytes=32 << 20, model=model)
     assert cpu is not None and cpu.vector_bytes == 32
 
 
