@@ -20,7 +20,7 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import SETTINGS as FUSION
-from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.device import DEFAULT_ALLOCATOR, Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.planned import UNPLANNED
 from pyc_mlir.iree.session import Session
@@ -47,7 +47,18 @@ ALLOCATORS = {"": None, ", caching allocator": "caching"}
 
 def pyc(workload: Workload, options: Options, device: Device) -> Prepared:
     """PyC's program with arrays on the device."""
-    program = Program(build(workload.source, workload.specs, options), device)
+    return _prepared(Program(build(workload.source, workload.specs, options), device), workload)
+
+
+def pyc_by_default(workload: Workload, threads: int) -> Prepared:
+    """PyC's program as users get it, on a machine of so many cores."""
+    artifact = build(workload.source, workload.specs, make_options())
+    device = default_device(threads, artifact.manifest["seconds"])
+    return _prepared(Program(artifact, device), workload)
+
+
+def _prepared(program: Program, workload: Workload) -> Prepared:
+    device = program.device
     arrays = [to_device(a, device) for a in workload.inputs]
 
     def results() -> list[np.ndarray]:
@@ -57,9 +68,10 @@ def pyc(workload: Workload, options: Options, device: Device) -> Prepared:
     return Prepared(lambda: program(*arrays), results)
 
 
-def default_device(threads: int) -> Device:
-    """What a PyC program runs on by default on a machine of that many cores."""
-    return Device("local-sync") if threads == 1 else Device("local-task", threads=threads)
+def default_device(threads: int, seconds: float | None = None) -> Device:
+    """What a PyC program of so many predicted seconds runs on by default on that many cores."""
+    kind = Device.cpu_kind(threads, seconds)
+    return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
 
 
 def plain_iree(workload: Workload, threads: int) -> Settings:

@@ -20,7 +20,6 @@ from pyc_mlir.bench.peers_prepared import REST_SECONDS, Choice, Prepared, Settin
 from pyc_mlir.bench.schema import Record, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.bench.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS, Workload
-from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 SUITE = "demo-latency"
@@ -90,9 +89,7 @@ def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -
 
 
 def _candidates(workload: Workload, threads: int) -> dict[str, Settings]:
-    device = candidates.default_device(threads)
-    options = make_options()
-    mine: dict[str, Prepared] = {device.kind: candidates.pyc(workload, options, device)}
+    mine: dict[str, Prepared] = {"default": candidates.pyc_by_default(workload, threads)}
     found = {"pyc": mine, "iree": candidates.plain_iree(workload, threads)}
     if workload.onnx is not None and importlib.util.find_spec("onnxruntime") is not None:
         found["onnxruntime"] = candidates.onnxruntime(workload, threads)

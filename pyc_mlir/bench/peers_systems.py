@@ -67,12 +67,11 @@ def _load_pyc(threads: int) -> None:
 
 def _pyc(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.bench import candidates, cpu_workloads
-    from pyc_mlir.compilation import make_options
 
     workload = cpu_workloads.make(task.name, task.tiny)
     return _lazily(
         "default",
-        lambda: candidates.pyc(workload, make_options(), candidates.default_device(task.threads)),
+        lambda: candidates.pyc_by_default(workload, task.threads),
     )
 
 
