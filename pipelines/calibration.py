@@ -55,8 +55,7 @@ class Measured:
     """The machine that was measured: `CpuInfo.model`, its features, the cores that took part.
 
     `features` are sorted and of the names that targets use; `fingerprint` is that of the whole
-    environment; `packages` are (name, version),
-    sorted.
+    environment; `packages` are (name, version), sorted.
     """
 
     cpu: str

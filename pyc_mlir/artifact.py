@@ -25,6 +25,7 @@ from typing import Any
 from pyc_mlir.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.guards import Signature
+from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.target import Target
@@ -51,6 +52,8 @@ _FIELDS: Mapping[str, type | UnionType] = {
 }
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
+# The one field that a manifest may lack.
+CALIBRATION = "calibration"
 _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
 
 
@@ -98,6 +101,7 @@ def make_manifest(
     account: Account | None = None,
     modes: Mapping[str, Mode] | None = None,
     seconds: float | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
@@ -105,7 +109,8 @@ def make_manifest(
     `arena_entry` are entries of their own, ``main$arena.<mode>``.
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `versions` to those of the installed packages. `seconds`
-    are predicted for a call on one core.
+    are predicted for a call on one core. A `calibration` that it was compiled with is named, with
+    the hash of its content.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -114,8 +119,10 @@ def make_manifest(
         entries[ARENA] = {"function": arena_entry, **asdict(first)}
         for function, mode in known.items():
             entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
+    named = {} if calibration is None else {CALIBRATION: _named(calibration)}
     return {
         "schema": SCHEMA_VERSION,
+        **named,
         "target": target.name,
         "device": target.device,
         "features": sorted(target.features),
@@ -128,6 +135,10 @@ def make_manifest(
         "seconds": seconds,
         "memory": (account or Account.of(signature, constants_bytes)).to_json(),
     }
+
+
+def _named(calibration: Calibration) -> dict[str, str]:
+    return {"name": calibration.name, "sha256": calibration.hash}
 
 
 def installed_versions() -> dict[str, str]:
@@ -222,6 +233,8 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
             got = repr(manifest.get(field))[:80]
             expected = kind.__name__ if isinstance(kind, type) else str(kind)
             raise _bad(name, f"`{field}` of type {expected} in the manifest", got)
+    if not isinstance(manifest.get(CALIBRATION, {}), dict):
+        raise _bad(name, "a calibration's name and hash in the manifest", "something else")
     for entry, found in {MAIN: None, **manifest["entries"]}.items():
         if not isinstance(found, dict) or not isinstance(found.get("function"), str):
             raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")

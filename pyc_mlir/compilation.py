@@ -27,6 +27,7 @@ from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
 from pyc_mlir.parts_choice import within_budget
+from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import (
     Alternative,
     Choices,
@@ -64,6 +65,7 @@ def compile(
     planner_mode: str = "",
     also_modes: Sequence[str] = (),
     kernels: str = ALL_KERNELS,
+    calibration: Calibration | str | Path | None = None,
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -81,11 +83,22 @@ def compile(
     also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
     kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
         code to IREE.
+    calibration: figures of this CPU that `pyc-doctor --calibrate` wrote; choices go by them in
+        place of the target's published ones, and log and manifest name them.
 
     Raises PycError with the reason's code.
     """
     options = make_options(
-        target, contract, policy, recipe, iree_flags, dump_phases, planner_mode, also_modes, kernels
+        target,
+        contract,
+        policy,
+        recipe,
+        iree_flags,
+        dump_phases,
+        planner_mode,
+        also_modes,
+        kernels,
+        calibration,
     )
     return Program(build(source, inputs, options), device)
 
@@ -100,16 +113,20 @@ def make_options(
     planner_mode: str = "",
     also_modes: Sequence[str] = (),
     kernels: str = ALL_KERNELS,
+    calibration: Calibration | str | Path | None = None,
 ) -> Options:
     """Options from what users give.
 
-    Raises PycError for an unknown target, policy, planner mode or kernel family, or a refused
-    clause.
+    Raises PycError for an unknown target, policy, planner mode or kernel family, a refused
+    clause, or a calibration that is damaged or of another CPU.
     """
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
     if found.name == "cpu" and cpu is not None:
         found = found.on(cpu)
+    measured = Calibration.load(calibration) if isinstance(calibration, str | Path) else calibration
+    if measured is not None:
+        found = found.calibrated(measured)
     promised = contract or Contract()
     promised.check(found.name)
     asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
@@ -140,6 +157,7 @@ def make_options(
         planner_modes=() if modes == (UNPLANNED,) else modes,
         kernels=kernels,
         also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
+        calibration=measured,
     )
 
 
@@ -195,6 +213,7 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
         account=account,
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
+        calibration=options.calibration,
     )
     memory = report_bytes(seen) if seen.regions else b""
     return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)

@@ -19,6 +19,8 @@ from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.guards import Signature
 from pyc_mlir.iree.signature import read_signature
+from pyc_mlir.pipelines.calibration import Calibration
+from pyc_mlir.pipelines.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.fuse import ANCHORS
@@ -83,6 +85,8 @@ class Options:
     parts_for: str = ""
     # Further modes, each with a plan and an entry of its own, to be switched to at run time.
     also_modes: tuple[str, ...] = ()
+    # The evidence for the target's figures, which are its own already; None: they are published.
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -103,25 +107,36 @@ class Lowered:
     seconds: float | None = None
 
 
+def choices_of(options: Options) -> Choices:
+    """Who answers, with the calibration as the first entry of the log.
+
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    """
+    choices = Choices(options.policy, options.recipe)
+    choices.log += record_calibration(options.calibration, options.recipe)
+    return choices
+
+
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
     """Run front end and pyc passes. Raises PycError."""
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
-            return _foreign(loaded)
+            return _foreign(loaded, options)
         with loaded.module.context, ir.Location.unknown():
             refine = None if callable(source) else inputs
             return _lower_pyc(loaded.module, refine, options)
 
 
-def _foreign(source: Source) -> Lowered:
+def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry, signature = read_signature(source.foreign, source.name)
-    return Lowered(source.foreign, entry, signature, "", 0, (), {}, "")
+    decisions = tuple(choices_of(options).log)
+    return Lowered(source.foreign, entry, signature, "", 0, decisions, {}, "")
 
 
 def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
-    choices = Choices(options.policy, options.recipe)
+    choices = choices_of(options)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
@@ -181,10 +196,10 @@ def emit(
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
-            return _foreign_text(loaded, stage), ()
+            return _foreign_text(loaded, stage), tuple(choices_of(options).log)
         module = loaded.module
         with module.context, ir.Location.unknown():
-            choices = Choices(options.policy, options.recipe)
+            choices = choices_of(options)
             _refine(module, None if callable(source) else inputs, choices)
             _optimize(module, options, choices)
             if stage == "linalg":

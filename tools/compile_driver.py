@@ -41,6 +41,7 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         flags.planner_mode,
         flags.also_mode,
         flags.kernels,
+        flags.calibration,
     )
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes(read_model(flags.model, stdin), shapes)

@@ -114,6 +114,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FAMILIES",
         help="families of generated kernels, joined by +; iree: none; default: all",
     )
+    decisions.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="figures that `pyc-doctor --calibrate FILE` measured on the target's CPU",
+    )
     decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
     iree = parser.add_argument_group("IREE")
