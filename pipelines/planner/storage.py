@@ -56,7 +56,7 @@ class Storages:
 
 def storages(problem: Problem, reuse: bool = True) -> Storages:
     """The storages of `problem`; without `reuse` nothing is taken over but by ties."""
-    of = _tied_groups(problem)
+    of = tied_groups(problem)
     count = max(of, default=-1) + 1
     size, outside, stays = [0] * count, [False] * count, [False] * count
     granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
@@ -85,7 +85,7 @@ def storages(problem: Problem, reuse: bool = True) -> Storages:
     )
 
 
-def _tied_groups(problem: Problem) -> tuple[int, ...]:
+def tied_groups(problem: Problem) -> tuple[int, ...]:
     """The storage of each buffer: ties join a result to its operand, which was joined before."""
     of = list(range(len(problem.buffers)))
     for task in problem.tasks:

@@ -12,15 +12,15 @@ one is searched for that does at the least predicted seconds, or the compile is 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import Way
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, squeeze
-from pyc_mlir.iree.session import Session
-from pyc_mlir.iree.versions import Allocated, Version, carry_out, regions_of
+from pyc_mlir.iree.session import CompileError, Session
+from pyc_mlir.iree.versions import Allocated, Version, carry_out, finish, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
@@ -33,10 +33,10 @@ from pyc_mlir.pipelines.planner.planner import (
     PlannerMode,
     frontier,
     mode_named,
-    plan,
     plan_in_waves,
 )
 from pyc_mlir.pipelines.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.planner.shared import SharedPlans
 from pyc_mlir.pipelines.stream_apply import Packer, Slice
 from pyc_mlir.pipelines.stream_ir import ir
 from pyc_mlir.pipelines.stream_problem import Region
@@ -56,23 +56,30 @@ class Planner:
 
     within: a plan of at most so many bytes; raises BudgetRefused. Asked for under a budget only.
     also: modes for functions that are planned in one mode only.
+    in_waves: a plan of a given order.
     """
 
     modes: Mapping[str, Callable[[Problem], Plan]]
     pack: Packer
     within: Callable[[Problem, int], Plan] | None = None
     also: Mapping[str, Callable[[Problem], Plan]] = field(default_factory=dict)
+    in_waves: Callable[[Problem, Sequence[Sequence[int]]], Plan] = plan_in_waves
 
 
 def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
-    """PyC's planner in some of its modes. Raises PycError (BAD_ARGUMENT) for an unknown one."""
+    """PyC's planner in some of its modes, for one compile: it remembers what it has planned.
+
+    Raises PycError (BAD_ARGUMENT) for an unknown mode.
+    """
     found: dict[str, PlannerMode] = {name: mode_named(name) for name in modes}
     first = next(iter(found.values()))
+    plans, packed = SharedPlans(), cache(pack_slices)
     return Planner(
-        {name: partial(plan, mode=mode) for name, mode in found.items()},
-        pack_slices,
-        lambda problem, budget: plan(problem, mode=first, budget=budget),
-        {name: partial(plan, mode=mode_named(name)) for name in also},
+        {name: partial(plans.plan, mode=mode) for name, mode in found.items()},
+        lambda slices: packed(tuple(slices)),
+        lambda problem, budget: plans.plan(problem, mode=first, budget=budget),
+        {name: partial(plans.plan, mode=mode_named(name)) for name in also},
+        plans.in_waves,
     )
 
 
@@ -163,7 +170,14 @@ class _Planning:
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
         best = self._joined(session, start, regions, chosen, reference)
         assert best.never_above(reference), "one region's plan changed another one"
-        session.use(best.module)
+        try:
+            finish(session, best)
+        except CompileError as error:
+            if best is reference or self.budget is not None:
+                raise
+            regions, offers, chosen = [], [], []
+            answers.log[:] = [self._failure(error)]
+            finish(session, reference)
         self.decisions = answers.log
         self.report = self._report(regions, offers, chosen, reference)
 
@@ -184,7 +198,7 @@ class _Planning:
             if plans:
                 offers.append(_Offer(name, plans, self._carried(session, start, plans)))
         left = [r for r in regions if not any(_better(r, o, reference) for o in offers)]
-        ordered = {r.index: plan_in_waves(r.problem, r.waves) for r in left if r.exact}
+        ordered = {r.index: self.planner.in_waves(r.problem, r.waves) for r in left if r.exact}
         if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
             offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
         return offers

@@ -31,13 +31,14 @@ from pyc_mlir.pipelines.stream_sizes import Size, size_of
 from pyc_mlir.pipelines.target import Target
 
 # IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after
-# the second. `iree-stream-schedule-concurrency`, part of the first, must not run again.
+# the second. `iree-stream-schedule-concurrency`, part of the first, must not run again. The third
+# is what the fourth would begin with: constants and slices get their sizes and offsets.
 TO_ASYNC = (
     "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
     "iree-stream-async-transformation-pipeline"
 )
 ALLOCATE = "iree-stream-schedule-allocation"
-LAY_OUT = "any(iree-stream-layout-slices)"
+LAY_OUT = "any(iree-stream-pack-constants),any(iree-stream-layout-slices)"
 TO_END = (
     "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
     "iree-stream-cleanup-pipeline,symbol-dce"
@@ -65,7 +66,7 @@ class Allocated:
 
 @dataclass(frozen=True)
 class Version:
-    """A module at the end of the stream phase.
+    """A module in which all that is allocated has its size; `finish` takes it further, once.
 
     regions: what each execution region allocates.
     layouts: how each region's transients lie; None where that is not known.
@@ -88,7 +89,7 @@ class Version:
 def carry_out(
     session: Session, start: Any, plans: Mapping[int, Plan], packer: Packer, target: Target
 ) -> Version:
-    """A copy of `start` (after TO_ASYNC) at the end of the stream phase, with `plans` by region.
+    """A copy of `start` (after TO_ASYNC) as far as LAY_OUT, with `plans` by region.
 
     Raises CompileError (PASS_FAILED).
     """
@@ -116,8 +117,13 @@ def carry_out(
         session.run_passes(LAY_OUT)
         regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
         layouts = tuple(_layout(packs) for packs in watched)
-        session.run_passes(TO_END)
     return Version(module, regions, layouts, held_bytes(module))
+
+
+def finish(session: Session, version: Version) -> None:
+    """Go on with a version, to the end of the stream phase. Raises CompileError (PASS_FAILED)."""
+    session.use(version.module)
+    session.run_passes(TO_END)
 
 
 def regions_of(module: Any, target: Target) -> list[Region]:

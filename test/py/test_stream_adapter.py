@@ -22,7 +22,7 @@ from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.planned import Planner, compile_planned
-from pyc_mlir.iree.versions import TO_ASYNC, carry_out, regions_of
+from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, regions_of
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.planner.planner import MODES
 from pyc_mlir.pipelines.planner.problem import Plan, Problem, Step
@@ -131,7 +131,7 @@ def carried_out(program: Program, plans: Plans, pack=first_fit) -> tuple[bytes, 
         with session.context:
             problems = {r.index: r.problem for r in regions_of(start, CPU)}
         made = {i: plans(p) for i, p in problems.items()}
-        session.use(carry_out(session, start, made, pack, CPU).module)
+        finish(session, carry_out(session, start, made, pack, CPU))
         text = session.text().decode()
         session.run(start="stream")
         return session.vmfb(), text, list(problems.values())

@@ -16,7 +16,7 @@ from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.planned import planner_of
-from pyc_mlir.iree.versions import TO_ASYNC, carry_out, regions_of
+from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, regions_of
 from pyc_mlir.lowering import NO_KERNELS, Lowered, lower
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.planner.planner import plan
@@ -135,7 +135,7 @@ def run_in_place(code: bytes, target: str = "cpu") -> tuple[bytes, int]:
             plans = {
                 r.index: plan(r.problem, mode="balanced") for r in regions_of(start, options.target)
             }
-        session.use(carry_out(session, start, plans, planner.pack, options.target).module)
+        finish(session, carry_out(session, start, plans, planner.pack, options.target))
         session.run(start="stream")
         return session.vmfb(), sum(len(p.reused) for p in plans.values())
 
