@@ -166,7 +166,8 @@ class BatchProduct:
         """Blocks of the depth of a panel, one after the other."""
         k, knobs = self.k, self.knobs
         depth = k.size(knobs.what.depth)
-        blocks = depth.ceildiv(knobs.depth_block)
+        # A depth of 0 is one block without steps: it stores zeros.
+        blocks = depth.ceildiv(knobs.depth_block) + (1 - least(depth, 1))
 
         def block(number: Index) -> list[Any]:
             start = number * knobs.depth_block

@@ -5,8 +5,11 @@ from random import Random
 from pyc_mlir.pipelines.kernels.batch_gemm import BatchGemm
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
+from pyc_mlir.pipelines.kernels.contraction_match import find
 from pyc_mlir.pipelines.kernels.gemm_family import SIZES, random_layer
 from pyc_mlir.pipelines.kernels.gemm_family import refusal as refuse_tile
+from pyc_mlir.pipelines.kernels.gemv import is_streamed
+from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.target import Target
 
@@ -38,4 +41,15 @@ def sample(random: Random) -> tuple[BatchGemm, list[Arrays]]:
     return knobs, [arrays(knobs, random) for _ in range(3)]
 
 
-FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample)
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for a product of matrices that are not known when compiling."""
+    found = find(work)
+    if found is None or work.is_constant(found.feeds[1].value) or is_streamed(found.what):
+        return []
+    knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue)
+    if refusal(knobs, target):
+        return []
+    return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
+
+
+FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample, match)

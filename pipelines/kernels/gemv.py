@@ -80,6 +80,13 @@ class Gemv:
         Operands(k, self.what, a, b, c).each(self.workgroups[0], work)
 
 
+def is_streamed(what: Contraction) -> bool:
+    """Is a product one of few enough rows, so that tiles of registers would be slower?"""
+    most = 2 if what.transposed else 4
+    in_order = not what.transposed or what.left[-1] == "k"
+    return isinstance(what.rows, int) and what.rows <= most and in_order
+
+
 @dataclass(frozen=True)
 class Stream:
     """One kernel under construction."""

@@ -4,8 +4,10 @@ from random import Random
 
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
+from pyc_mlir.pipelines.kernels.contraction_match import find
 from pyc_mlir.pipelines.kernels.gemm_family import SIZES, random_layer
-from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv
+from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv, is_streamed
+from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
@@ -31,4 +33,15 @@ def sample(random: Random) -> tuple[Gemv, list[Arrays]]:
     return knobs, [arrays(knobs, random) for _ in range(3)]
 
 
-FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample)
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for a product of few rows and a matrix that is not known when compiling."""
+    found = find(work)
+    if found is None or work.is_constant(found.feeds[1].value) or not is_streamed(found.what):
+        return []
+    knobs = Gemv.on(target, found.what, epilogue=found.epilogue)
+    if refusal(knobs, target):
+        return []
+    return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
+
+
+FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample, match)

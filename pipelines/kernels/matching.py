@@ -84,7 +84,8 @@ class Feed:
 class Offer:
     """A kernel for the first `covers` ops; `feeds` are its inputs in order.
 
-    A dynamic dimension of the result has the size of the first feed's dimension at its place.
+    A dynamic dimension of the result has the size that the kernel's has, where both have as many
+    dimensions; else that of the first feed's dimension at its place.
     """
 
     knobs: Any

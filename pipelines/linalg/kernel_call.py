@@ -51,7 +51,9 @@ class KernelCalls:
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             tensor = _view(lowering, values[feed.value], feed, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
-            named |= _names(operand, tensor)
+            for size, dim in _names(operand, tensor).items():
+                said = f"sizes `{size}` of a {attached.family} kernel"
+                named[size] = lowering.require_equal(named.get(size, dim), dim, said)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
         made = ir.Operation.create(
             "func.call",
@@ -63,7 +65,11 @@ class KernelCalls:
         dtype = _dtype(out)
         whole = Tensor(dtype, known, _under(made.result, lowering.tensor_type(known, dtype)))
         first = values[attached.feeds[0].value].dims
-        dims = [first[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
+        alike = len(known) == len(result.shape)
+        dims = [
+            (known if alike else first)[i] if d is None else Dim(d)
+            for i, d in enumerate(result.shape)
+        ]
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
