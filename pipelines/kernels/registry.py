@@ -29,6 +29,8 @@ BUILT_IN = {
     "gemv": "pyc_mlir.pipelines.kernels.gemv_family",
     "packing": "pyc_mlir.pipelines.kernels.packing_family",
     "columns": "pyc_mlir.pipelines.kernels.columns_family",
+    "whole": "pyc_mlir.pipelines.kernels.whole_family",
+    "argmax": "pyc_mlir.pipelines.kernels.argmax_family",
     "transpose": "pyc_mlir.pipelines.kernels.transpose_family",
 }
 Arrays = Sequence[np.ndarray]

@@ -217,6 +217,17 @@ class Scalar(_Float):
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
+    def beats(self, other: "Scalar") -> Condition:
+        """Is this the one that numpy's argmax prefers? Larger, or NaN where the other is none."""
+        above = arith.cmpf(arith.CmpFPredicate.UGT, self.value, other.value)
+        sound = arith.cmpf(arith.CmpFPredicate.ORD, other.value, other.value)
+        return Condition(arith.andi(above, sound))
+
+    def to_index(self) -> Index:
+        """The number without its fraction; it must not be negative."""
+        wide = arith.fptoui(ir.IntegerType.get_signless(64), self.value)
+        return Index(arith.index_cast(ir.IndexType.get(), wide))
+
     def across(self, lanes: int) -> "Vector":
         """A vector that holds this number in each lane."""
         return Vector(vector.broadcast(f32_vector(lanes), self.value))
@@ -233,6 +244,13 @@ class Vector(_Float):
         element = ir.FloatAttr.get(ir.F32Type.get(), number)
         kind = f32_vector(lanes)
         return Vector(arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
+
+    @staticmethod
+    def counting(lanes: int) -> "Vector":
+        """0, 1, 2 and so on."""
+        numbers = [ir.FloatAttr.get(ir.F32Type.get(), float(n)) for n in range(lanes)]
+        kind = f32_vector(lanes)
+        return Vector(arith.constant(kind, ir.DenseElementsAttr.get(numbers, kind)))
 
     @property
     def lanes(self) -> int:
@@ -253,6 +271,10 @@ class Vector(_Float):
 
     def __gt__(self, other: Any) -> Mask:
         return self._compare("OGT", other)
+
+    def equals(self, other: Any) -> Mask:
+        """The lanes that hold the same number; NaN is like nothing."""
+        return self._compare("OEQ", other)
 
     def is_nan(self) -> Mask:
         """The lanes that hold NaN."""
@@ -317,6 +339,13 @@ def larger(kept: Any, new: Any) -> Any:
     """The larger one; a NaN in `new` is passed over. One instruction on x86."""
     new = kept._like(new)
     test = arith.cmpf(arith.CmpFPredicate.OGT, new.value, kept.value)
+    return type(kept)(arith.select(test, new.value, kept.value))
+
+
+def smaller(kept: Any, new: Any) -> Any:
+    """The smaller one; a NaN in `new` is passed over. One instruction on x86."""
+    new = kept._like(new)
+    test = arith.cmpf(arith.CmpFPredicate.OLT, new.value, kept.value)
     return type(kept)(arith.select(test, new.value, kept.value))
 
 

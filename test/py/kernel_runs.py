@@ -12,6 +12,7 @@ from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
 from pyc_mlir.pipelines.target import Target
 
 FLOAT = ResultType(np.dtype(np.float32), None)
+RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}
 
 
 def targets() -> list[Target]:
@@ -38,7 +39,7 @@ class Kernels:
         self.device = Device("local-sync")
         code = compile_module(carrier.bytecode(), target, flags)
         self.executable = Executable(code, self.device)
-        self.results = {k.name: [FLOAT] * len(k.results) for k in kernels}
+        self.results = {k.name: [RESULTS[o.dtype] for o in k.results] for k in kernels}
 
     def run(self, name: str, *arrays: np.ndarray) -> np.ndarray:
         entry = self.executable.entry(name, self.results[name])
