@@ -39,7 +39,7 @@ class Read:
     count: int = 0
 
     def operand(self, name: str, rows: Dim, columns: Dim) -> Operand:
-        """The kernel's operand called `name`; its rows may be a dynamic size ``<name>_rows``."""
+        """The kernel's operand called `name`; what is stretched over dynamic rows is dynamic."""
         shape = (self._rows(name, rows),) * self.down + (columns,) * self.along
         return Operand(name, shape or (1,))
 

@@ -66,9 +66,13 @@ def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read |
         return Read(down=False, along=along)
     if kinds.count(True) > 1:
         return None
-    each = runs[-1][1] if not kinds[-1] else 1
-    count = 0 if kinds[0] else runs[kinds.index(True)][1]
-    return None if each is None or count is None else Read(True, along, each, count)
+    if kinds == [True]:
+        return Read(down=True, along=along)
+    # That unknown sizes fit cannot be checked once they are products.
+    kept, each = runs[kinds.index(True)][1], 1 if kinds[-1] else runs[-1][1]
+    if kept is None or each is None:
+        return None
+    return Read(True, along, each, 0 if kinds[0] else kept)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ BUILT_IN = {
     "whole": "pyc_mlir.pipelines.kernels.whole_family",
     "argmax": "pyc_mlir.pipelines.kernels.argmax_family",
     "transpose": "pyc_mlir.pipelines.kernels.transpose_family",
+    "elementwise": "pyc_mlir.pipelines.kernels.elementwise_family",
 }
 Arrays = Sequence[np.ndarray]
 

@@ -18,7 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.pointwise import FULL, NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.values import (
     Index,
     Scalar,
@@ -93,7 +93,20 @@ class Rows:
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: x, the prologue's reads, scale, shift, the epilogue's, y."""
-        return Kernel(name, self._operands(), self._grid, self._body)
+        pairs = tuple(("y", name) for name in self._overwritable())
+        return Kernel(name, self._operands(), self._grid, self._body, pairs)
+
+    def _overwritable(self) -> list[str]:
+        """The inputs whose memory y may be: a number of theirs is not read once y has its own.
+
+        Where y holds what is not the result yet, the epilogue's reads must stay until the end.
+        """
+        if self.in_place or self.operation in REDUCTIONS:
+            return []
+        held = self.operation == "softmax" or bool(self.prologue.steps)
+        programs = {"before": self.prologue, "after": NOTHING if held else self.epilogue}
+        reads = {f"{p}{n}": r for p, of in programs.items() for n, r in enumerate(of.reads)}
+        return ["x", *(name for name, read in reads.items() if read == FULL)]
 
     def _operands(self) -> tuple[Operand, ...]:
         shape = (self.rows, self.columns)

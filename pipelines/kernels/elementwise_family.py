@@ -1,0 +1,90 @@
+"""What do elementwise kernels cost and compute? The family ``elementwise``."""
+
+from collections.abc import Mapping
+from random import Random
+
+import numpy as np
+
+from pyc_mlir.pipelines.cost import Cost, roofline
+from pyc_mlir.pipelines.kernels.elementwise import Elementwise
+from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, nominal
+from pyc_mlir.pipelines.kernels.pointwise import evaluate
+from pyc_mlir.pipelines.kernels.pointwise_match import Found, View, find, sources
+from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.target import Target
+
+_ROWS = (1, 1, 2, 3, 5, 8, 17)
+_COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
+
+
+def refusal(knobs: Elementwise, target: Target) -> str:
+    """Any CPU with vectors has these kernels."""
+    return refuse_narrow(target)
+
+
+def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each number is read and written once; a row's last vector counts as a whole one."""
+    rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
+    traffic = 8 * rows * columns + knobs.program.read_bytes(rows, columns)
+    lanes = target.vector_bytes // 4
+    flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
+    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+
+
+def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    x, *reads = arrays
+    return evaluate(knobs.program, x, reads)
+
+
+def sample(random: Random) -> tuple[Elementwise, list[Arrays]]:
+    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
+    knobs = Elementwise(
+        rows,
+        random.choice((columns, "n")),
+        random_program(random, 5),
+        rows_part=random.choice((1, 2, 64)),
+        columns_part=random.choice((16, 64, 1 << 16)),
+        unroll=random.choice((1, 2, 4)),
+        streaming=rows == 1 and random.random() < 0.5,
+    )
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: Elementwise, random: Random) -> Arrays:
+    rows = random.choice(_ROWS) if isinstance(knobs.rows, str) else knobs.rows
+    columns = random.choice(_COLUMNS) if isinstance(knobs.columns, str) else knobs.columns
+    values = np.random.default_rng(random.randrange(1 << 30))
+    x = values.normal(0, random.choice((0.1, 1, 5)), (rows, columns)).astype(np.float32)
+    return [x, *random_reads(knobs.program, rows, columns, random)]
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for as many of the group's first ops as are elementwise on one tensor.
+
+    One of the inputs must have the result's shape. The matrix has as long rows as its reads allow.
+    """
+    if refuse_narrow(target):
+        return []
+    for covers in range(len(work.nodes), 0, -1):
+        shape = work.nodes[covers - 1].type.shape
+        if 0 not in shape and work.closed(covers):
+            for own in sources(work, 0, covers):
+                for cut in range(max(1, len(shape))):
+                    view = View(shape, cut)
+                    found = find(work, 0, covers, own, view)
+                    if found is not None:
+                        return [_offer(work, target, covers, own, view, found)]
+    return []
+
+
+def _offer(work: Work, target: Target, covers: int, own: int, view: View, found: Found) -> Offer:
+    knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program)
+    sizes = {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
+    feeds = (Feed(own, (view.cut,)), *found.feeds)
+    return Offer(knobs, covers, feeds, cost(knobs, target, sizes))
+
+
+FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match)

@@ -1,0 +1,122 @@
+"""Elementwise kernels: parts and tails, writes past the caches, what a group of ops becomes."""
+
+import numpy as np
+import pytest
+from kernel_runs import Kernels, targets
+
+from pyc_mlir.compilation import compile
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.iree.device import Device
+from pyc_mlir.nn import silu, softmax
+from pyc_mlir.pipelines.kernels import elementwise
+from pyc_mlir.pipelines.kernels.elementwise import Elementwise
+from pyc_mlir.pipelines.kernels.elementwise_family import FAMILY
+from pyc_mlir.pipelines.kernels.pointwise import FULL, NUMBER, ROW, Pointwise, Step
+from pyc_mlir.pipelines.target import Target
+
+DOUBLE = Pointwise((), (2.0,), (Step("mul", (0, 1)),))
+ADD_ROW = Pointwise((ROW,), (), (Step("add", (0, 1)),))
+SIZES = (1, 15, 16, 64, 65, 128, 200)
+PARTS = {
+    f"{rows}x{columns}_{part}_{streaming}": Elementwise(
+        rows, columns, DOUBLE, rows_part=2, columns_part=part, streaming=streaming
+    )
+    for rows, columns in ((1, 200), (1, 192), (5, 64), (5, "n"), ("m", "n"))
+    for part in (64, 1 << 16)
+    for streaming in (False, True)
+    if not streaming or rows == 1 or columns == 64
+}
+
+
+@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+def kernels(request):
+    made = [knobs.kernel(name) for name, knobs in PARTS.items()]
+    return Kernels(request.param, [*made, Elementwise("m", 33, ADD_ROW).kernel("rows")])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_number_is_done_once(kernels, name):
+    knobs = PARTS[name]
+    for size in SIZES if knobs.columns == "n" else (knobs.columns,):
+        x = np.arange(size * 5.0)[: size * (1 if knobs.rows == 1 else 5)].reshape(-1, size)
+        assert np.array_equal(kernels.run(name, x), 2 * x)
+
+
+def test_no_number_is_no_work(kernels):
+    assert kernels.run("mxn_64_False", np.zeros((0, 7))).shape == (0, 7)
+    assert kernels.run("mxn_64_False", np.zeros((3, 0))).shape == (3, 0)
+    assert kernels.run("rows", np.zeros((0, 33)), np.zeros(33)).shape == (0, 33)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"rows": 0}, {"unroll": 0}, {"columns_part": 40}, {"columns": 33, "streaming": True}],
+)
+def test_knobs_that_make_no_kernel_are_refused(fields):
+    with pytest.raises(PycError, match="elementwise kernel: expected"):
+        Elementwise(**{"rows": 4, "columns": 4, "program": DOUBLE, **fields})
+
+
+def test_knobs_follow_the_target():
+    target = Target.named("cpu-avx512")
+    small = Elementwise.on(target, 1, 1000, DOUBLE)
+    assert small.columns_part >= 1000 and not small.streaming
+    large = Elementwise.on(target, 1, target.l3_bytes, DOUBLE)
+    assert large.streaming and large.columns_part == -(-target.l3_bytes // target.cores)
+    rows = Elementwise.on(target, 4096, 1000, ADD_ROW)
+    assert rows.rows_part == 4096 // target.cores and rows.columns_part >= 1000
+    assert Elementwise.on(target, "m", "n", DOUBLE).rows_part > 1
+    assert FAMILY.offers(large, target)
+
+
+def test_the_price_counts_what_is_read():
+    target = Target.named("cpu-avx512")
+    one = FAMILY.cost(Elementwise(64, 64, DOUBLE), target, {})
+    full = Pointwise((FULL, NUMBER), (), (Step("add", (0, 1)),))
+    two = FAMILY.cost(Elementwise(64, "n", full), target, {"n": 64})
+    assert one.traffic_bytes == 8 * 64 * 64
+    assert two.traffic_bytes == 12 * 64 * 64 + 4
+
+
+SCALE = np.linspace(-1, 1, 24).astype(np.float32)
+
+
+def gated(x, y):
+    """silu(x * scale) * y + 1, then a kernel of another kind."""
+    return softmax(silu(x * SCALE) * y + np.float32(1))
+
+
+def gated_reference(x, y):
+    scaled = x.astype(np.float64) * SCALE
+    power = np.exp(scaled / (1 + np.exp(-scaled)) * y + 1)
+    return power / power.sum(-1, keepdims=True)
+
+
+def covered(program):
+    return [
+        d.chosen
+        for d in program.artifact.decisions
+        if d.chosen is not None and d.chosen.startswith("elementwise:")
+    ]
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("shape", [(5, 24), (None, 2, 24)], ids=str)
+def test_a_group_of_a_program_becomes_a_kernel(target, shape):
+    specs = [TensorSpec("f32", *shape)] * 2
+    program = compile(gated, specs, target=target, device=Device("local-sync"))
+    assert covered(program) == ["elementwise:mul+silu+mul+add"]
+    for rows in (5,) if shape[0] == 5 else (0, 1, 9):
+        x, y = np.random.default_rng(rows).normal(size=(2, rows, *shape[1:])).astype(np.float32)
+        assert np.allclose(program(x, y), gated_reference(x, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_a_program_writes_past_the_caches(target, monkeypatch):
+    monkeypatch.setattr(elementwise, "_STREAMED_OF_L3", 0)
+    x, y = np.random.default_rng(1).normal(size=(2, 64, 24)).astype(np.float32)
+    program = compile(lambda x, y: x * y, [x, y], target=target, device=Device("local-sync"))
+    (decision,) = (d for d in program.artifact.decisions if d.chosen == "elementwise:mul")
+    assert "streaming=True" in decision.alternatives[0].reason
+    assert np.array_equal(program(x, y), x * y)

@@ -1,0 +1,207 @@
+"""Groups of ops as kernels: what is offered computes what the ops compute, on the values it names.
+
+Offers are checked without MLIR: the family's reference on the fed arrays equals the ops' own.
+"""
+
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import pytest
+from kernel_works import lone
+
+from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.kernels import elementwise_family, rows_family
+from pyc_mlir.pipelines.kernels.knobs import decode, encode
+from pyc_mlir.pipelines.kernels.matching import F32, Input, Node, Work
+from pyc_mlir.pipelines.kernels.pointwise import COLUMN, FULL, NUMBER, ROW, Read
+from pyc_mlir.pipelines.kernels.pointwise_match import View
+from pyc_mlir.pipelines.target import Target
+
+TARGET = Target.named("cpu-avx512")
+FULL_2X3X8 = (2, 3, 8)
+
+
+def group(shapes, *ops, constants=None):
+    """Ops in order, each (name, operands, params); an operand is the number of a value."""
+    types = [TensorType(tuple(s), F32) for s in shapes]
+    arrays = {n: np.asarray(a, np.float32) for n, a in (constants or {}).items()}
+    inputs = [
+        Input(t, (lambda a=arrays[n]: a) if n in arrays else None) for n, t in enumerate(types)
+    ]
+    nodes = []
+    for name, operands, *rest in ops:
+        params = OPS[name].bind(rest[0] if rest else {})
+        types.append(OPS[name].infer(*(types[o] for o in operands), **params))
+        nodes.append(Node(name, tuple(operands), params, types[-1]))
+    return Work(tuple(inputs), tuple(nodes))
+
+
+def fed(array, feed):
+    """A value under the operand's dimensions."""
+    cuts = (0, *feed.cuts, array.ndim)
+    return array.reshape([prod(array.shape[a:b]) for a, b in pairwise(cuts)])
+
+
+def values_of(work, covers):
+    """Random inputs, and what the ops make of them."""
+    random = np.random.default_rng(7)
+    values = []
+    for source in work.inputs:
+        known = source.array() if source.array is not None else None
+        shape = [3 if d is None else d for d in source.type.shape]
+        values.append(random.uniform(0.5, 2, shape).astype(np.float32) if known is None else known)
+    for node in work.nodes[:covers]:
+        operands = [values[o].astype(np.float64) for o in node.operands]
+        values.append(evaluate(OPS[node.name], operands, **node.params))
+    return values
+
+
+def holds(family, work, covers):
+    """One offer, for the first `covers` ops, that computes them."""
+    (offer,) = family.match(work, TARGET)
+    assert offer.covers == covers
+    assert decode(family.knobs, encode(offer.knobs)) == offer.knobs
+    values = values_of(work, covers)
+    inputs = offer.knobs.kernel("k").inputs
+    arrays = [fed(values[f.value], f) for f in offer.feeds]
+    for operand, array in zip(inputs, arrays, strict=True):
+        pairs = zip(operand.shape, array.shape, strict=True)
+        assert all(isinstance(d, str) or d == s for d, s in pairs)
+    exact, _ = family.reference(offer.knobs, arrays)
+    assert np.allclose(exact.reshape(values[-1].shape), values[-1], rtol=1e-9, atol=1e-12)
+    return offer
+
+
+@pytest.mark.parametrize(
+    ("shape", "cut", "read"),
+    [
+        ((2, 3, 8), 2, FULL),
+        ((8,), 2, ROW),
+        ((1, 1, 8), 2, ROW),
+        ((2, 3, 1), 2, COLUMN),
+        ((), 2, NUMBER),
+        ((1, 1), 2, NUMBER),
+        ((3, 8), 2, Read(down=True, along=True, count=3)),
+        ((2, 1, 8), 2, Read(down=True, along=True, each=3)),
+        ((3, 1), 2, Read(down=True, along=False, count=3)),
+        ((3, 8), 1, ROW),
+        ((3, 1), 1, None),
+        ((2, 3, 8), 0, ROW),
+        ((2, 3, 8), 3, COLUMN),
+        ((2, 3, 4), 2, None),
+        ((1, 2, 3, 8), 2, None),
+    ],
+)
+def test_how_a_broadcast_is_read(shape, cut, read):
+    assert View(FULL_2X3X8, cut).read(shape) == read
+
+
+def test_repeated_and_stretched_rows_and_what_cannot_be_said():
+    view = View((2, 3, 4, 8), 3)
+    assert view.read((1, 3, 1, 8)) == Read(down=True, along=True, each=4, count=3)
+    assert view.read((2, 1, 4, 8)) is None
+    assert View((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
+    assert View((None, 3, 8), 2).read((None, 1, 8)) is None
+    assert View((2, None, 8), 2).read((2, 1, 8)) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8), (8,), (3, 1), (3, 8), (2, 1, 1), (), (2, 1, 8)])
+@pytest.mark.parametrize("own", [(2, 3, 8), (None, 3, 8)])
+def test_a_cluster_reads_what_broadcasts(shape, own):
+    if own[0] is None and len(shape) == 3 and shape[0] == 2:
+        shape = (None, *shape[1:]) if shape[1] == 3 else (1, *shape[1:])
+    work = group([own, shape], ("mul", (0, 1)), ("gelu", (2,), {"approximate": "tanh"}))
+    holds(elementwise_family.FAMILY, work, 2)
+
+
+def test_a_cluster_of_whole_tensors_is_one_row():
+    work = group([(None, 5), (None, 5)], ("add", (0, 1)), ("relu", (2,)))
+    knobs = holds(elementwise_family.FAMILY, work, 2).knobs
+    assert (knobs.rows, knobs.columns) == (1, "n")
+
+
+def test_constants_of_one_number_are_in_the_program():
+    work = group([(4, 5), ()], ("mul", (0, 1)), constants={1: 0.125})
+    offer = holds(elementwise_family.FAMILY, work, 1)
+    assert offer.knobs.program.constants == (0.125,) and len(offer.feeds) == 1
+    infinite = group([(4, 5), ()], ("maximum", (0, 1)), constants={1: -np.inf})
+    assert holds(elementwise_family.FAMILY, infinite, 1).knobs.program.reads == (NUMBER,)
+
+
+def test_a_square_is_a_product():
+    work = group([(4, 5), ()], ("pow", (0, 1)), constants={1: 2.0})
+    holds(elementwise_family.FAMILY, work, 1)
+    for exponent in (3.0, 0.5):
+        other = group([(4, 5), ()], ("pow", (0, 1)), constants={1: exponent})
+        assert not elementwise_family.FAMILY.match(other, TARGET)
+
+
+def test_what_has_no_kernel_ends_a_cluster():
+    work = group([(4, 5)], ("relu", (0,)), ("sin", (1,)), ("neg", (2,)))
+    holds(elementwise_family.FAMILY, work, 1)
+    used = group([(4, 5)], ("relu", (0,)), ("neg", (1,)), ("sin", (2,)), ("add", (3, 1)))
+    holds(elementwise_family.FAMILY, used, 1)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lone("neg", (4, 5), dtype=np.float64),
+        lone("neg", (0, 5)),
+        lone("sin", (4, 5)),
+        lone("add", (4, 1), (1, 5)),
+    ],
+)
+def test_groups_without_elementwise_kernel(work):
+    assert not elementwise_family.FAMILY.match(work, TARGET)
+
+
+@pytest.mark.parametrize("rows", [2, None])
+def test_attention_takes_scale_and_mask_before_and_ops_after(rows):
+    shape = (rows, 3, 4, 8)
+    work = group(
+        [shape, (), (2, 1, 1, 8) if rows else (4, 8), ()],
+        *(("mul", (0, 1)), ("add", (4, 2)), ("softmax", (5,)), ("mul", (6, 3))),
+        constants={1: 0.125, 3: 3.0},
+    )
+    knobs = holds(rows_family.FAMILY, work, 4).knobs
+    assert len(knobs.prologue.steps) == 2 and len(knobs.epilogue.steps) == 1
+
+
+def test_a_norm_takes_a_residual_before_and_an_activation_after():
+    work = group(
+        [(2, 3, 8), (2, 3, 8), (8,), (8,)],
+        *(("add", (0, 1)), ("layernorm", (4, 2, 3)), ("silu", (5,)), ("add", (6, 0))),
+    )
+    holds(rows_family.FAMILY, work, 4)
+
+
+def test_a_value_inside_a_kernel_is_not_used_again():
+    """The sum is wanted behind the norm: then no kernel can begin with it."""
+    work = group(
+        [(6, 8), (6, 8), (8,)],
+        *(("add", (0, 1)), ("rmsnorm", (3, 2)), ("add", (4, 3))),
+    )
+    assert not rows_family.FAMILY.match(work, TARGET)
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("op", ["sum", "mean", "max"])
+def test_a_reduction_takes_programs_before_and_after(op, keepdims):
+    after = (2, 3, 1) if keepdims else (2, 3)
+    work = group(
+        [(2, 3, 8), after, ()],
+        ("mul", (0, 0)),
+        (f"reduce_{op}", (3,), {"axes": (2,), "keepdims": keepdims}),
+        *(("add", (4, 2)), ("rsqrt", (5,)), ("mul", (6, 1))),
+        constants={2: 1e-5},
+    )
+    knobs = holds(rows_family.FAMILY, work, 5).knobs
+    assert knobs.epilogue.reads == (COLUMN,)
+
+
+def test_log_softmax_is_a_row_kernel():
+    holds(rows_family.FAMILY, group([(6, 8)], ("log_softmax", (0,))), 1)
+    assert not rows_family.FAMILY.match(group([(6, 8)], ("softmax", (0,), {"axis": 0})), TARGET)
