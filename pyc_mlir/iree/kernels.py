@@ -2,7 +2,7 @@
 
 Comes in: a module in which a kernel is a private function without a body and with the attribute
 ``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). Goes out: the same with the
-kernels in an executable of their own, and a ``flow.dispatch`` in the place of each call.
+kernels in executables of their own, and a ``flow.dispatch`` in the place of each call.
 """
 
 from typing import Any
@@ -29,7 +29,9 @@ def carry_kernels(module: Any, target: Target) -> int:
     for name, function in declared.items():
         kernels[name], operations[name] = _kernel(name, function, target)
     carrier = Carrier(target, module.context)
-    carrier.add(*kernels.values(), operations=operations)
+    # An executable for each: IREE compiles executables at the same time.
+    for kernel in kernels.values():
+        carrier.add(kernel, operations=operations)
     body = module.regions[0].blocks[0]
     with module.context, ir.Location.unknown():
         for op in list(carrier.module.body.operations):
