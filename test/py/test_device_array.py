@@ -225,6 +225,26 @@ def test_gpu_devices_exist_or_say_what_to_do(kind):
         np.testing.assert_array_equal(to_device(ramp(4), device).numpy(), ramp(4))
 
 
+def test_little_work_stays_on_the_callers_thread():
+    assert Device.cpu_kind(cores=2) == "local-task"
+    assert Device.cpu_kind(cores=2, seconds=1.0) == "local-task"
+    assert Device.cpu_kind(cores=2, seconds=1e-6) == "local-sync"
+    assert Device.cpu_kind(cores=1, seconds=1.0) == "local-sync"
+    assert Device.default_for("local", 1e-6) is Device.default_for("local", 2e-6)
+    assert Device.default_for("local", 1e-6).kind == "local-sync"
+
+
+def test_a_recycling_device_keeps_four_pieces_at_most():
+    device = Device("local-sync", allocator="recycling")
+    pieces = [device.allocate((n + 1) << 20) for n in range(8)]
+    del pieces
+    assert device.memory().live_bytes <= (5 + 6 + 7 + 8) << 20
+    before = device.memory().allocated_bytes
+    for _ in range(3):
+        device.allocate(8 << 20)
+    assert device.memory().allocated_bytes <= before + (8 << 20)
+
+
 def test_default_device_is_shared():
     assert Device.default_for("local") is Device.default_for(Target.named("cpu"))
     assert Device.default_for("local").is_cpu
