@@ -65,7 +65,9 @@ class Columns:
         strip = target.l1_bytes // 8
         if width is not None and outer == 1:
             strip = min(strip, max(-(-width // target.cores), _PAGE // 4))
-        knobs = {"registers": few, "strip": -(-strip // LINE) * LINE}
+        knobs: dict[str, Any] = {"registers": few, "strip": -(-strip // LINE) * LINE}
+        if few and target.vector_registers < 32:
+            knobs["at_once"] = 4
         if narrow:
             knobs |= {"at_once": 1, "unroll": 8}
         return Columns(operation, outer, reduced, columns, **{**knobs, **others})

@@ -1,6 +1,7 @@
 """Compile many kernels in one module, and run each as PyC runs a program."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
 from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
 from pyc_mlir.pipelines.target import Target
 
@@ -45,6 +47,19 @@ class Kernels:
         entry = self.executable.entry(name, self.results[name])
         inputs = [to_device(np.ascontiguousarray(a, np.float32), self.device) for a in arrays]
         return np.array(entry(inputs)[0].numpy())
+
+
+def spills(target: Target, kernels: Sequence[Kernel], folder: Path) -> list[Loop]:
+    """Inner loops of the kernels that move vectors to or from the stack; needs no such machine."""
+    carrier = Carrier(target)
+    carrier.add(*kernels)
+    for kernel in kernels:
+        carrier.call(kernel)
+    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={folder}"])
+    loops = innermost_loops(next(folder.glob("*.s")).read_text())
+    names = {k.name for k in kernels}
+    assert names <= {loop.function for loop in loops}
+    return [loop for loop in loops if loop.function in names and loop.spills]
 
 
 def pointwise(name: str, function, size: int | str = "n") -> Kernel:

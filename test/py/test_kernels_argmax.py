@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
@@ -93,3 +93,9 @@ def test_other_axes_types_and_targets_are_not():
     integers = lone("argmax", (8, 9), dtype="int32", axis=1, keepdims=False)
     assert FAMILY.match(integers, AVX2) == []
     assert FAMILY.match(lone("argmax", (8, 9), axis=1, keepdims=False), TARGETS["cuda"]) == []
+
+
+@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
+def test_hot_loops_have_no_spill(name, tmp_path):
+    made = [Argmax("argmax", 64, 1000).kernel("known"), Argmax("argmin", "m", "n").kernel("any")]
+    assert spills(Target.named(name), made, tmp_path) == []

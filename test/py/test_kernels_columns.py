@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
@@ -135,3 +135,14 @@ def test_other_reductions_are_not(shape, axes, keepdims):
 def test_other_types_and_products_are_not(name, dtype):
     work = lone(name, (8, 9), dtype=dtype, axes=(0,), keepdims=False)
     assert FAMILY.match(work, AVX2) == []
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+def test_hot_loops_have_no_spill(target, tmp_path):
+    widths = {"wide": 4096, "narrow": 256, "few": target.vector_bytes}
+    made = [
+        Columns.on(target, operation, 1, 4096, width).kernel(f"{name}_{operation}")
+        for name, width in widths.items()
+        for operation in ("sum", "max")
+    ]
+    assert spills(target, made, tmp_path) == []

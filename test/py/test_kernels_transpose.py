@@ -4,7 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
@@ -159,3 +159,10 @@ def test_other_permutations_are_not(shape, permutation):
 
 def test_other_types_are_not():
     assert FAMILY.match(lone("transpose", (20, 30), dtype="int32", permutation=(1, 0)), AVX2) == []
+
+
+@pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)
+def test_hot_loops_have_no_spill(target, tmp_path):
+    shapes = {"blocks": (1, 512, 512), "streamed": (1, 4096, 4096), "copies": (1, 128, 12, 64)}
+    made = [Transpose.on(target, *shape).kernel(name) for name, shape in shapes.items()]
+    assert spills(target, made, tmp_path) == []

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
@@ -104,3 +104,9 @@ def test_other_reductions_are_not(shape, axes):
 def test_other_targets_are_not():
     work = lone("reduce_sum", (8, 9), axes=(0, 1), keepdims=False)
     assert FAMILY.match(work, TARGETS["vulkan"]) == []
+
+
+@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
+def test_hot_loops_have_no_spill(name, tmp_path):
+    made = [Whole("sum", 1, 1 << 20).kernel("known"), Whole("max", "m", "n").kernel("any")]
+    assert spills(Target.named(name), made, tmp_path) == []
