@@ -1,31 +1,102 @@
 """pyc-doctor: what this machine can compile for and run on, with a fix for each problem.
 
-Exit status: 0 when PyC works here, 1 when a required check fails.
+    pyc-doctor                        the findings
+    pyc-doctor --calibrate lab.json   measures the CPU; compiles may take the file as evidence
+
+Exit status: 0 when PyC works here (or the file was written), 1 when a required check fails (or the
+measurement was refused), 2 for a fault of ours.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.doctor import diagnose, is_healthy, to_json, to_text
 from pyc_mlir.machine import examine
+from pyc_mlir.tools import cli
+
+TOOL = "pyc-doctor"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Examine this machine and print the findings."""
-    parser = argparse.ArgumentParser(
-        "pyc-doctor", description="Tell what this machine can compile for and run on."
-    )
+    """Examine this machine and print the findings, or calibrate it."""
+    return cli.run_tool(TOOL, lambda: _run(argv))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = cli.Parser(TOOL, "Tell what this machine can compile for and run on.")
     parser.add_argument("--json", action="store_true", help="print findings and facts as JSON")
-    arguments = parser.parse_args(argv)
+    parser.add_argument(
+        "--calibrate",
+        metavar="FILE",
+        help="measure the CPU in about 20 seconds and write FILE, for `pyc-compile --calibration`",
+    )
+    parser.add_argument(
+        "--name", metavar="NAME", help="the calibration's name in logs; default: FILE's"
+    )
+    return parser
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    flags = make_parser().parse_args(argv)
+    if flags.calibrate is not None:
+        if flags.json:
+            raise _usage("expected --json or --calibrate, got both")
+        return _calibrate(Path(flags.calibrate), flags.name)
+    if flags.name is not None:
+        raise _usage("expected --name only beside --calibrate, got it alone")
     machine = examine()
     findings = diagnose(machine)
-    if arguments.json:
+    if flags.json:
         print(json.dumps(to_json(machine, findings), indent=1))
     else:
         print(to_text(machine, findings), end="")
-    return 0 if is_healthy(findings) else 1
+    return cli.OK if is_healthy(findings) else cli.REFUSED
+
+
+def _calibrate(path: Path, name: str | None) -> int:
+    """Measure, write the file and print its figures."""
+    from pyc_mlir.pipelines.calibration import check_name
+
+    name = check_name(path.stem if name is None else name)
+    _require_writable(path)
+    # What measures needs MLIR and a compiler, which a machine that only runs programs lacks.
+    from pyc_mlir.bench import calibrate
+    from pyc_mlir.bench.environment import probe
+    from pyc_mlir.iree.device import host_cpu
+
+    cpu = calibrate.require_cpu(host_cpu())
+    with cli.Progress(sys.stderr) as progress:
+        made = calibrate.calibrate(name, cpu, probe(), stage=progress.stage)
+    path.write_bytes(made.to_bytes())
+    print(calibrate.table(made), end="")
+    print(f"wrote {path}: pyc-compile MODEL --calibration {path} -o FILE")
+    return cli.OK
+
+
+def _require_writable(path: Path) -> None:
+    """Raise PycError (BAD_ARGUMENT) before anything is measured for a file that cannot be."""
+    if path.is_dir():
+        got = "a folder"
+    elif not path.parent.is_dir():
+        got = "one in a folder that does not exist"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        got = "one without permission to write it"
+    else:
+        return
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"--calibrate {path}: expected a file that can be written, got {got}; name another",
+    )
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from pyc_mlir.bench.candidates import compile_plain, default_device, plain_flags
 from pyc_mlir.bench.peers_systems import environment, hold_to
 from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
 
 # Two FMA units of four or five cycles need ten; AVX2 has sixteen registers.
@@ -55,8 +57,11 @@ def in_own_process(threads: int, iterations: int, environ: dict[str, str]) -> Pe
     return Peaks(**json.loads(done.stdout))
 
 
-def fma_program(lanes: int, groups: int, iterations: int) -> str:
-    """A program of `groups` workgroups that do nothing but FMAs on vectors of `lanes` f32."""
+def fma_program(lanes: int, groups: int, iterations: int, dispatches: int = 1) -> str:
+    """A program of `groups` workgroups that do nothing but FMAs on vectors of `lanes` f32.
+
+    Several `dispatches` run one after another, each on what the one before it made.
+    """
     vector, every = f"vector<{lanes}xf32>", range(ACCUMULATORS)
     names = ", ".join(f"%a{i} = %init" for i in every)
     kinds = ", ".join([vector] * ACCUMULATORS)
@@ -65,6 +70,10 @@ def fma_program(lanes: int, groups: int, iterations: int) -> str:
         f"%s{i} = arith.addf {f'%s{i - 1}' if i else '%init'}, %r#{i} : {vector}" for i in every
     )
     size = lanes * groups
+    kind = f"(tensor<{size}xf32>) -> tensor<{size}xf32>"
+    calls = "\n".join(
+        f"  %y{n + 1} = flow.dispatch @fma_exe::@fma(%y{n}) : {kind}" for n in range(dispatches)
+    )
     return f"""
 stream.executable private @fma_exe {{
   stream.executable.export public @fma workgroups() -> (index, index, index) {{
@@ -97,34 +106,64 @@ stream.executable private @fma_exe {{
     }}
   }}
 }}
-func.func public @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{
-  %y = flow.dispatch @fma_exe::@fma(%x) : (tensor<{size}xf32>) -> tensor<{size}xf32>
-  return %y : tensor<{size}xf32>
+func.func public @main(%y0: tensor<{size}xf32>) -> tensor<{size}xf32> {{
+{calls}
+  return %y{dispatches} : tensor<{size}xf32>
 }}
 """
 
 
-def measure_flops(threads: int, iterations: int) -> float:
-    """FLOP/s of FMAs on `threads` threads."""
+@dataclass(frozen=True)
+class Probe:
+    """A call to be timed, and how much it does: operations of f32, or bytes read and written."""
+
+    call: Callable[[], object]
+    amount: float
+
+
+def fma_probes(
+    devices: Iterable[Device], groups: int, iterations: int, dispatches: int = 1
+) -> list[Probe]:
+    """The FMA program, compiled once, on each device; its amount is in operations."""
     from pyc_mlir.iree.array import to_device
 
-    options, device = make_options(), default_device(threads)
+    options = make_options()
     lanes = options.target.vector_bytes // _F32
-    text = fma_program(lanes, threads, iterations)
+    text = fma_program(lanes, groups, iterations, dispatches)
     vmfb = compile_plain(text.encode(), plain_flags(options))
-    shape = (lanes * threads,)
-    entry = Executable(vmfb, device).entry("main", [ResultType(np.dtype(np.float32), shape)])
-    call = entry.bare_call([to_device(np.zeros(shape, np.float32), device)])
-    return 2 * ACCUMULATORS * lanes * threads * iterations / _least_seconds(call)
+    shape, amount = (lanes * groups,), 2 * ACCUMULATORS * lanes * groups * iterations * dispatches
+    result = ResultType(np.dtype(np.float32), shape)
+    probes = []
+    for device in devices:
+        entry = Executable(vmfb, device).entry("main", [result])
+        array = to_device(np.zeros(shape, np.float32), device)
+        probes.append(Probe(entry.bare_call([array]), amount))
+    return probes
+
+
+@contextmanager
+def copy_probe(threads: int, total_bytes: int) -> Iterator[Probe]:
+    """Copies of `total_bytes` in all by `threads` threads; its amount is what they move."""
+    shape = total_bytes // threads // 8
+    pairs = [(np.ones(shape), np.zeros(shape)) for _ in range(threads)]
+    amount = 2 * 8 * shape * threads
+    if threads == 1:
+        yield Probe(lambda: np.copyto(pairs[0][1], pairs[0][0]), amount)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield Probe(lambda: list(pool.map(lambda p: np.copyto(p[1], p[0]), pairs)), amount)
+
+
+def measure_flops(threads: int, iterations: int) -> float:
+    """FLOP/s of FMAs on `threads` threads."""
+    (probe,) = fma_probes([default_device(threads)], threads, iterations)
+    return probe.amount / _least_seconds(probe.call)
 
 
 def measure_bandwidth(threads: int, total_bytes: int) -> float:
     """Bytes read and written per second by copies on `threads` threads."""
-    shape = total_bytes // threads // 8
-    pairs = [(np.ones(shape), np.zeros(shape)) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
-        copy = lambda: list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), pairs))  # noqa: E731
-        return 2 * 8 * shape * threads / _least_seconds(copy)
+    with copy_probe(threads, total_bytes) as probe:
+        return probe.amount / _least_seconds(probe.call)
 
 
 def _least_seconds(call: Callable[[], object]) -> float:
