@@ -195,7 +195,14 @@ def _cpu_peak(cores: int, vector_bytes: int) -> float:
     return cores * (vector_bytes / 4) * 4 * _NOMINAL_HERTZ
 
 
-def _cpu(name: str, cpu: str, vector_bytes: int, features: frozenset[str]) -> Target:
+def _cpu(
+    name: str,
+    cpu: str,
+    vector_bytes: int,
+    features: frozenset[str],
+    vector_registers: int,
+    more: tuple[str, ...] = (),
+) -> Target:
     return Target(
         name=name,
         device="local",
@@ -203,9 +210,10 @@ def _cpu(name: str, cpu: str, vector_bytes: int, features: frozenset[str]) -> Ta
             "--iree-hal-target-device=local",
             "--iree-hal-local-target-device-backends=llvm-cpu",
             f"--iree-llvmcpu-target-cpu={cpu}",
+            *more,
         ),
         vector_bytes=vector_bytes,
-        vector_registers=32 if vector_bytes == 64 else 16,
+        vector_registers=vector_registers,
         l1_bytes=32 << 10,
         l2_bytes=512 << 10,
         l3_bytes=8 << 20,
@@ -271,9 +279,21 @@ _VULKAN = Target(
 )
 
 TARGETS: Mapping[str, Target] = {
-    "cpu": _cpu("cpu", "host", 32, frozenset()),
-    "cpu-avx2": _cpu("cpu-avx2", "x86-64-v3", 32, V3_FEATURES),
-    "cpu-avx512": _cpu("cpu-avx512", "x86-64-v4", 64, V4_FEATURES),
+    "cpu": _cpu("cpu", "host", 32, frozenset(), 16),
+    "cpu-avx2": _cpu("cpu-avx2", "x86-64-v3", 32, V3_FEATURES, 16),
+    "cpu-avx512": _cpu("cpu-avx512", "x86-64-v4", 64, V4_FEATURES, 32),
+    # 64-bit Arm with what every such CPU has (Linux calls NEON "asimd").
+    "cpu-neon": _cpu(
+        "cpu-neon",
+        "generic",
+        16,
+        frozenset({"asimd"}),
+        32,
+        (
+            "--iree-llvmcpu-target-triple=aarch64-unknown-linux-gnu",
+            "--iree-llvmcpu-target-cpu-features=+neon",
+        ),
+    ),
     "cuda": _SM_80,
     "cuda-sm_80": _SM_80,
     "cuda-sm_86": _SM_86,

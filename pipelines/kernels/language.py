@@ -44,6 +44,10 @@ ELEMENTS: Mapping[str, Callable[[], Any]] = {
 }
 
 
+# Vectors of AVX2 and AVX-512: kernels for others do without what x86 alone has.
+_X86_LANES = (8, 16)
+
+
 @dataclass(frozen=True)
 class Lanes:
     """One vector's place in the last dimension: where it starts, and which lanes exist."""
@@ -77,11 +81,12 @@ class Memory:
     def store(self, value: Vector, *place: Place, streaming: bool = False) -> None:
         """Write a vector; lanes that the mask excludes keep what the memory holds.
 
-        `streaming` goes past the caches: the place must be a multiple of the vector's size from
-        the start of the memory, and `Build.fence` must follow before the kernel ends.
+        `streaming` goes past the caches on x86 (elsewhere it is an ordinary store): the place must
+        be a multiple of the vector's size from the start of the memory, and `Build.fence` must
+        follow before the kernel ends.
         """
         mask, at = self._find(place)
-        if streaming:
+        if streaming and self._lanes in _X86_LANES:
             assert mask is None, "streaming stores write whole vectors"
             size = 4 * self._lanes
             vector.store(value.value, self._value, at, nontemporal=True, alignment=size)
@@ -172,8 +177,9 @@ class Build:
         return decorate
 
     def fence(self) -> None:
-        """Make streaming stores seen by other threads before anything that follows (x86)."""
-        llvm.call_intrinsic(None, "llvm.x86.sse.sfence", [], [], [])
+        """Make streaming stores seen by other threads before anything that follows."""
+        if self.lanes in _X86_LANES:
+            llvm.call_intrinsic(None, "llvm.x86.sse.sfence", [], [], [])
 
     @contextmanager
     def when(self, condition: Condition) -> Iterator[None]:

@@ -102,7 +102,13 @@ FAMILIES = Families()
 
 
 def refuse_narrow(target: Target) -> str:
-    """What every family asks of a target: a CPU with vectors of 32 or 64 bytes."""
-    if target.device != "local" or target.vector_bytes not in (32, 64):
-        return f"{target.name}: expected a CPU with vectors of 32 or 64 bytes; IREE's code is used"
+    """What every family asks of a target: a CPU with AVX2, AVX-512 or NEON.
+
+    Without wider vectors NEON makes up in registers: SSE has neither.
+    """
+    wide = target.vector_bytes in (32, 64) or (
+        target.vector_bytes == 16 and target.vector_registers >= 32
+    )
+    if target.device != "local" or not wide:
+        return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON; IREE's code is used"
     return ""

@@ -12,7 +12,9 @@ from conftest import FULL
 from kernel_runs import Kernels, targets
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.kernels.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP, FAMILIES, Families
 from pyc_mlir.pipelines.target import Target
 
@@ -44,6 +46,20 @@ def test_random_kernels_equal_float64(name, target):
                 off = np.abs(got - exact)
                 assert got.shape == exact.shape
                 assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off / bound).max())
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_kernels_compile_for_neon(name):
+    target = Target.named("cpu-neon")
+    carrier = Carrier(target)
+    random = Random(hash_of(name))
+    sampled = (FAMILIES[name].sample(random)[0] for _ in range(20))
+    offered = [knobs for knobs in sampled if FAMILIES[name].offers(knobs, target)]
+    kernels = [knobs.kernel(f"k{i}") for i, knobs in enumerate(offered[:4])]
+    carrier.add(*kernels)
+    for kernel in kernels:
+        carrier.call(kernel)
+    assert kernels and compile_module(carrier.bytecode(), target)
 
 
 def hash_of(name):
