@@ -88,12 +88,20 @@ class Pointwise:
         for constant in self.constants:
             if not isfinite(constant):
                 raise _refusal("finite constants", constant)
+        masks: set[int] = set()
         for number, step in enumerate(self.steps, start=self.first_step):
             if step.op not in STEPS:
                 raise _refusal(f"a step of {', '.join(STEPS)}", step.op)
-            count = STEPS[step.op].operands
-            if len(step.operands) != count or not all(0 <= o < number for o in step.operands):
-                raise _refusal(f"{count} of the values before {number} for {step.op}", step)
+            op = STEPS[step.op]
+            inside = all(0 <= o < number for o in step.operands)
+            if len(step.operands) != op.operands or not inside:
+                raise _refusal(f"{op.operands} of the values before {number} for {step.op}", step)
+            if [o in masks for o in step.operands] != [op.by_mask] + [False] * (op.operands - 1):
+                raise _refusal("comparisons as what selections go by, and nowhere else", step)
+            if op.mask:
+                masks.add(number)
+        if self.first_step + len(self.steps) - 1 in masks:
+            raise _refusal("numbers as the result", self.steps[-1])
 
     @property
     def first_step(self) -> int:
@@ -131,7 +139,8 @@ class InKernel:
 
         What is the same along the row is computed here, once.
         """
-        fixed = dict(enumerate(map(self.k.vector, self.program.constants), self._first_constant))
+        constants = map(self.k.vector, self.program.constants)
+        fixed: dict[int, Any] = dict(enumerate(constants, self._first_constant))
         for value, read, memory in self._reads():
             if not read.along:
                 place = read.row(i) if read.down else 0
@@ -158,7 +167,7 @@ class InKernel:
 
 
 def _steps(
-    program: Pointwise, values: dict[int, Vector], which: Sequence[int] | None = None
+    program: Pointwise, values: dict[int, Any], which: Sequence[int] | None = None
 ) -> list[int]:
     """Compute the steps whose operands are there; the numbers of those that are left."""
     left = []

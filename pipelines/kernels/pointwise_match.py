@@ -14,7 +14,7 @@ from math import isfinite
 import numpy as np
 
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.matching import F32, Feed, Node, Work, sizes
+from pyc_mlir.pipelines.kernels.matching import F32, Feed, Node, Work, is_f32, sizes
 from pyc_mlir.pipelines.kernels.pointwise import Pointwise, Read, Step
 from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
 
@@ -91,7 +91,7 @@ def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None
     if first == end:
         return Found()
     shapes = [work.type(own).shape, work.nodes[end - 1].type.shape]
-    if shapes != [view.shape] * 2 or not _is_elementwise(work, work.nodes[first:end]):
+    if shapes != [view.shape] * 2 or not _is_elementwise(work, first, end):
         return None
     outside = dict.fromkeys(
         v for n in work.nodes[first:end] for v in n.operands if v < work.number_of(first)
@@ -108,7 +108,7 @@ def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None
         reads[value] = read
     order = [own, *reads, *constants, *range(work.number_of(first), work.number_of(end))]
     numbers = {v: n for n, v in enumerate(order)}
-    steps = tuple(_step(n, numbers) for n in work.nodes[first:end])
+    steps = tuple(_step(work, n, numbers) for n in work.nodes[first:end])
     feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
     return Found(Pointwise(tuple(reads.values()), tuple(constants.values()), steps), feeds)
 
@@ -132,26 +132,29 @@ def sources(work: Work, first: int, end: int) -> Iterator[int]:
     )
 
 
-def _is_elementwise(work: Work, nodes: Sequence[Node]) -> bool:
-    """Is each op a step, and of f32 on both sides?"""
-    return all(
-        (n.name in STEPS or _is_square(work, n))
-        and n.type.dtype == F32
-        and all(work.type(v).dtype == F32 for v in n.operands)
-        for n in nodes
-    )
+def _is_elementwise(work: Work, first: int, end: int) -> bool:
+    """Is each op a step? What comes from outside and the result are of f32."""
+    nodes = work.nodes[first:end]
+    outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
+    inner = all(n.type.dtype == F32 or n.name == "compare" for n in nodes)
+    known = all(_op(work, n) for n in nodes)
+    return known and inner and is_f32(work, [*outside, work.number_of(end - 1)])
 
 
-def _is_square(work: Work, node: Node) -> bool:
-    return node.name == "pow" and _constant(work, node.operands[1]) == 2.0
-
-
-def _step(node: Node, numbers: dict[int, int]) -> Step:
-    operands = tuple(numbers[v] for v in node.operands)
+def _op(work: Work, node: Node) -> str:
+    """The step that an op is; "" for none."""
     if node.name == "pow":
-        return Step("mul", (operands[0], operands[0]))
+        return "mul" if _constant(work, node.operands[1]) == 2.0 else ""
+    if node.name == "compare":
+        return node.params["predicate"]
     tanh = node.name == "gelu" and node.params["approximate"] == "tanh"
-    return Step("gelu_tanh" if tanh else node.name, operands)
+    name = "gelu_tanh" if tanh else node.name
+    return name if name in STEPS else ""
+
+
+def _step(work: Work, node: Node, numbers: dict[int, int]) -> Step:
+    operands = tuple(numbers[v] for v in node.operands)
+    return Step(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
 
 
 def _constant(work: Work, value: int) -> float | None:

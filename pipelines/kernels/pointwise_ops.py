@@ -1,9 +1,9 @@
 """Which steps may a pointwise program have? Each as code on vectors, as a reference, as an error.
 
 A step has the name of the pyc op that it computes, and that op's numpy reference in f64; gelu in
-its tanh form is ``gelu_tanh``. The error of a result is at most what the operands' errors make of
-it, in the first order (Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 3),
-plus the step's own rounding.
+its tanh form is ``gelu_tanh``, a comparison has the name of its predicate. The error of a result
+is at most what the operands' errors make of it, in the first order (Higham, Accuracy and Stability
+of Numerical Algorithms, 2002, chapter 3), plus the step's own rounding.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,16 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops import elementwise
 from pyc_mlir.pipelines.kernels import functions
 from pyc_mlir.pipelines.kernels.functions import ERRORS
-from pyc_mlir.pipelines.kernels.values import Vector, math, maximum, minimum, square_root
+from pyc_mlir.pipelines.kernels.values import (
+    Mask,
+    Vector,
+    arith,
+    math,
+    maximum,
+    minimum,
+    square_root,
+    where,
+)
 
 ROUNDING = 2.0**-24
 SMALLEST = 2.0**-126
@@ -32,15 +41,18 @@ class Op:
     """A step: how many operands, its code, its reference in f64, its errors; `flops` a number.
 
     `own` is the relative error that it adds, and the absolute one for operands of at most 1 in
-    size; for larger ones it grows with them.
+    size; for larger ones it grows with them. A comparison gives a `mask`, whose error is infinite
+    where it may come out differently; a selection takes one (`by_mask`) as its first operand.
     """
 
     operands: int
-    build: Callable[..., Vector]
+    build: Callable[..., Any]
     exact: Callable[..., np.ndarray]
     slip: Slip
     own: tuple[float, float] = (0.0, 0.0)
     flops: int = 1
+    mask: bool = False
+    by_mask: bool = False
 
     def bound(self, values: Arrays, errors: Arrays, result: np.ndarray) -> np.ndarray:
         """The error of `result`, computed from operands that are off by `errors`."""
@@ -109,9 +121,31 @@ def _jump(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
     return np.where(errors[0] == 0, 0.0, errors[0] + 1)
 
 
+def _compared(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
+    (a, b), off = values, errors[0] + errors[1]
+    known = (off == 0) | (np.abs(a - b) > off) | np.isnan(a) | np.isnan(b)
+    return np.where(known, 0.0, np.inf)
+
+
+def _selected(values: Arrays, errors: Arrays, result: np.ndarray) -> Any:
+    chosen = np.where(values[0], errors[1], errors[2])
+    either = np.abs(values[1] - values[2]) + np.maximum(errors[1], errors[2])
+    return np.where(np.isinf(errors[0]), either, chosen)
+
+
 def _of_math(name: str) -> Callable[[Vector], Vector]:
     """An op of MLIR's math dialect."""
     return lambda x: Vector(getattr(math, name)(x.value))
+
+
+def _comparison(predicate: str) -> dict[str, Any]:
+    """A comparison by MLIR's name of it; NaN is unequal to all."""
+    kind = getattr(arith.CmpFPredicate, predicate)
+
+    def build(a: Vector, b: Vector) -> Mask:
+        return Mask(arith.cmpf(kind, a.value, b.value))
+
+    return {"operands": 2, "build": build, "slip": _compared, "mask": True}
 
 
 def _clip(x: Vector, low: Vector, high: Vector) -> Vector:
@@ -142,6 +176,13 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "maximum": _exactly(maximum, operands=2),
     "minimum": _exactly(minimum, operands=2),
     "clip": _exactly(_clip, operands=3),
+    "eq": _comparison("OEQ"),
+    "ne": _comparison("UNE"),
+    "lt": _comparison("OLT"),
+    "le": _comparison("OLE"),
+    "gt": _comparison("OGT"),
+    "ge": _comparison("OGE"),
+    "select": {**_exactly(where, _selected, operands=3), "by_mask": True},
     "neg": _exactly(lambda x: -x),
     "abs": _exactly(_of_math("absf")),
     "relu": _exactly(lambda x: maximum(x, 0.0)),
@@ -165,6 +206,8 @@ def _exact(name: str) -> Callable[..., np.ndarray]:
     if name.startswith("gelu"):
         form = "tanh" if name == "gelu_tanh" else "none"
         return partial(OPS["gelu"].reference, approximate=form)
+    if name in elementwise.PREDICATES:
+        return partial(OPS["compare"].reference, predicate=name)
     return OPS[name].reference
 
 

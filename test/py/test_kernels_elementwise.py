@@ -7,9 +7,12 @@ from kernel_runs import Kernels, targets
 from pyc_mlir.compilation import compile
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.device import Device
 from pyc_mlir.nn import silu, softmax
 from pyc_mlir.pipelines.kernels import elementwise
+from pyc_mlir.pipelines.kernels.assembly import innermost_loops
+from pyc_mlir.pipelines.kernels.carrier import Carrier
 from pyc_mlir.pipelines.kernels.elementwise import Elementwise
 from pyc_mlir.pipelines.kernels.elementwise_family import FAMILY
 from pyc_mlir.pipelines.kernels.pointwise import FULL, NUMBER, ROW, Pointwise, Step
@@ -68,6 +71,23 @@ def test_knobs_follow_the_target():
     assert rows.rows_part == 4096 // target.cores and rows.columns_part >= 1000
     assert Elementwise.on(target, "m", "n", DOUBLE).rows_part > 1
     assert FAMILY.offers(large, target)
+
+
+@pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
+def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
+    target, carrier = Target.named(name), Carrier(Target.named(name))
+    made = [
+        Elementwise.on(target, 1, 4096, Pointwise((), (), (Step(op, (0,)),))).kernel(f"row_{op}")
+        for op in ("exp", "log", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh")
+    ]
+    carrier.add(*made)
+    for kernel in made:
+        carrier.call(kernel)
+    compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={tmp_path}"])
+    loops = innermost_loops(next(tmp_path.glob("*.s")).read_text())
+    mine = [loop for loop in loops if loop.function.startswith("row_")]
+    assert {loop.function for loop in mine} == {k.name for k in made}
+    assert not [loop for loop in mine if loop.spills]
 
 
 def test_the_price_counts_what_is_read():

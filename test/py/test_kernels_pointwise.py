@@ -57,8 +57,17 @@ def kernel(name, program, rows: int | str = ROWS, columns: int | str = COLUMNS):
 
 
 def step_program(name):
-    """One step of the kernel's value, a full read and a column."""
-    return Pointwise((FULL, COLUMN), (), (Step(name, tuple(range(STEPS[name].operands))),))
+    """One step of the kernel's value, a full read and a column; comparisons choose of them."""
+    op = STEPS[name]
+    if op.mask:
+        return program_of((name, (0, 1)), ("select", (3, 0, 2)))
+    if op.by_mask:
+        return program_of(("gt", (0, 2)), (name, (3, 0, 1)))
+    return program_of((name, tuple(range(op.operands))))
+
+
+def program_of(*steps):
+    return Pointwise((FULL, COLUMN), (), tuple(Step(*s) for s in steps))
 
 
 def read_program(read):
@@ -89,6 +98,7 @@ def agrees(got, exact, bound):
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_keeps_its_error_and_its_special_numbers(kernels, name):
     x, full, column = values(1, ROWS, COLUMNS), values(2, ROWS, COLUMNS), values(3, ROWS)
+    full[5] = x[5]
     x[:9, 7], full[3, :9] = SPECIAL, SPECIAL
     exact, bound = evaluate(step_program(name), x, [full, column])
     if name in ("silu", "gelu", "gelu_tanh"):
@@ -138,6 +148,9 @@ def test_a_program_is_data_and_text(program):
         ({"steps": (Step("sort", (0,)),)}, "a step of add"),
         ({"steps": (Step("add", (0,)),)}, "2 of the values before 1"),
         ({"steps": (Step("neg", (1,)),)}, "1 of the values before 1"),
+        ({"steps": (Step("lt", (0, 0)),)}, "numbers as the result"),
+        ({"steps": (Step("lt", (0, 0)), Step("neg", (1,)))}, "comparisons as what selections"),
+        ({"steps": (Step("select", (0, 0, 0)),)}, "comparisons as what selections"),
     ],
 )
 def test_programs_that_cannot_run_are_refused(fields, expected):
@@ -151,6 +164,9 @@ def test_the_error_grows_with_the_steps():
     for op, slope in (("exp", np.exp(x)), ("log", 1 / x), ("sqrt", 0.5 / np.sqrt(x))):
         _, small = evaluate(Pointwise((), (), (Step(op, (0,)),)), x, [], 1e-3)
         assert np.allclose(small, 1e-3 * slope, rtol=1e-2)
+    chosen = Pointwise((), (3.0,), (Step("lt", (0, 1)), Step("select", (2, 1, 0))))
+    _, bound = evaluate(chosen, np.array([[2.0, 3.0001, 4.0]]), [], 1e-3)
+    assert np.allclose(bound, [[0, 1.1e-3, 1e-3]], atol=1e-9)
     twice = Pointwise((), (3.0,), (Step("mul", (0, 1)), Step("sub", (2, 0))))
     _, bound = evaluate(twice, x, [], 1e-4)
     assert np.allclose(bound, 4e-4, rtol=1e-2)

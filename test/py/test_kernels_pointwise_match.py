@@ -53,7 +53,10 @@ def values_of(work, covers):
         shape = [3 if d is None else d for d in source.type.shape]
         values.append(random.uniform(0.5, 2, shape).astype(np.float32) if known is None else known)
     for node in work.nodes[:covers]:
-        operands = [values[o].astype(np.float64) for o in node.operands]
+        operands = [
+            values[o].astype(np.float64) if values[o].dtype == F32 else values[o]
+            for o in node.operands
+        ]
         values.append(evaluate(OPS[node.name], operands, **node.params))
     return values
 
@@ -136,6 +139,15 @@ def test_a_square_is_a_product():
     for exponent in (3.0, 0.5):
         other = group([(4, 5), ()], ("pow", (0, 1)), constants={1: exponent})
         assert not elementwise_family.FAMILY.match(other, TARGET)
+
+
+def test_a_comparison_chooses_within_a_kernel():
+    """A leaky relu: x where x > 1, else x / 8."""
+    steps = (("mul", (0, 2)), ("compare", (0, 1), {"predicate": "gt"}), ("select", (4, 0, 3)))
+    work = group([(4, 5), (), ()], *steps, constants={1: 1.0, 2: 0.125})
+    holds(elementwise_family.FAMILY, work, 3)
+    bare = group([(4, 5), ()], ("compare", (0, 1), {"predicate": "eq"}))
+    assert not elementwise_family.FAMILY.match(bare, TARGET)
 
 
 def test_what_has_no_kernel_ends_a_cluster():
