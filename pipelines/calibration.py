@@ -145,14 +145,14 @@ class _Reader:
         found = self.parts(data, "`machine`", tuple(f.name for f in fields(Measured)))
         features, packages = found["features"], found["packages"]
         for key in ("cpu", "fingerprint"):
-            self.require(isinstance(found[key], str), f"`machine.{key}` as text", found[key])
+            self.require(_is_text(found[key]), f"`machine.{key}` as a line of text", found[key])
         self.require(_is_texts(features), "`machine.features` as a list of text", features)
         self.require(
             features == sorted(set(features)), "sorted, different `machine.features`", features
         )
         self.require(_is_count(found["cores"]), "`machine.cores` of 1 or more", found["cores"])
         self.require(
-            isinstance(packages, dict) and _is_texts(list(packages.values())),
+            isinstance(packages, dict) and _is_texts([*packages, *packages.values()]),
             "`machine.packages` as versions by name",
             packages,
         )
@@ -195,8 +195,13 @@ class _Reader:
             raise _bad(self.where, expected, repr(got)[:80])
 
 
+def _is_text(value: Any) -> bool:
+    """Text for a log: in one line, and without the halves of characters that JSON may hold."""
+    return isinstance(value, str) and value.isprintable()
+
+
 def _is_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(v, str) for v in values)
+    return isinstance(values, list) and all(map(_is_text, values))
 
 
 def _is_count(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Calibrations as files and as figures of a target: round trips, damaged files, other CPUs."""
 
 import json
+import random
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ DAMAGED = [
     ("name", 7, "`name`"),
     ("machine", [], "`machine` as a JSON object"),
     ("machine.cpu", None, "`machine.cpu`"),
+    ("machine.cpu", "half \ud800", "a line of text"),
+    ("machine.cpu", "two\nlines", "a line of text"),
+    ("machine.packages", {"\udfff": "2"}, "`machine.packages`"),
     ("machine.cores", 0, "`machine.cores`"),
     ("machine.cores", True, "`machine.cores`"),
     ("machine.cores", 2.0, "`machine.cores`"),
@@ -104,6 +108,21 @@ def test_every_cut_of_a_file_is_told():
     whole = calibration().to_bytes().rstrip()
     for end in range(0, len(whole), 7):
         refused(Calibration.from_bytes, whole[:end])
+
+
+def test_a_file_with_wrong_bytes_reads_or_is_told():
+    """What reads has a hash and is written as it was read."""
+    draw, whole = random.Random(0), calibration().to_bytes()
+    for _ in range(500):
+        data = bytearray(whole)
+        for _ in range(draw.randint(1, 3)):
+            data[draw.randrange(len(data))] = draw.choice(b'0123456789eE.-"\\,:[]{}ntu \xff\x00')
+        try:
+            found = Calibration.from_bytes(bytes(data))
+        except PycError as error:
+            assert error.code is ReasonCode.BAD_ARGUMENT
+        else:
+            assert Calibration.from_bytes(found.to_bytes()).hash == found.hash
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path):
