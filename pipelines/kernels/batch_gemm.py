@@ -7,7 +7,9 @@ batches, heads of an attention layer: `Contraction` says where rows and columns 
 `BatchGemm` holds the knobs; `BatchGemm.on` chooses them for a target.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,6 +18,7 @@ from pyc_mlir.pipelines.kernels.carrier import Kernel
 from pyc_mlir.pipelines.kernels.contraction import Contraction, Matrices, Operands, View
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.packing import LINE
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, transpose
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
@@ -35,8 +38,8 @@ class BatchGemm:
     """The knobs of a product of `what`, with an epilogue that sees all its rows as one matrix.
 
     `height` and `panel` are rows and columns of the register tile; `depth_block` is what is summed
-    before C is written; `local` copies B's panels of that depth to the stack. `workgroups` cuts
-    the batch, rows and columns.
+    before C is written; `local` copies B's panels of that depth to the stack. `workgroups` cuts the
+    batch, rows and columns.
     """
 
     what: Contraction
@@ -186,12 +189,40 @@ class BatchProduct:
         tiles = rows // knobs.height
         first, end = share(k, 1, knobs.workgroups[1], tiles)
         if tiles.number != 0:
+            following = self._following(block) if knobs.local else None
             with k.range(first, end) as tile:
-                self._tile(views, block, tile * knobs.height, knobs.height)
+                turn = tile - first
+                ahead = partial(self._next_panel, views.b, following, turn) if following else None
+                self._tile(views, block, tile * knobs.height, knobs.height, ahead)
         mine = k.workgroup(1).equals(knobs.workgroups[1] - 1)
         for row, height, needed in bottom(rows, knobs.height):
             with k.when(mine if needed is None else mine & needed):
                 self._tile(views, block, row, height)
+
+    def _following(self, block: Block) -> tuple[Index, Index]:
+        """Where the next block begins: deeper in this panel, or on top of the next one."""
+        here = (block.start + self.knobs.depth_block, block.column)
+        there = (Index.of(0), block.column + self.knobs.panel)
+        if block.blocks.number == 1:
+            return there
+        last = (block.number + 1).equals(block.blocks)
+        start, column = self.k.either(last, here, lambda: there, lambda: here)
+        return start, column
+
+    def _next_panel(self, b: View, following: tuple[Index, Index], turn: Index, at: Index) -> None:
+        """Ask for one line of the next block, which is copied soon; `turn` counts tiles."""
+        knobs = self.knobs
+        start, column = following
+        size = knobs.depth_block * knobs.panel // LINE
+        number = turn * (knobs.depth_block // knobs.unroll) + at // knobs.unroll
+        number = least(number, size - 1)
+        if knobs.what.transposed:
+            lines = max(1, knobs.depth_block // LINE)
+            place = b.at(n=column + number // lines, k=start + number % lines * LINE)
+        else:
+            lines = max(1, knobs.panel // LINE)
+            place = b.at(k=start + number // lines, n=column + number % lines * LINE)
+        b.memory.prefetch(*place, level=2)
 
     def _copy(self, b: View, block: Block) -> None:
         """B's rows side by side."""
@@ -227,7 +258,14 @@ class BatchProduct:
         lanes = self.k.lanes
         return at * (len(block.places) * lanes) + v * lanes
 
-    def _tile(self, views: Matrices, block: Block, row: Index, height: int) -> None:
+    def _tile(
+        self,
+        views: Matrices,
+        block: Block,
+        row: Index,
+        height: int,
+        ahead: Callable[[Index], None] | None = None,
+    ) -> None:
         a, b, c = views.a, views.b, views.c
 
         def left(r: int, at: Index) -> Scalar:
@@ -238,7 +276,7 @@ class BatchProduct:
                 return self.panel[0].load(self._spot(block, at, v))
             return b.memory.load(*b.at(k=block.start + at, n=block.places[v]))
 
-        tile = Tile(self.k, height, len(block.places), self.knobs.unroll, left, right)
+        tile = Tile(self.k, height, len(block.places), self.knobs.unroll, left, right, ahead)
         rows = [row + r for r in range(height)]
         sums = tile.accumulate(block.length, self._start(c, block, rows))
         self._finish(c, block, rows, sums)

@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.target import Target
 
 NOTHING = Pointwise()
 ROWS = 6
+_STREAMED = 4
 _UNIT = 64  # columns that workgroups do not cut
 _STRIP_BYTES = 16 << 10
 _STRIP_LEAST = 1024  # shorter runs are not worth a prefetcher's start
@@ -82,9 +83,8 @@ class Gemv:
 
 def is_streamed(what: Contraction) -> bool:
     """Is a product one of few enough rows, so that tiles of registers would be slower?"""
-    most = 2 if what.transposed else 4
     in_order = not what.transposed or what.left[-1] == "k"
-    return isinstance(what.rows, int) and what.rows <= most and in_order
+    return isinstance(what.rows, int) and what.rows <= _STREAMED and in_order
 
 
 @dataclass(frozen=True)

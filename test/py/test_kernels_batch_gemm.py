@@ -136,4 +136,4 @@ def test_hot_loops_have_no_spill(target, tmp_path):
         loop = hottest(text, name)
         assert loop.spills == ()
         assert loop.fmas == 4 * 6 * (4 if target is AVX512 else 2)
-        assert loop.instructions < 2 * loop.fmas
+        assert loop.instructions <= 2 * loop.fmas
