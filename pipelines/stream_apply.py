@@ -27,9 +27,10 @@ from pyc_mlir.pipelines.stream_ir import (
 )
 from pyc_mlir.pipelines.stream_problem import Region, is_scalar
 
-# (first step, last step, bytes) of each slice -> (offset of each, bytes of the arena).
+# (first step, last step, bytes) of each slice; bytes that are few enough -> (offset of each slice,
+# bytes of the arena).
 Slice = tuple[int, int, int]
-Packer = Callable[[Sequence[Slice]], tuple[list[int], int]]
+Packer = Callable[[Sequence[Slice], int], tuple[list[int], int]]
 # Pairs (written, read) of bindings that share storage, for each dispatch in the plan's order.
 Shared = Sequence[tuple[tuple[int, int], ...]]
 _CMD_DISPATCH = "stream.cmd.dispatch"
@@ -181,20 +182,20 @@ def shared_offsets(execute: Any, shared: Shared) -> dict[Any, Any]:
 
 
 def replace_packs(
-    packs: Sequence[Any], packer: Packer, alignment: int, shared: Mapping[Any, Any]
+    packs: Sequence[Any], packer: Packer, alignment: int, shared: Mapping[Any, Any], enough: int
 ) -> None:
     """Give the slices of each ``stream.resource.pack`` the packer's offsets.
 
     `shared` names, by the value of its offset, the slice whose storage a slice takes over: the
-    packer sees both as one. A pack with an unknown size is left to IREE, which lets equal sizes
-    share.
+    packer sees both as one. It need not search for less than `enough` bytes, the plan's arena. A
+    pack with an unknown size is left to IREE, which lets equal sizes share.
     """
     for pack in packs:
         slices = slices_of(pack, alignment)
         if not slices:
             continue
         joined, place = _joined(slices, _pairs_of(pack, shared))
-        offsets, total = packer(joined)
+        offsets, total = packer(joined, enough)
         numbers = (total, *(offsets[p] for p in place))
         with ir.InsertionPoint(pack), pack.location:
             for result, number in zip(pack.results, numbers, strict=True):

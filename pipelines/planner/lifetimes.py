@@ -9,6 +9,7 @@ pinned buffer belongs to lies outside the arena and is left out, as are empty on
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def lifetimes(
         if size and not any(b.pinned for b in buffers):
             spans = [lives[i] for i in group]
             lower, upper = min(s[0] for s in spans), max(s[1] for s in spans)
-            rows.append((lower, upper, size, int(np.lcm.reduce([b.alignment for b in buffers]))))
+            rows.append((lower, upper, size, lcm(*(b.alignment for b in buffers))))
             members.append(tuple(group))
     table = np.array(rows, np.int64).reshape(-1, 4)
     return Lifetimes(Intervals(*table.T.copy()), tuple(members))

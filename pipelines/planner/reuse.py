@@ -22,7 +22,7 @@ def choose(
     takes over nothing leaves the packer more freedom.
     """
     model = storages(problem)
-    without = wave_profile(storages(problem, reuse=False), waves)
+    without = [] if above is None else wave_profile(storages(problem, reuse=False), waves)
     last = {t: w for w, wave in enumerate(waves) for t in wave}
     chosen: dict[int, int] = {}
     for w, wave in enumerate(waves):

@@ -56,6 +56,14 @@ class Storages:
 
 def storages(problem: Problem, reuse: bool = True) -> Storages:
     """The storages of `problem`; without `reuse` nothing is taken over but by ties."""
+    # Kept with the problem, as its cached properties are: every part of the planner asks for them.
+    known: dict[bool, Storages] = vars(problem).setdefault("storages", {})
+    if reuse not in known:
+        known[reuse] = _storages(problem, reuse)
+    return known[reuse]
+
+
+def _storages(problem: Problem, reuse: bool) -> Storages:
     of = tied_groups(problem)
     count = max(of, default=-1) + 1
     size, outside, stays = [0] * count, [False] * count, [False] * count

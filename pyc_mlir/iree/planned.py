@@ -76,17 +76,20 @@ def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
     plans, packed = SharedPlans(), cache(pack_slices)
     return Planner(
         {name: partial(plans.plan, mode=mode) for name, mode in found.items()},
-        lambda slices: packed(tuple(slices)),
+        lambda slices, enough: packed(tuple(slices), enough),
         lambda problem, budget: plans.plan(problem, mode=first, budget=budget),
         {name: partial(plans.plan, mode=mode_named(name)) for name in also},
         plans.in_waves,
     )
 
 
-def pack_slices(slices: Sequence[Slice]) -> tuple[list[int], int]:
-    """Offsets and the arena by PyC's packer, for lives that include their last step."""
+def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], int]:
+    """Offsets and the arena by PyC's packer, for lives that include their last step.
+
+    An arena of at most `enough` bytes will do: so much a search has reached before.
+    """
     lives = Intervals.of((first, last + 1, size) for first, last, size in slices)
-    packing = pack(lives, work_limit=LAST_WORK)
+    packing = pack(lives, capacity=enough, work_limit=LAST_WORK)
     return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 

@@ -113,7 +113,8 @@ def carry_out(
         watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
         for i, pairs in shared.items():
             offsets = shared_offsets(executes[i], pairs)
-            replace_packs(_packs(executes[i]), packer, target.alignment, offsets)
+            enough = plans[i].arena_bytes
+            replace_packs(_packs(executes[i]), packer, target.alignment, offsets, enough)
         session.run_passes(LAY_OUT)
         regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
         layouts = tuple(_layout(packs) for packs in watched)

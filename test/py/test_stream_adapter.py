@@ -87,7 +87,7 @@ def hostile(seed: int, width: int, copies: float = 0.0) -> Plans:
     return plan
 
 
-def first_fit(slices):
+def first_fit(slices, enough):
     """Largest first, each at the lowest place that is free during its life."""
     offsets = [0] * len(slices)
     placed: list[int] = []
@@ -104,7 +104,7 @@ def first_fit(slices):
     return offsets, max(o + s[2] for o, s in zip(offsets, slices, strict=True))
 
 
-def apart(slices):
+def apart(slices, enough):
     """A packer that shares nothing."""
     ends = np.cumsum([s[2] for s in slices])
     return [int(e) - s[2] for e, s in zip(ends, slices, strict=True)], int(ends[-1])
