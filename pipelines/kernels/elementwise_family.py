@@ -14,6 +14,8 @@ from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
+# Shorter rows leave most of a vector empty; IREE's code runs across them.
+_NARROW = 8
 _ROWS = (1, 1, 2, 3, 5, 8, 17)
 _COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
@@ -64,7 +66,8 @@ def _arrays(knobs: Elementwise, random: Random) -> Arrays:
 def match(work: Work, target: Target) -> list[Offer]:
     """A kernel for as many of the group's first ops as are elementwise on one tensor.
 
-    One of the inputs must have the result's shape. The matrix has as long rows as its reads allow.
+    One of the inputs must have the result's shape. The matrix has as long rows as its reads allow;
+    short ones are left to IREE.
     """
     if refuse_narrow(target):
         return []
@@ -74,10 +77,14 @@ def match(work: Work, target: Target) -> list[Offer]:
             for own in sources(work, 0, covers):
                 for cut in range(max(1, len(shape))):
                     view = View(shape, cut)
-                    found = find(work, 0, covers, own, view)
+                    found = None if _narrow(view) else find(work, 0, covers, own, view)
                     if found is not None:
                         return [_offer(work, target, covers, own, view, found)]
     return []
+
+
+def _narrow(view: View) -> bool:
+    return view.rows != 1 and (view.columns or _NARROW) < _NARROW
 
 
 def _offer(work: Work, target: Target, covers: int, own: int, view: View, found: Found) -> Offer:

@@ -164,6 +164,7 @@ def test_what_has_no_kernel_ends_a_cluster():
         lone("neg", (0, 5)),
         lone("sin", (4, 5)),
         lone("add", (4, 1), (1, 5)),
+        lone("add", (100, 3), (3,)),
     ],
 )
 def test_groups_without_elementwise_kernel(work):
