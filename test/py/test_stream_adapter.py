@@ -3,6 +3,7 @@
 The planners here are deliberately simple or hostile: what is tested is the adapter.
 """
 
+import itertools
 import random
 import re
 from collections import Counter
@@ -16,12 +17,14 @@ from stream_programs import Program, branches, chain, layered
 from pyc_mlir.bench.encoder import EncoderShape, encoder_block, encoder_weights
 from pyc_mlir.compilation import compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree import planned as planned_module
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import Request
 from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.iree.planned import Planner, compile_planned
+from pyc_mlir.iree.planned import Planner, compile_planned, pack_slices
+from pyc_mlir.iree.session import CompileError
 from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, regions_of
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.planner.planner import MODES
@@ -230,6 +233,37 @@ def test_a_planner_that_fails_leaves_iree_and_says_so():
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
     assert decision.evidence == ("no plan today",)
     assert vmfb == unplanned(program)
+
+
+def test_a_plan_that_iree_does_not_finish_leaves_iree_and_says_so(monkeypatch):
+    calls = []
+
+    def fails_once(session, version):
+        calls.append(version)
+        if len(calls) == 1:
+            raise CompileError(ReasonCode.PASS_FAILED, "not to the end")
+        finish(session, version)
+
+    monkeypatch.setattr(planned_module, "finish", fails_once)
+    program = branches()
+    vmfb, (decision,) = planned(program)
+    assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
+    assert decision.evidence == ("not to the end",) and len(calls) == 2
+    assert vmfb == unplanned(program)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packing_again_stops_at_what_is_enough(seed):
+    rng = random.Random(seed)
+    slices = [(t, t + rng.randint(0, 6), 64 * rng.randint(1, 40)) for t in range(40)]
+    offsets, least = pack_slices(slices)
+    assert pack_slices(slices, least)[1] == least
+    for enough in (least, 2 * least):
+        offsets, arena = pack_slices(slices, enough)
+        assert least <= arena <= enough
+        for (a, x), (b, y) in itertools.combinations(zip(slices, offsets, strict=True), 2):
+            apart_ = x + a[2] <= y or y + b[2] <= x
+            assert apart_ or a[1] < b[0] or b[1] < a[0]
 
 
 # In program 121 two ops write into parts of one storage, both tied to the same value.
