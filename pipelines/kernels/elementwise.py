@@ -13,7 +13,7 @@ from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.pointwise import FULL, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.values import Index, least
 from pyc_mlir.pipelines.stream_ir import ir
@@ -72,8 +72,9 @@ class Elementwise:
         shape = (self.rows, self.columns)
         reads = self.program.operands("read", *shape)
         operands = (Operand("x", shape), *reads, Operand("y", shape, "out"))
-        same = ["x", *(o.name for o, r in zip(reads, self.program.reads, strict=True) if r == FULL)]
-        return Kernel(name, operands, self._grid, self._body, tuple(("y", n) for n in same))
+        pairs = zip(reads, self.program.reads, strict=True)
+        alike = ["x", *(o.name for o, read in pairs if read.is_alike(self.rows))]
+        return Kernel(name, operands, self._grid, self._body, tuple(("y", n) for n in alike))
 
     def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
         columns = size(self.columns).ceildiv(self.columns_part)

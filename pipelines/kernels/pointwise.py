@@ -53,6 +53,10 @@ class Read:
         i = i // self.each
         return i % self.count if self.count else i
 
+    def is_alike(self, rows: Dim) -> bool:
+        """Is the operand a matrix like the kernel's, read at the very place that is computed?"""
+        return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
+
     def spread(self, array: np.ndarray, rows: int) -> np.ndarray:
         """The operand's contents as something that broadcasts to the matrix."""
         if not self.down:

@@ -18,7 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.pointwise import FULL, NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.values import (
     Index,
     Scalar,
@@ -106,7 +106,7 @@ class Rows:
         held = self.operation == "softmax" or bool(self.prologue.steps)
         programs = {"before": self.prologue, "after": NOTHING if held else self.epilogue}
         reads = {f"{p}{n}": r for p, of in programs.items() for n, r in enumerate(of.reads)}
-        return ["x", *(name for name, read in reads.items() if read == FULL)]
+        return ["x", *(name for name, read in reads.items() if read.is_alike(self.rows))]
 
     def _operands(self) -> tuple[Operand, ...]:
         shape = (self.rows, self.columns)

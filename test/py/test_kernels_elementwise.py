@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.kernels.assembly import innermost_loops
 from pyc_mlir.pipelines.kernels.carrier import Carrier
 from pyc_mlir.pipelines.kernels.elementwise import Elementwise
 from pyc_mlir.pipelines.kernels.elementwise_family import FAMILY
-from pyc_mlir.pipelines.kernels.pointwise import FULL, NUMBER, ROW, Pointwise, Step
+from pyc_mlir.pipelines.kernels.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
 from pyc_mlir.pipelines.target import Target
 
 DOUBLE = Pointwise((), (2.0,), (Step("mul", (0, 1)),))
@@ -88,6 +88,28 @@ def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
     mine = [loop for loop in loops if loop.function.startswith("row_")]
     assert {loop.function for loop in mine} == {k.name for k in made}
     assert not [loop for loop in mine if loop.spills]
+
+
+def test_the_result_may_take_over_what_is_read_at_the_same_place():
+    full = Pointwise((FULL, ROW, COLUMN), (), (Step("add", (0, 1)),))
+    assert Elementwise(4, 8, full).kernel("k").in_place == (("y", "x"), ("y", "read0"))
+    row = Elementwise(1, 8, full).kernel("k").in_place
+    assert row == (("y", "x"), ("y", "read0"), ("y", "read1"))
+
+
+def test_modes_change_no_bit():
+    x, y = np.random.default_rng(3).normal(size=(2, 256, 24)).astype(np.float32)
+    modes = ("iree", "balanced", "memory_first")
+    results = {bytes(np.asarray(compile(chained, [x, y], planner_mode=m)(x, y))) for m in modes}
+    assert len(results) == 1
+
+
+def chained(x, y):
+    """Kernels after each other, whose results may take over the memory of what they read."""
+    for _ in range(3):
+        x = gated(x, y) * y - x
+        y = softmax(x + y) + y
+    return x
 
 
 def test_the_price_counts_what_is_read():

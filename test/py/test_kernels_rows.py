@@ -89,6 +89,17 @@ def test_what_comes_before_and_after_a_row_is_part_of_it(target):
     assert (share[np.broadcast_to(np.isinf(mask)[:, None], share.shape)] == 0).all()
 
 
+def test_the_result_may_take_over_what_is_not_read_again():
+    """Softmax keeps powers where the result will be; what the epilogue reads must not be there."""
+    taken = {n: [r for _, r in k.kernel("k").in_place] for n, k in PROGRAMS.items()}
+    assert taken == {"attention": ["x"], "residual": ["x", "before0"], "root": []}
+    add = Pointwise((FULL,), (), (Step("add", (0, 1)),))
+    for operation, names in (("softmax", ["x"]), ("rmsnorm", ["x", "after0"])):
+        made = Rows(operation, 4, 8, epilogue=add).kernel("k")
+        assert [r for _, r in made.in_place] == names
+        assert Rows(operation, 4, 8, in_place=True).kernel("k").in_place == ()
+
+
 def test_no_row_is_no_work(kernels):
     assert kernels.run("softmax", np.zeros((0, 37))).shape == (0, 37)
 
