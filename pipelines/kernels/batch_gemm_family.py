@@ -6,7 +6,7 @@ from pyc_mlir.pipelines.kernels.batch_gemm import BatchGemm
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.gemm_family import SIZES, random_layer
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_narrow, is_packed, random_layer
 from pyc_mlir.pipelines.kernels.gemm_family import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.gemv import is_streamed
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
@@ -44,7 +44,7 @@ def sample(random: Random) -> tuple[BatchGemm, list[Arrays]]:
 def match(work: Work, target: Target) -> list[Offer]:
     """A kernel for a product of matrices that are not known when compiling."""
     found = find(work)
-    if found is None or work.is_constant(found.feeds[1].value) or is_streamed(found.what):
+    if found is None or is_packed(work) or is_streamed(found.what) or is_narrow(found.what.columns):
         return []
     knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue)
     if refusal(knobs, target):

@@ -16,6 +16,7 @@ from pyc_mlir.pipelines.kernels.pointwise import Pointwise
 from pyc_mlir.pipelines.kernels.pointwise_match import Found, View, longest
 
 _BATCH = "abcdefgh"
+_ROWS_TO_TURN = 8
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def _with_epilogue(
 ) -> Matched | None:
     a, b, order = orders
     shape = work.nodes[covers - 1].type.shape
+    if turned := _turned(work, covers, orders, known):
+        return turned
     product = covers
     covers, found = longest(work, covers, View(shape, len(shape) - 1))
     dims: dict[str, Dim] = {x: x if size is None else size for x, size in known.items()}
@@ -134,6 +137,37 @@ def _with_epilogue(
     dynamic = {x: NOMINAL_DIMENSION for x, size in known.items() if size is None}
     feeds = (a.feed, b.feed, *found.feeds)
     return _flat(work, Matched(what, found.program, covers, feeds, dynamic), a)
+
+
+def _turned(
+    work: Work,
+    covers: int,
+    orders: tuple[_Side, _Side, tuple[str, ...]],
+    known: dict[str, int | None],
+) -> Matched | None:
+    """A product by one column as that column, a row now, by the transposed left side: a stream.
+
+    In memory [.., rows, 1] and [.., 1, rows] are the same. None where sizes are dynamic or
+    operands lie otherwise.
+    """
+    a, b, order = orders
+    sized = {x: size for x, size in known.items() if size is not None}
+    plain = b.letters[-2:] == ("k", "n") and a.letters[-1] == "k" and order[-2:] == ("m", "n")
+    if len(sized) < len(known) or sized["n"] != 1 or sized["m"] < _ROWS_TO_TURN or not plain:
+        return None
+    shape = work.nodes[covers - 1].type.shape
+    covers, found = longest(work, covers, View(shape, len(shape) - 2))
+    batch = order[:-2]
+    column = _Side(b.value, b.letters[:-2])
+    what = Contraction(
+        *(tuple(sized[x] for x in batch), 1, sized["m"], sized["k"]),
+        *(f"{column.order}mk", a.order.replace("m", "n"), "".join((*batch, "m", "n"))),
+    )
+    # No dimension of the column is the row's number: the cut before k stands there twice.
+    start = len(b.letters) - 2
+    cuts = (*column.feed.cuts, *((start,) if column.order else ()), start)
+    feeds = (Feed(b.value, cuts), a.feed, *found.feeds)
+    return Matched(what, found.program, covers, feeds, {})
 
 
 def _flat(work: Work, matched: Matched, a: _Side) -> Matched:

@@ -16,6 +16,7 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
 ROUNDING = 2.0**-24
+_NARROW = 5
 SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
 
 
@@ -98,13 +99,10 @@ def contents(
 
 def match(work: Work, target: Target) -> list[Offer]:
     """A product with constant weights, and as much of what follows as the epilogue can do."""
+    if not is_packed(work):
+        return []
     node = work.nodes[0]
-    if node.name != "matmul" or not is_f32(work, node.operands):
-        return []
     a, b = (work.type(v) for v in node.operands)
-    constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1
-    if not constant or min(a.rank, b.rank) < 2 or a.rank < b.rank:
-        return []
     rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
     if not depth or not columns or a.shape[-1] != depth or rows == 0:
         return []
@@ -116,6 +114,21 @@ def match(work: Work, target: Target) -> list[Offer]:
     weights = Feed(second, tuple(range(1, b.rank)))
     feeds = (Feed.matrix(work, first), weights, *found.feeds)
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
+
+
+def is_packed(work: Work) -> bool:
+    """Is it a product with one constant matrix of more than a few columns?"""
+    node = work.nodes[0]
+    if node.name != "matmul" or not is_f32(work, node.operands):
+        return False
+    a, b = (work.type(v) for v in node.operands)
+    constant = work.is_constant(node.operands[1]) and sizes(b.shape[:-2]) == 1
+    return constant and 2 <= b.rank <= a.rank and not is_narrow(b.shape[-1])
+
+
+def is_narrow(columns: int | str | None) -> bool:
+    """Are there so few columns that most lanes of a tile would be idle?"""
+    return isinstance(columns, int) and columns < _NARROW
 
 
 FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match)

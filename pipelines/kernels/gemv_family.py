@@ -5,7 +5,7 @@ from random import Random
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.gemm_family import SIZES, random_layer
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_packed, random_layer
 from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv, is_streamed
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
@@ -36,7 +36,7 @@ def sample(random: Random) -> tuple[Gemv, list[Arrays]]:
 def match(work: Work, target: Target) -> list[Offer]:
     """A kernel for a product of few rows and a matrix that is not known when compiling."""
     found = find(work)
-    if found is None or work.is_constant(found.feeds[1].value) or not is_streamed(found.what):
+    if found is None or is_packed(work) or not is_streamed(found.what):
         return []
     knobs = Gemv.on(target, found.what, epilogue=found.epilogue)
     if refusal(knobs, target):

@@ -97,6 +97,17 @@ def test_transposes_are_read_and_written_in_place():
     assert [s.op for s in found.epilogue.steps] == ["relu"]
 
 
+def test_a_product_by_one_column_becomes_a_row():
+    group = Group((3, 20, 8), (3, 8, 1), (20, 1))
+    group.op("add", group.op("matmul", 0, 1), 2)
+    found = find(group.work)
+    assert found is not None and found.covers == 2
+    assert found.what == Contraction((3,), 1, 20, 8, "amk", "ank", "amn")
+    assert found.feeds == (Feed(1, (1, 1)), Feed(0, (1, 2)), Feed(2))
+    few = find(lone("matmul", (2, 8), (8, 1)))
+    assert few is not None and few.what.rows == 2
+
+
 def test_what_is_used_twice_is_left():
     group = Group((4, 4))
     turned = group.op("transpose", 0, permutation=(1, 0))
@@ -114,11 +125,27 @@ def test_few_rows_are_streamed_and_constants_are_packed():
     inputs = lone("matmul", (9, 64), (64, 64))
     constant = Input(inputs.inputs[1].type, lambda: np.zeros((64, 64), np.float32))
     assert offered(Work((inputs.inputs[0], constant), inputs.nodes)) == ["gemm"]
+    assert offered(lone("matmul", (9, 64), (64, 2))) == []
+    assert offered(lone("matmul", (9, 64), (64, 1))) == ["gemv"]
 
 
 def attention(q, k, v):
     scores = q @ k * 0.25
     return scores @ v + q
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_a_column_in_a_program(target):
+    random = np.random.default_rng(7)
+    column = random.normal(size=(33, 1)).astype(np.float32)
+    y = random.normal(size=(2, 33, 1)).astype(np.float32)
+    x = random.normal(size=(2, 40, 33)).astype(np.float32)
+    program = compile(
+        lambda x, y: x @ y * (x @ column), [x, y], target=target, device=Device("local-sync")
+    )
+    assert sum("gemv:" in d.chosen for d in program.artifact.decisions) == 2
+    wide, narrow = x.astype(np.float64), column.astype(np.float64)
+    assert np.allclose(program(x, y), (wide @ y) * (wide @ narrow), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
