@@ -64,12 +64,10 @@ class KernelCalls:
         known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
         dtype = _dtype(out)
         whole = Tensor(dtype, known, _under(made.result, lowering.tensor_type(known, dtype)))
-        first = values[attached.feeds[0].value].dims
-        alike = len(known) == len(result.shape)
-        dims = [
-            (known if alike else first)[i] if d is None else Dim(d)
-            for i, d in enumerate(result.shape)
-        ]
+        # The kernel's own dimensions where they are the result's, else those of the first feed.
+        alike = tuple(d.static for d in known) == result.shape
+        source = known if alike else values[attached.feeds[0].value].dims
+        dims = [source[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 

@@ -16,7 +16,8 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 
-_PYC = b"pyc."
+# An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
+_PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
 _BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
 
 
@@ -77,13 +78,13 @@ def _from_file(path: Path, context: ir.Context) -> Source:
     if path.suffix == ".onnx":
         return Source(_onnx(path, context), name=path.stem)
     data = path.read_bytes()
-    if _PYC in data:
+    if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
     return Source(None, data, str(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:
-    if _PYC.decode() in text:
+    if _PYC.search(text.encode()):
         return Source(parse_mlir(text, context))
     return Source(None, text.encode())
 
