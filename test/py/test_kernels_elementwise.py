@@ -144,7 +144,7 @@ def covered(program):
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
-@pytest.mark.parametrize("shape", [(5, 24), (None, 2, 24)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 24), (None, 24), (None, 2, 24)], ids=str)
 def test_a_group_of_a_program_becomes_a_kernel(target, shape):
     specs = [TensorSpec("f32", *shape)] * 2
     program = compile(gated, specs, target=target, device=Device("local-sync"))

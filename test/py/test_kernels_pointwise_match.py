@@ -120,9 +120,11 @@ def test_a_cluster_reads_what_broadcasts(shape, own):
 
 
 def test_a_cluster_of_whole_tensors_is_one_row():
-    work = group([(None, 5), (None, 5)], ("add", (0, 1)), ("relu", (2,)))
-    knobs = holds(elementwise_family.FAMILY, work, 2).knobs
-    assert (knobs.rows, knobs.columns) == (1, "n")
+    shapes = {(4, 5): 20, (None,): "n", (None, 2, 5): "n", (None, 2): "n"}
+    for shape, columns in shapes.items():
+        work = group([shape, shape], ("add", (0, 1)), ("relu", (2,)))
+        knobs = holds(elementwise_family.FAMILY, work, 2).knobs
+        assert (knobs.rows, knobs.columns) == (1, columns)
 
 
 def test_constants_of_one_number_are_in_the_program():
