@@ -1,5 +1,6 @@
-"""What follows a product in a layer? The usual programs, for those who write kernels by hand."""
+"""What follows a product in its kernel? The usual programs, and what they may overwrite."""
 
+from pyc_mlir.pipelines.kernels.carrier import Dim
 from pyc_mlir.pipelines.kernels.pointwise import FULL, ROW, Pointwise, Step
 
 
@@ -18,3 +19,12 @@ def layer(bias: bool = False, activation: str = "", residual: bool = False) -> P
     if residual:
         steps.append(Step("add", (last(), len(reads))))
     return Pointwise(reads, (), tuple(steps))
+
+
+def overwritable(program: Pointwise, rows: Dim, once: bool) -> tuple[tuple[str, str], ...]:
+    """What c may take the place of: what is read where c is written, if c is written `once`.
+
+    Where the depth is summed in blocks, c holds partial sums before the epilogue reads.
+    """
+    reads = enumerate(program.reads) if once else ()
+    return tuple(("c", f"e{n}") for n, read in reads if read.is_alike(rows))

@@ -19,6 +19,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
@@ -101,7 +102,9 @@ class Gemm:
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
         )
-        return Kernel(name, operands, lambda size: self.workgroups, self._body)
+        once = self.depth <= self.depth_block
+        alike = overwritable(self.epilogue, self.rows, once)
+        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
         *reads, c = others

@@ -16,6 +16,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Kernel
 from pyc_mlir.pipelines.kernels.contraction import Contraction, Matrices, Operands
+from pyc_mlir.pipelines.kernels.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
@@ -72,7 +73,8 @@ class Gemv:
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands a, b, the epilogue's, then c."""
         operands = self.what.operands(self.epilogue)
-        return Kernel(name, operands, lambda size: self.workgroups, self._body)
+        alike = overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
+        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
 
     def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
         *reads, c = others

@@ -79,6 +79,15 @@ def test_constant_weights_and_every_block(target):
     assert (np.abs(got - exact)[sound] <= bound[sound]).all()
 
 
+def test_a_residual_may_be_overwritten_where_c_is_written_once():
+    residual = layer(bias=True, residual=True)
+    one = Gemm.on(AVX2, 8, 64, 512, epilogue=residual).kernel("one")
+    several = Gemm.on(AVX2, 8, 64, 5000, epilogue=residual).kernel("several")
+    single = Gemm.on(AVX2, 1, 64, 512, epilogue=residual).kernel("single")
+    assert (one.in_place, several.in_place) == ((("c", "e1"),), ())
+    assert single.in_place == (("c", "e0"), ("c", "e1"))
+
+
 @pytest.fixture(scope="module", params=[AVX2, AVX512], ids=lambda t: t.name)
 def assembly(request, tmp_path_factory):
     """The text that LLVM writes for the kernels of a target; needs no such machine."""
