@@ -28,9 +28,9 @@ class Transpose:
     """The knobs of an exchange of `rows` and `columns`.
 
     Known sizes are at least 1. A workgroup has a tile of `tile_rows` by `tile_columns` of `batches`
-    matrices and goes down x, or (`down` is false) along its rows first; blocks are
-    prefetched `ahead` blocks ahead (0: not). `streaming` writes past the caches, for a result far
-    larger than they are: what lies together in y must be known, in whole cache lines.
+    matrices and goes down x, or (`down` is false) along its rows first. `streaming` writes past
+    the caches, for a result far larger than they are: what lies together in y must be known, in
+    whole cache lines.
     """
 
     batch: Dim
@@ -41,7 +41,6 @@ class Transpose:
     tile_columns: int = 256
     batches: int = 1
     down: bool = True
-    ahead: int = 2
     streaming: bool = False
 
     def __post_init__(self) -> None:
@@ -165,11 +164,7 @@ class Tile:
 
     def _whole(self, i: Index, j: Index) -> None:
         """A square block from registers to registers."""
-        lanes, far = self.k.lanes, self.knobs.ahead * self.k.lanes
-        for r in range(lanes if far else 0):
-            spot = (i + (far + r), j) if self.knobs.down else (i + r, j + far)
-            self.x.prefetch(self.b, *spot)
-        block = [self.x.load(self.b, i + r, j) for r in range(lanes)]
+        block = [self.x.load(self.b, i + r, j) for r in range(self.k.lanes)]
         for c, column in enumerate(transposed(block)):
             self._put(column, j + c, i)
 

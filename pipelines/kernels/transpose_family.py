@@ -59,7 +59,6 @@ def sample(random: Random) -> tuple[Transpose, list[Arrays]]:
         tile_columns=random.choice((16, 48, 256)),
         batches=random.choice((1, 2)),
         down=random.random() < 0.5,
-        ahead=random.choice((0, 2)),
         streaming=isinstance(together, int) and together >= 16 and together % 16 == 0,
     )
     return knobs, [_arrays(knobs, random) for _ in range(3)]
