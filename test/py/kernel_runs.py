@@ -33,12 +33,13 @@ class Kernels:
         kernels: Sequence[Kernel],
         constants: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         flags: Sequence[str] = (),
+        device: Device | None = None,
     ) -> None:
         carrier = Carrier(target)
         carrier.add(*kernels)
         for kernel in kernels:
             carrier.call(kernel, (constants or {}).get(kernel.name))
-        self.device = Device("local-sync")
+        self.device = device or Device("local-sync")
         code = compile_module(carrier.bytecode(), target, flags)
         self.executable = Executable(code, self.device)
         self.results = {k.name: [RESULTS[o.dtype] for o in k.results] for k in kernels}

@@ -6,6 +6,7 @@ from kernel_runs import Kernels, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.kernels.assembly import hottest
 from pyc_mlir.pipelines.kernels.batch_gemm import STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.batch_gemm_family import FAMILY
@@ -110,6 +111,23 @@ def test_every_size_is_dynamic(target, right):
         a, b = arrays(knobs, random, **dict(zip(letters, sizes, strict=True)))
         exact, bound = FAMILY.reference(knobs, [a, b])
         assert (np.abs(run.run("product", a, b) - exact) <= bound).all()
+
+
+def test_workers_change_no_bit():
+    """Each worker packs on a stack of its own; shares of all three kinds run at once."""
+    target, random = targets()[0], np.random.default_rng(9)
+    knobs = {
+        f"cut{number}": BatchGemm.on(
+            target, Contraction((3,), 50, 200, 70, right="bnk"), workgroups=w
+        )
+        for number, w in enumerate([(1, 1, 1), (3, 1, 1), (1, 3, 1), (1, 1, 3), (2, 2, 2)])
+    }
+    device = Device("local-task", threads=2)
+    run = Kernels(target, [g.kernel(name) for name, g in knobs.items()], device=device)
+    a, b = arrays(knobs["cut0"], random)
+    first = run.run("cut0", a, b)
+    for _ in range(5):
+        assert all(np.array_equal(run.run(name, a, b), first) for name in knobs)
 
 
 def test_packing_belongs_to_a_product():
