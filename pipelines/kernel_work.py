@@ -19,10 +19,11 @@ from pyc_mlir.pipelines.rewriting import defining_op, definition_of, params_of
 
 @dataclass(frozen=True)
 class Members:
-    """The ops of a group in order, and the values from outside that they read."""
+    """The ops of a group in order, the values from outside that they read, and the group."""
 
     ops: tuple[ir.Operation, ...]
     inputs: tuple[ir.Value, ...]
+    whole: ir.Operation
 
     @staticmethod
     def of(op: ir.Operation) -> "Members | None":
@@ -34,7 +35,7 @@ class Members:
             return None
         made = {o.result for o in ops}
         read = dict.fromkeys(v for o in ops for v in o.operands if v not in made)
-        return Members(ops, tuple(read))
+        return Members(ops, tuple(read), op)
 
     def work(self) -> Work:
         """The group as data."""
@@ -46,14 +47,20 @@ class Members:
             operands = tuple(numbers[v] for v in op.operands)
             params = params_of(definition, op)
             nodes.append(Node(definition.name, operands, params, from_mlir(op.result.type)))
-        return Work(tuple(map(_input, self.inputs)), tuple(nodes))
+        readers = (_name(use.owner.operation) for use in self.whole.result.uses)
+        return Work(tuple(map(_input, self.inputs)), tuple(nodes), tuple(readers))
 
 
 def _input(value: ir.Value) -> Input:
     maker = defining_op(value)
     constant = maker is not None and maker.name == "pyc.constant"
     array = partial(array_of, maker.attributes["value"]) if maker and constant else None
-    return Input(from_mlir(value.type), array)
+    return Input(from_mlir(value.type), array, _name(maker) if maker else "")
+
+
+def _name(op: ir.Operation) -> str:
+    """A pyc op's name without the dialect; "" for others."""
+    return op.name[4:] if op.name.startswith("pyc.") else ""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def _choose(
         Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
     ]
     iree = Alternative(IREE, _iree_cost(work, 0, target), "IREE's own code generation")
-    ranked = sorted([*listed, iree], key=lambda a: (a.cost or Cost()).seconds)
+    unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
+    ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))
     return offers.get(choices.choose(site, ranked).name)
 

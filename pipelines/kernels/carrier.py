@@ -25,7 +25,7 @@ func = dialect("func")
 tensor = dialect("tensor")
 # IREE's own tiling and vectorization are switched off for a body that is already both.
 _UNTOUCHED = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
-_DIALECTS = ("arith", "flow", "func", "math", "memref", "scf", "stream", "tensor", "vector")
+_DIALECTS = ("arith", "flow", "func", "llvm", "math", "memref", "scf", "stream", "tensor", "vector")
 Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 

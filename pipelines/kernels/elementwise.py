@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.values import Index, least
-from pyc_mlir.pipelines.stream_ir import ir
 from pyc_mlir.pipelines.target import Target
 
 LINE = 16  # f32 in a cache line
@@ -59,12 +56,11 @@ class Elementwise:
     def on(target: Target, rows: Dim, columns: Dim, program: Pointwise) -> "Elementwise":
         """The knobs for a target: a part for each core where there is work for more than one."""
         rows_part, columns_part = _parts(target.cores, rows, columns)
-        heavy = any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in program.steps)
         streaming = False
         if isinstance(rows, int) and isinstance(columns, int):
             large = 4 * rows * columns >= _STREAMED_OF_L3 * target.l3_bytes
             streaming = large and (rows == 1 or columns % LINE == 0)
-        unroll = (2 if target.vector_registers >= 32 else 1) if heavy else 4
+        unroll = (2 if target.vector_registers >= 32 else 1) if program.heavy else 4
         return Elementwise(rows, columns, program, rows_part, columns_part, unroll, streaming)
 
     def kernel(self, name: str) -> Kernel:
@@ -96,8 +92,6 @@ class Elementwise:
                 y.store(value, i, place, streaming=self.streaming and at.mask is None)
 
         if self.streaming:
-            # An op of a dialect that is not loaded yet cannot be built.
-            ir.Context.current.get_dialect_descriptor("llvm")
             k.fence()
 
     def _columns(self, k: Build, columns: Index) -> tuple[Index, Index]:

@@ -8,12 +8,17 @@ import numpy as np
 from pyc_mlir.pipelines.cost import Cost, roofline
 from pyc_mlir.pipelines.kernels.elementwise import Elementwise
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, nominal
+from pyc_mlir.pipelines.kernels.matching import sizes as numbers
 from pyc_mlir.pipelines.kernels.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.pointwise_match import Found, View, find, sources
 from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
+# IREE computes these in the code that reads them.
+_JOINED_FROM = {"slice", "transpose", "pad", "concat", "gather", "broadcast_to", "iota"}
+# Below it a dispatch costs more than its work.
+_WORTH_NUMBERS = 1 << 15
 # Shorter rows leave most of a vector empty; IREE's code runs across them.
 _NARROW = 8
 _ROWS = (1, 1, 2, 3, 5, 8, 17)
@@ -91,7 +96,18 @@ def _offer(work: Work, target: Target, covers: int, own: int, view: View, found:
     knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program)
     sizes = {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
     feeds = (Feed(own, (view.cut,)), *found.feeds)
-    return Offer(knobs, covers, feeds, cost(knobs, target, sizes))
+    worth = covers == len(work.nodes) and _is_worth(work, knobs)
+    return Offer(knobs, covers, feeds, cost(knobs, target, sizes), worth)
+
+
+def _is_worth(work: Work, knobs: Elementwise) -> bool:
+    """Is IREE's code slower? Where stores past the caches or functions of ours make a difference,
+    for groups that IREE would not compute within what makes their inputs or reads their result.
+    """
+    joined = {i.maker for i in work.inputs} & _JOINED_FROM
+    joined |= {r for r in work.readers if r.startswith("reduce_") or r == "slice"}
+    small = (numbers(work.nodes[-1].type.shape) or 0) < _WORTH_NUMBERS
+    return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
 
 FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match)

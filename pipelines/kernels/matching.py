@@ -20,10 +20,14 @@ F32 = np.dtype(np.float32)
 
 @dataclass(frozen=True)
 class Input:
-    """A value that the group reads; `array` gives its contents where it is a constant."""
+    """A value that the group reads; `array` gives its contents where it is a constant.
+
+    `maker` is the pyc op that makes it, without the dialect; "" for arguments and other ops.
+    """
 
     type: TensorType
     array: Callable[[], np.ndarray] | None = field(default=None, compare=False)
+    maker: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,13 @@ class Node:
 class Work:
     """Ops that are fused: values are numbered, first the inputs, then what each op makes.
 
-    The last op's value is the group's result; values of the others are used inside only.
+    The last op's value is the group's result; values of the others are used inside only. `readers`
+    are the pyc ops that read the result.
     """
 
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
+    readers: tuple[str, ...] = ()
 
     def type(self, value: int) -> TensorType:
         """The type of a value."""
@@ -84,14 +90,16 @@ class Feed:
 class Offer:
     """A kernel for the first `covers` ops; `feeds` are its inputs in order.
 
-    A dynamic dimension of the result has the size that the kernel's has, where both have as many
-    dimensions; else that of the first feed's dimension at its place.
+    A dynamic dimension of the result has the size that the kernel's has, where their sizes agree;
+    else that of the first feed's dimension at its place. `worth` is False where the family expects
+    IREE's code to be as good: such a kernel is taken on request only.
     """
 
     knobs: Any
     covers: int
     feeds: tuple[Feed, ...]
     cost: Cost
+    worth: bool = True
 
 
 def sizes(shape: Shape) -> int | None:

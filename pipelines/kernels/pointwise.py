@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
 from pyc_mlir.pipelines.kernels.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
@@ -116,6 +117,11 @@ class Pointwise:
     def flops(self) -> int:
         """Operations for each number of the matrix."""
         return sum(STEPS[s.op].flops for s in self.steps)
+
+    @property
+    def heavy(self) -> bool:
+        """Is there a function that costs more than reading and writing its number?"""
+        return any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in self.steps)
 
     def operands(self, prefix: str, rows: Dim, columns: Dim) -> tuple[Operand, ...]:
         """The kernel's operands for the reads, ``<prefix>0`` and so on."""
