@@ -64,19 +64,20 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     shape = work.type(node.operands[0]).shape
     axis = node.params["axis"] % len(shape)
-    if 0 in shape or sizes(shape[axis + 1 :]) != 1:
-        return []
     rows, columns = sizes(shape[:axis]), shape[axis]
+    # An empty row has no largest number: IREE's code checks rows of unknown length for that.
+    if 0 in shape or sizes(shape[axis + 1 :]) != 1 or columns is None:
+        return []
     share = min(64, max(1, -(-nominal(shape[:axis]) // target.cores)))
     knobs = Argmax(
         "argmax",
         "m" if rows is None else rows,
-        "n" if columns is None else columns,
+        columns,
         rows_per_workgroup=share,
     )
     if refusal(knobs, target):
         return []
-    taken = dict.fromkeys("mn", NOMINAL_DIMENSION)
+    taken = {"m": NOMINAL_DIMENSION}
     feed = Feed(node.operands[0], (axis,))
     return [Offer(knobs, 1, (feed,), cost(knobs, target, taken))]
 
