@@ -1,7 +1,9 @@
 """Group ops that should become one kernel: `pyc.group` regions with one result.
 
 Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow
-them as an epilogue: bias, activation, residual add. The elementwise ops that remain form clusters.
+them as an epilogue: bias, activation, residual add. A product of two computed values also takes the
+transposes around it, which a kernel can do by reading and writing in another order. The elementwise
+ops that remain form clusters.
 A group is a proposal: whoever lowers it may take it whole or dissolve it.
 
 Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
@@ -168,6 +170,8 @@ def _choose(
     reach = _forward(graph, start, claimed, max_ops)
     if graph.names[start] in ANCHORS:
         legal = [reach[:n] for n in graph.closed_prefixes(reach)]
+        if graph.names[start] == "matmul":
+            legal = _with_transposes(graph, start, legal, claimed)
     else:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
@@ -186,6 +190,26 @@ def _choose(
     site = Site(Fuse.name, graph.ids[op], str(op.location))
     chosen = choices.choose(site, [*alternatives, keep]).name
     return named.get(chosen, (start,))
+
+
+def _with_transposes(
+    graph: Graph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
+) -> list[tuple[int, ...]]:
+    """The groups of a product with the transposes that only it needs, first that of the result."""
+    constant = any(graph.names[p] == "constant" for p in graph.producers[start])
+    if constant or len(graph.producers[start]) == 0:
+        return legal
+    before = tuple(
+        p
+        for p in dict.fromkeys(graph.producers[start])
+        if graph.names[p] == "transpose" and p not in claimed and set(graph.users[p]) == {start}
+    )
+    groups = [tuple(sorted((*before, *g))) for g in legal or [(start,)] * bool(before)]
+    largest = groups[0] if groups else (start,)
+    readers = graph.users[largest[-1]]
+    if len(readers) == 1 and graph.names[readers[0]] == "transpose":
+        groups.insert(0, (*largest, readers[0]))
+    return groups
 
 
 def _next(graph: Graph, start: int) -> list[int]:

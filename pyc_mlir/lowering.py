@@ -32,7 +32,7 @@ from pyc_mlir.signatures import refined, shapes_text, signature_of
 
 HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
-    "pyc-chunk,pyc-fuse"
+    "pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
 )
 # For `Options.kernels`: every family that is there, or IREE's own code for everything.
 ALL_KERNELS, NO_KERNELS = "all", "iree"

@@ -77,11 +77,18 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
     def decompose(
         b: Any, query: Any, key: Any, value: Any, *mask: Any, scale: float, is_causal: bool
     ) -> Any:
-        """matmul, mask, softmax, matmul. The smaller operand (the query) takes the scale."""
+        """matmul, mask, softmax, matmul.
+
+        The scale belongs to the scores, as an epilogue of their product; with 16-bit floats, whose
+        range the unscaled scores may leave, to the query.
+        """
         rank = b.type_of(key).rank
         order = (*range(rank - 2), rank - 1, rank - 2)
         keys = b.transpose(key, permutation=order)
-        scores = b.matmul(b.mul(query, b.scalar(scale, query)), keys)
+        if b.type_of(query).dtype.itemsize < 4:
+            scores = b.matmul(b.mul(query, b.scalar(scale, query)), keys)
+        else:
+            scores = b.mul(b.matmul(query, keys), b.scalar(scale, query))
         nothing = b.scalar(-np.inf, query)
         if mask and b.type_of(mask[0]).dtype == BOOL:
             scores = b.select(mask[0], scores, nothing)
