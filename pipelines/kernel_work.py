@@ -1,8 +1,9 @@
 """Groups of pyc ops as `Work`, and the attribute by which a kernel is attached to one.
 
-``pyc.kernel = {family = "rows", knobs = "{...}", covers = 1, feeds = ["0|1", "1|"]}``: the knobs as
-JSON, how many of the group's ops the kernel computes, and for each of its inputs the value and the
-cuts of its dimensions (`kernels/matching.py`). A lone op counts as a group of one.
+``pyc.kernel = {family = "rows", knobs = "Rows(...)", covers = 1, feeds = ["0|1", "1|"]}``: the
+knobs as text (`kernels/knobs.py`), how many of the group's ops the kernel computes, and for each of
+its inputs the value and the cuts of its dimensions (`kernels/matching.py`). A lone op counts as a
+group of one.
 """
 
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.pipelines.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
 from pyc_mlir.pipelines.kernel_work import Attached, Members
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.matching import Node, Offer, Work
@@ -79,7 +80,8 @@ def select(
         ids = OpIds(function, seen)
         for op in (o.operation for o in function.regions[0].blocks[0].operations):
             members = Members.of(op) if op.name.startswith("pyc.") else None
-            if members is None:
+            # A kernel that somebody has attached is that somebody's choice.
+            if members is None or ATTRIBUTE in op.attributes:
                 continue
             offers = _offers(members.work(), target, names)
             if not offers:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import Artifact, Mode, make_manifest
+from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
@@ -26,7 +27,6 @@ from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
 from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
-from pyc_mlir.parts_choice import within_budget
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import (
     Alternative,
@@ -120,6 +120,7 @@ def make_options(
     Raises PycError for an unknown target, policy, planner mode or kernel family, a refused
     clause, or a calibration that is damaged or of another CPU.
     """
+    _check_kinds(target=target, policy=policy, kernels=kernels, contract=contract)
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
     if found.name == "cpu" and cpu is not None:
@@ -131,6 +132,7 @@ def make_options(
     promised.check(found.name)
     asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
     modes = planner_modes(asked) if not planner_mode else (planner_mode,)
+    also_modes = (also_modes,) if isinstance(also_modes, str) else also_modes
     if modes != (UNPLANNED,):
         planner_of(modes, also_modes)
     elif also_modes:
@@ -159,6 +161,26 @@ def make_options(
         also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
         calibration=measured,
     )
+
+
+def _check_kinds(**given: Any) -> None:
+    """Raise PycError (BAD_ARGUMENT) for what is of another kind than an argument takes."""
+    kinds: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "target": ("a name or a Target", lambda v: isinstance(v, str | Target)),
+        "policy": (
+            "a name or an object with `name` and `prefer`",
+            lambda v: v is None or isinstance(v, str) or hasattr(v, "prefer"),
+        ),
+        "kernels": ("names of families joined by +", lambda v: isinstance(v, str)),
+        "contract": ("a Contract", lambda v: v is None or isinstance(v, Contract)),
+    }
+    for name, value in given.items():
+        expected, fits = kinds[name]
+        if not fits(value):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{name}: expected {expected}, got {value!r} of type {type(value).__name__}",
+            )
 
 
 def _require_families(names: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def compare(
         with stage(f"{model.stem}: PyC compiles for {batch} images"):
             artifact = _build(model, given)
         with stage(f"{model.stem}: plain IREE compiles for {batch} images"):
-            plain = _build(model, given, passes="", kernels=NO_KERNELS)
+            plain = _build(model, given, passes="", planner_modes=(), kernels=NO_KERNELS)
         with stage(f"{model.stem}: both run {batch} images"):
             rows.append(_measure(artifact, plain, given, rounds, min_seconds))
             if batch > largest:
@@ -113,7 +114,7 @@ def compare(
     return Comparison(scores, reference, tuple(rows), decisions)
 
 
-def _build(model: Path, x: np.ndarray, **changed: str) -> Artifact:
+def _build(model: Path, x: np.ndarray, **changed: Any) -> Artifact:
     return build(model, [x.shape], replace(make_options("cpu"), **changed))
 
 

@@ -24,6 +24,7 @@ from pyc_mlir.pipelines.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest, Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.fuse import ANCHORS
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target import TARGETS, Target
@@ -176,6 +177,10 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
 def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:
     """The pyc passes, then the choice of kernels for the target's own figures."""
     run_pipeline(module, high_level(options), choices)
+    if options.kernels == NO_KERNELS:
+        for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
+            if ATTRIBUTE in op.operation.attributes:
+                del op.operation.attributes[ATTRIBUTE]
     if options.kernels == NO_KERNELS or options.target.device != "local":
         return
     # Kernels are built by IREE's bindings, which other targets need later only.

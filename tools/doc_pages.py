@@ -28,6 +28,8 @@ the {len(NATIVE_PASSES)} native passes of the pinned MLIR with their anchors and
 {{low}}
 ```
 
+and for CPUs `pyc-select-kernels` between the two lines, with the host's own target.
+
 ## Pipelines
 
 Passes of both kinds stand in one pipeline, as flags or as text. A native pass runs under its

@@ -111,6 +111,8 @@ def _filled(shape: tuple[int, ...], dtype: np.dtype, text: str, where: str) -> n
     seed = _SEED.match(text)
     if seed is not None:
         return _random(shape, dtype, int(seed[1]))
+    if text.startswith("@"):
+        raise _bad(where, "@seed:N with a whole number N", repr(text))
     words = re.split(r"[\s,\[\]]+", text.strip(" \t\n,[]"))
     count = int(np.prod(shape, dtype=np.int64))
     if len(words) not in (1, count):

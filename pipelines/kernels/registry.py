@@ -110,5 +110,5 @@ def refuse_narrow(target: Target) -> str:
         target.vector_bytes == 16 and target.vector_registers >= 32
     )
     if target.device != "local" or not wide:
-        return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON; IREE's code is used"
+        return f"{target.name}: expected a CPU with AVX2, AVX-512 or NEON"
     return ""

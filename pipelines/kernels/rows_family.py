@@ -31,7 +31,7 @@ def refusal(knobs: Rows, target: Target) -> str:
     columns = knobs.columns
     if isinstance(columns, int) and 4 * columns > target.l2_bytes:
         expected = f"expected rows of at most {target.l2_bytes} bytes (L2)"
-        return f"{knobs.operation}: {expected}, got {4 * columns}; IREE's code is used"
+        return f"{knobs.operation}: {expected}, got {4 * columns}"
     return refuse_narrow(target)
 
 

@@ -25,10 +25,10 @@ def refusal(knobs: Transpose, target: Target) -> str:
     lanes = target.vector_bytes // 4
     sides = (knobs.rows, knobs.columns) if knobs.inner == 1 else ()
     if any(isinstance(side, int) and side < lanes for side in sides):
-        return f"transpose: expected sides of at least {lanes}, got {sides}; IREE's code is used"
+        return f"transpose: expected sides of at least {lanes}, got {sides}"
     if isinstance(knobs.inner, int) and 1 < knobs.inner < _LEAST_INNER:
         expected = f"expected rows of at least {_LEAST_INNER}"
-        return f"transpose: {expected}, got {knobs.inner}; IREE's code is used"
+        return f"transpose: {expected}, got {knobs.inner}"
     return ""
 
 

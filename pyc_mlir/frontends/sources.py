@@ -8,7 +8,7 @@ accepts (linalg, StableHLO, ...) enters at IREE as it is.
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
     the package, and whatever the front ends raise.
     """
     if isinstance(source, Source):
-        return source
+        # A program may be lowered more than once, and lowering changes the module.
+        return source if source.module is None else replace(source, module=_copied(source.module))
     if isinstance(source, ir.Module):
         return Source(_copied(source))
     if isinstance(source, str) and _is_text(source):

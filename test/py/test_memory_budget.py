@@ -11,6 +11,7 @@ from stream_programs import Program, bits, branches, chain, layered
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.compilation import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.specs import TensorSpec
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.budget import Budget, BudgetNotKept, Shares, squeeze
 from pyc_mlir.iree.device import Device
@@ -94,7 +95,7 @@ def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
     assert small < large
     kept = built((small + large) // 2)
     assert (kept.account.total() or 0) <= (small + large) // 2
-    decision = next(d for d in kept.decisions if d.site.key == "parts-for:module")
+    decision = next(d for d in kept.decisions if d.site.key == "budget:module")
     assert (decision.chosen, decision.decided_by) == ("memory_first", "fallback")
     again = built((small + large) // 2, recipe=Recipe.from_log(kept.decisions))
     assert (again.vmfb, again.decisions) == (kept.vmfb, kept.decisions)
@@ -102,6 +103,25 @@ def test_a_budget_that_one_mode_refuses_is_kept_with_the_parts_of_another():
         built(kept.account.constants or 0)
     assert caught.value.smallest <= small and caught.value.need.slower > 0
     assert built(caught.value.smallest).account.total() == caught.value.smallest
+
+
+def test_a_budget_without_room_for_padded_weights_is_kept_by_irees_code():
+    """The kernels' panels pad 10 columns to 16, IREE's code takes the weights as they are."""
+    weights = np.ones((784, 10), np.float32)
+
+    def built(total: int | None, kernels: str = "all") -> Artifact:
+        options = make_options(contract=Contract(memory_budget_bytes=total), kernels=kernels)
+        return build(lambda x: x @ weights, [TensorSpec("f32", 8, 784)], options)
+
+    padded, plain = (built(None, k).account.total() or 0 for k in ("all", "iree"))
+    assert plain < padded
+    kept = built((plain + padded) // 2)
+    assert (kept.account.total() or 0) <= (plain + padded) // 2
+    decision = next(d for d in kept.decisions if d.site.key == "budget:module")
+    assert decision.chosen == "memory_first, IREE's code"
+    with pytest.raises(BudgetNotKept) as caught:
+        built(plain - 1)
+    assert caught.value.smallest <= plain
 
 
 def test_unknown_sizes_are_refused_by_name():
