@@ -18,6 +18,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines import linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
 from pyc_mlir.pipelines.kernel_work import Attached, Members
 from pyc_mlir.pipelines.linalg.dims import Dim
 from pyc_mlir.pipelines.linalg.elementwise import emit
@@ -158,9 +159,16 @@ class _Conversion:
     def _by_kernel(self, op: ir.Operation) -> int:
         """Call the kernel that is attached to a group or a lone op; how many ops it computes."""
         attached = Attached.read(op)
-        members = Members.of(op) if attached is not None else None
-        if attached is None or members is None or not 0 < attached.covers <= len(members.ops):
+        if attached is None:
             return 0
+        members = Members.of(op)
+        if members is None or not 0 < attached.covers <= len(members.ops):
+            came = "other ops" if members is None else f"{len(members.ops)} ops"
+            raise PycError(
+                ReasonCode.INVALID_IR,
+                f"{op.location}: {ATTRIBUTE}: expected pyc ops of which it covers 1 or more, got "
+                f"{came}, {attached.covers} covered",
+            )
         last = members.ops[attached.covers - 1].result
         values = [self._tensor(v) for v in members.inputs]
         try:

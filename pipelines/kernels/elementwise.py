@@ -4,8 +4,9 @@ Such a kernel is as fast as memory: what counts is that it reads and writes in o
 are large and contiguous, and that results far larger than the caches go past them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -77,6 +78,9 @@ class Elementwise:
         return columns, size(self.rows).ceildiv(self.rows_part)
 
     def _body(self, k: Build, x: Memory, *others: Memory) -> None:
+        k.streaming(others[-1], self.streaming, partial(self._work, k, x, others))
+
+    def _work(self, k: Build, x: Memory, others: Sequence[Memory], streaming: bool) -> None:
         *reads, y = others
         rows, columns = x.shape
         start, length = self._columns(k, columns)
@@ -89,10 +93,7 @@ class Elementwise:
             def _(at: Lanes) -> None:
                 place = Lanes(start + at.start, at.mask)
                 value = apply(x.load(i, place), place)
-                y.store(value, i, place, streaming=self.streaming and at.mask is None)
-
-        if self.streaming:
-            k.fence()
+                y.store(value, i, place, streaming=streaming and at.mask is None)
 
     def _columns(self, k: Build, columns: Index) -> tuple[Index, Index]:
         """Where this workgroup's columns start, and how many there are."""

@@ -111,7 +111,7 @@ def match(work: Work, target: Target) -> list[Offer]:
     if refusal(knobs, target):
         return []
     first, second = node.operands
-    weights = Feed(second, tuple(range(1, b.rank)))
+    weights = Feed(second, (b.rank - 1,))
     feeds = (Feed.matrix(work, first), weights, *found.feeds)
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
 

@@ -82,8 +82,8 @@ class Memory:
         """Write a vector; lanes that the mask excludes keep what the memory holds.
 
         `streaming` goes past the caches on x86 (elsewhere it is an ordinary store): the place must
-        be a multiple of the vector's size from the start of the memory, and `Build.fence` must
-        follow before the kernel ends.
+        be a multiple of the vector's size from the start of memory that `is_aligned`, and
+        `Build.fence` must follow before the kernel ends. See `Build.streaming`.
         """
         mask, at = self._find(place)
         if streaming and self._lanes in _X86_LANES:
@@ -94,6 +94,14 @@ class Memory:
             vector.store(value.value, self._value, at)
         else:
             vector.maskedstore(self._value, at, mask.value, value.value)
+
+    def is_aligned(self) -> Condition:
+        """Does the memory start at a multiple of a vector's size?
+
+        IREE places results into larger ones, at any number.
+        """
+        address = Index(memref.extract_aligned_pointer_as_index(self._value))
+        return (address % (4 * self._lanes)).equals(0)
 
     def number(self, *place: IndexLike) -> Scalar:
         """One number."""
@@ -175,6 +183,24 @@ class Build:
             return [type(c)(v) for c, v in zip(carry, op.results, strict=True)]
 
         return decorate
+
+    def streaming(self, memory: Memory, wanted: bool, work: Callable[[bool], None]) -> None:
+        """Do ``work(streaming)``: past the caches where that is wanted and the memory allows it."""
+        if not wanted:
+            work(False)
+            return
+        aligned = memory.is_aligned()
+
+        def past() -> list[Any]:
+            work(True)
+            self.fence()
+            return []
+
+        def ordinary() -> list[Any]:
+            work(False)
+            return []
+
+        self.either(aligned, [], past, ordinary)
 
     def fence(self) -> None:
         """Make streaming stores seen by other threads before anything that follows."""

@@ -13,6 +13,7 @@ from math import isfinite
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.matching import F32, Feed, Node, Work, is_f32, sizes
 from pyc_mlir.pipelines.kernels.pointwise import Pointwise, Read, Step
@@ -110,7 +111,12 @@ def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None
     numbers = {v: n for n, v in enumerate(order)}
     steps = tuple(_step(work, n, numbers) for n in work.nodes[first:end])
     feeds = tuple(view.feed(v, work.type(v).shape, r) for v, r in reads.items())
-    return Found(Pointwise(tuple(reads.values()), tuple(constants.values()), steps), feeds)
+    try:
+        program = Pointwise(tuple(reads.values()), tuple(constants.values()), steps)
+    except PycError:
+        # Steps that fit together for pyc and not here, as a comparison of comparisons.
+        return None
+    return Found(program, feeds)
 
 
 def longest(work: Work, first: int, view: View) -> tuple[int, Found]:

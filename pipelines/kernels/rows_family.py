@@ -165,6 +165,8 @@ def match(work: Work, target: Target) -> list[Offer]:
     start = _start(work, anchor, view)
     if start is None or any(v >= len(work.inputs) for v in weights):
         return []
+    if any(work.type(v).shape != shape[-1:] for v in weights):
+        return []
     own, before = start
     reduces = _operation(node) in REDUCTIONS
     result = View(node.type.shape, view.cut) if reduces else view

@@ -10,6 +10,7 @@ opened. Rows of `inner` numbers are copied in the order of y.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -88,31 +89,35 @@ class Transpose:
         y = Operand("y", (batch, columns, rows, *inner), "out")
         return Kernel(name, (x, y), self._grid, self._body)
 
-    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index, Index]:
-        return (
-            size(self.columns).ceildiv(self.tile_columns),
-            size(self.rows).ceildiv(self.tile_rows),
-            size(self.batch).ceildiv(self.batches),
-        )
+    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index, Index]:
+        """Tiles across, and tiles down of all matrices: IREE's third dimension has 16 bits."""
+        down = size(self.rows).ceildiv(self.tile_rows)
+        across = size(self.columns).ceildiv(self.tile_columns)
+        return across, down * size(self.batch).ceildiv(self.batches)
 
     def _body(self, k: Build, x: Memory, y: Memory) -> None:
-        first = k.workgroup(2) * self.batches
+        k.streaming(y, self.streaming, partial(self._work, k, x, y))
+
+    def _work(self, k: Build, x: Memory, y: Memory, streaming: bool) -> None:
+        down = x.shape[1].ceildiv(self.tile_rows)
+        first = k.workgroup(1) // down * self.batches
+        row = k.workgroup(1) % down * self.tile_rows
         with k.range(first, least(first + self.batches, x.shape[0])) as b:
-            tile = Tile(k, self, x, y, b)
+            tile = Tile(k, self, x, y, b, row, streaming)
             tile.blocks() if self.inner == 1 else tile.copies()
-        if self.streaming:
-            k.fence()
 
 
 @dataclass(frozen=True)
 class Tile:
-    """This workgroup's tile of matrix `b`."""
+    """This workgroup's tile of matrix `b`, whose first row is `row`."""
 
     k: Build
     knobs: Transpose
     x: Memory
     y: Memory
     b: Index
+    row: Index
+    streaming: bool
 
     def copies(self) -> None:
         """Rows of `inner` numbers, as they lie in y (`down`) or in x."""
@@ -150,7 +155,7 @@ class Tile:
         step = self.knobs.tile_rows if dimension == 1 else self.knobs.tile_columns
         if size.number is not None and size.number <= step:
             return Index.of(0), size
-        first = self.k.workgroup(2 - dimension) * step
+        first = self.row if dimension == 1 else self.k.workgroup(0) * step
         return first, least(first + step, size)
 
     def _ragged(self, dimension: int) -> bool:
@@ -188,7 +193,7 @@ class Tile:
                 self.y.store(column, self.b, j + c, along)
 
     def _put(self, value: Vector, *place: Index | Lanes) -> None:
-        self.y.store(value, self.b, *place, streaming=self.knobs.streaming)
+        self.y.store(value, self.b, *place, streaming=self.streaming)
 
 
 def transposed(rows: list[Vector]) -> list[Vector]:

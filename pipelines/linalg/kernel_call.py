@@ -7,7 +7,7 @@ IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/kerne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -45,16 +45,16 @@ class KernelCalls:
         names = ", ".join(map(_text, kernel.inputs))
         fed = len(attached.feeds) == len(kernel.inputs)
         _require(fed, f"{len(kernel.inputs)} feeds for {names}", len(attached.feeds))
-        named: dict[str, Dim] = {}
+        sizes = _Sizes(lowering, f"of a {attached.family} kernel")
         operands = []
         for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
-            tensor = _view(lowering, values[feed.value], feed, operand)
+            value = values[feed.value]
+            tensor = _view(lowering, value, feed, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
-            for size, dim in _names(operand, tensor).items():
-                said = f"sizes `{size}` of a {attached.family} kernel"
-                named[size] = lowering.require_equal(named.get(size, dim), dim, said)
+            sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
+        named = {name: product(run) for name, run in sizes.runs.items()}
         made = ir.Operation.create(
             "func.call",
             results=[_declared(out)],
@@ -71,11 +71,17 @@ class KernelCalls:
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
+    def _free_name(self, wanted: str) -> str:
+        """A symbol that the module does not have yet."""
+        ops = (op.operation.attributes for op in self.module.body.operations)
+        taken = {ir.StringAttr(a["sym_name"]).value for a in ops if "sym_name" in a}
+        return next(n for n in (wanted + "_" * i for i in count()) if n not in taken)
+
     def _kernel(self, family: str, knobs: str) -> Kernel:
         key = (family, knobs)
         if key not in self._kernels:
             _require(family in FAMILIES, f"a family of {', '.join(FAMILIES)}", family)
-            name = f"pyc_{family}_{len(self._kernels)}"
+            name = self._free_name(f"pyc_{family}_{len(self._kernels)}")
             kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
             self._declare(kernel, family, knobs)
             self._kernels[key] = kernel
@@ -117,9 +123,28 @@ def _fits(tensor: Tensor, operand: Operand) -> bool:
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))
 
 
-def _names(operand: Operand, tensor: Tensor) -> dict[str, Dim]:
-    pairs = zip(operand.shape, tensor.dims, strict=True)
-    return {name: dim for name, dim in pairs if isinstance(name, str)}
+@dataclass
+class _Sizes:
+    """The dynamic sizes of one call: `runs` has the dimensions that a kernel's size is made of."""
+
+    lowering: Lowering
+    what: str
+    runs: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
+
+    def meet(self, operand: Operand, value: Tensor, feed: Feed) -> None:
+        """Values that share a size must agree in every dimension of it, not in the product only."""
+        if operand.pack is not None:
+            return
+        cuts = (0, *feed.cuts, value.rank)
+        for name, (start, end) in zip(operand.shape, pairwise(cuts), strict=True):
+            if not isinstance(name, str):
+                continue
+            run = value.dims[start:end]
+            known = self.runs.setdefault(name, run)
+            if len(known) != len(run):
+                known, run = (product(known),), (product(run),)
+            for a, b in zip(known, run, strict=True):
+                self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
 
 def _under(value: ir.Value, type_: ir.Type) -> ir.Value:
