@@ -376,7 +376,7 @@ def test_the_pass_is_told_mode_and_target():
     options = make_options(planner_mode="memory_first", target="vulkan")
     assert "pyc-chunk{mode=memory_first target=vulkan},pyc-decompose" in high_level(options)
     other = replace(options, target=replace(options.target, name="mine"))
-    assert "pyc-chunk{mode=memory_first target=cpu},pyc-fuse" in high_level(other)
+    assert "pyc-chunk{mode=memory_first target=cpu},pyc-decompose" in high_level(other)
     run_pipeline(module_of(attention, HEADS, ir.Context.current), high_level(options))
 
 
