@@ -87,7 +87,7 @@ def test_demo_latency(quick):
     times = by_metric(report, "latency")
     assert set(times) == {"pyc", "iree", "onnxruntime"}
     assert_timed(times)
-    assert times["pyc"]["setting"] == "local-sync"
+    assert times["pyc"]["setting"] == "default"
     tried = times["iree"]["tried"]
     assert times["iree"]["setting"] in tried and len(tried) == 4 * len(candidates.IREE_COMPILES)
     errors = by_metric(report, "max relative error")
