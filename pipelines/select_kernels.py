@@ -26,7 +26,8 @@ from pyc_mlir.pipelines.target import TARGETS, Target
 from pyc_mlir.pipelines.work_cost import work_cost
 
 IREE = "iree"
-# The share of the roofline that IREE 3.13's code reached on AVX-512 CPUs, by a group's first op.
+# The share of the roofline that IREE 3.13's code is taken to reach, by a group's first op: rounded
+# from single measurements on AVX-512 CPUs, good for ranking only. No stored result backs them yet.
 _IREE_OF_ROOF = {
     "matmul": 0.5,
     "softmax": 0.25,
