@@ -17,6 +17,7 @@ from pyc_mlir.dialects.resources import as_resource, resource_array, resource_at
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType
 
 INLINE_BYTES = 1024
+_FEW = 256
 _BF16 = DTYPES["bf16"]
 
 
@@ -56,7 +57,9 @@ def elements_attr(array: np.ndarray) -> ir.Attribute:
 def _is_splat(array: np.ndarray) -> bool:
     """True when all bytes repeat the first element (so NaNs and signed zeros count as they are)."""
     raw = array.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
-    return bool(array.size) and bool((raw == raw[0]).all())
+    # Nearly every array that is none differs early.
+    few = raw[:_FEW]
+    return bool(array.size) and bool((few == few[0]).all()) and bool((raw == raw[0]).all())
 
 
 def array_of(attr: ir.Attribute) -> np.ndarray:

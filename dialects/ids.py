@@ -12,7 +12,7 @@ from collections import Counter
 from pyc_mlir.dialects.attributes import array_of, attributes_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.resources import as_resource
+from pyc_mlir.dialects.resources import as_resource, content_digest, resource_digest
 
 _DIGEST = 8
 
@@ -30,11 +30,14 @@ def _attribute_text(attr: ir.Attribute) -> bytes:
     """An attribute by content: constants inline and as resources are the same."""
     if isinstance(attr, ir.DenseElementsAttr) and attr.is_splat:
         return str(attr).encode()
-    if isinstance(attr, ir.DenseElementsAttr) or as_resource(attr) is not None:
-        try:
-            return _hash(str(attr.type), array_of(attr).tobytes()).encode()
-        except VerificationError:
-            pass  # Elements of other dialects' types, such as vectors, have their text.
+    resource = as_resource(attr)
+    try:
+        if resource is not None:
+            return _hash(str(attr.type), resource_digest(resource)).encode()
+        if isinstance(attr, ir.DenseElementsAttr):
+            return _hash(str(attr.type), content_digest(array_of(attr))).encode()
+    except VerificationError:
+        pass  # Elements of other dialects' types, such as vectors, have their text.
     return str(attr).encode()
 
 

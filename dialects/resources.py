@@ -20,6 +20,7 @@ from pyc_mlir.dialects.types import TensorType
 _blobs: weakref.WeakKeyDictionary[ir.Context, dict[str, np.ndarray]] = weakref.WeakKeyDictionary()
 # The attributes made in each context, as capsules: these do not keep their context alive.
 _made: weakref.WeakKeyDictionary[ir.Context, dict[str, Any]] = weakref.WeakKeyDictionary()
+_digests: weakref.WeakKeyDictionary[ir.Context, dict[str, bytes]] = weakref.WeakKeyDictionary()
 _KEY = re.compile(r"^dense_resource<(.+)> : ")
 _ALIGNMENT_BYTES = 4
 
@@ -27,7 +28,7 @@ _ALIGNMENT_BYTES = 4
 def resource_attr(array: np.ndarray) -> ir.Attribute:
     """A resource attribute with the contents of a C-contiguous `array`, shared if it exists."""
     type_ = to_mlir(TensorType(array.shape, array.dtype))
-    digest = hashlib.blake2b(array.tobytes(), digest_size=8)
+    digest = hashlib.blake2b(_raw(array).data, digest_size=8)
     digest.update(str(type_).encode())
     name = f"pyc_{digest.hexdigest()}"
     made = _made.setdefault(ir.Context.current, {})
@@ -35,13 +36,17 @@ def resource_attr(array: np.ndarray) -> ir.Attribute:
         return ir.Attribute._CAPICreate(made[name])
     frozen = array.copy()
     frozen.flags.writeable = False
-    raw = frozen.reshape(-1).view(np.uint8)
     attr = ir.DenseResourceElementsAttr.get_from_buffer(
-        raw.data, name, type_, max(_ALIGNMENT_BYTES, array.dtype.itemsize)
+        _raw(frozen).data, name, type_, max(_ALIGNMENT_BYTES, array.dtype.itemsize)
     )
     _blobs.setdefault(ir.Context.current, {})[resource_key(attr)] = frozen
     made[name] = attr._CAPIPtr
     return attr
+
+
+def _raw(array: np.ndarray) -> np.ndarray:
+    """The bytes of a C-contiguous array, not copied."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def as_resource(attr: ir.Attribute) -> ir.DenseResourceElementsAttr | None:
@@ -57,6 +62,19 @@ def resource_key(attr: ir.Attribute) -> str:
     match = _KEY.match(str(attr))
     assert match, str(attr)
     return match.group(1).strip('"')
+
+
+def resource_digest(attr: ir.DenseResourceElementsAttr) -> bytes:
+    """A hash of the contents, computed once in a context. Raises as `resource_array`."""
+    known, key = _digests.setdefault(attr.context, {}), resource_key(attr)
+    if key not in known:
+        known[key] = content_digest(resource_array(attr))
+    return known[key]
+
+
+def content_digest(array: np.ndarray) -> bytes:
+    """A hash of an array's bytes in row-major order."""
+    return hashlib.blake2b(_raw(np.ascontiguousarray(array)).data).digest()
 
 
 def resource_array(attr: ir.DenseResourceElementsAttr) -> np.ndarray:

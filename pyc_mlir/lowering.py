@@ -150,8 +150,11 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     function = entry_function(module)
     ids = OpIds(function)
     locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
+    # In search of aliases, MLIR would print all constants once before the text.
     pyc_text = module.operation.get_asm(
-        large_elements_limit=_READABLE_ELEMENTS, large_resource_limit=_READABLE_ELEMENTS
+        large_elements_limit=_READABLE_ELEMENTS,
+        large_resource_limit=_READABLE_ELEMENTS,
+        use_local_scope=True,
     )
     constants = constant_bytes(module)
     mixes = _mixes_rows(function)

@@ -4,6 +4,10 @@ A `Kernel` is data: operands with shapes, a grid, and the function that builds i
 is a module of such kernels and of functions that call them, in a context of its own or one that
 is given; its bytecode compiles like any other module. IREE leaves the body alone
 (``no_pipeline``): it is already vectors and loops. The memory plan sees an ordinary dispatch.
+
+Thousands of ops make every pass on the way slower although none of them looks at a body. So a
+kernel may also travel as a stub: one op that holds the operands and says by an attribute which
+kernel it stands for; `write_body` puts the code in its place when the dispatches are final.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +30,8 @@ tensor = dialect("tensor")
 # IREE's own tiling and vectorization are switched off for a body that is already both.
 _UNTOUCHED = "#iree_codegen.translation_info<pipeline = #iree_codegen.no_pipeline>"
 _DIALECTS = ("arith", "flow", "func", "llvm", "math", "memref", "scf", "stream", "tensor", "vector")
+# Holds the operands of a stub: it has effects, so none of them is dropped, and any operand.
+STUB = "util.optimization_barrier"
 Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
@@ -89,11 +95,17 @@ class Carrier:
             self.module = ir.Module.create()
         self._executables: dict[str, str] = {}
 
-    def add(self, *kernels: Kernel, operations: Mapping[str, int] | None = None) -> None:
+    def add(
+        self,
+        *kernels: Kernel,
+        operations: Mapping[str, int] | None = None,
+        stubs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Put the kernels' code into the module, as one executable ``<name of the first>_exe``.
 
         Kernels of one executable are compiled together: quicker than one by one. `operations` are
-        floating-point operations of a call by kernel, for the memory planner's estimates.
+        floating-point operations of a call by kernel, for the memory planner's estimates. A kernel
+        of `stubs` gets a stub with these attributes in place of its code.
         """
         name = f"{kernels[0].name}_exe"
         with self.context, ir.Location.unknown(), ir.InsertionPoint(self.module.body):
@@ -105,7 +117,8 @@ class Carrier:
                 inner = builtin.ModuleOp()
                 with ir.InsertionPoint(inner.body):
                     for kernel in kernels:
-                        self._function(kernel, (operations or {}).get(kernel.name, 0))
+                        function = self._function(kernel, (operations or {}).get(kernel.name, 0))
+                        self._fill(function, kernel, (stubs or {}).get(kernel.name))
                 stream.executable_end()
 
     def call(self, kernel: Kernel, constants: Mapping[str, np.ndarray] | None = None) -> None:
@@ -147,37 +160,68 @@ class Carrier:
             grid += [Index.of(1)] * (3 - len(grid))
             stream.return_([g.value for g in grid])
 
-    def _function(self, kernel: Kernel, operations: int) -> None:
+    def _function(self, kernel: Kernel, operations: int) -> Any:
         binding, index = ir.Type.parse("!stream.binding"), ir.IndexType.get()
-        outs = [o for o in kernel.operands if o.role == "out"]
-        order = [*kernel.inputs, *kernel.sizes, *outs]
-        kinds = [index if isinstance(o, str) else binding for o in order]
+        kinds = [index if isinstance(o, str) else binding for o in _arguments(kernel)]
         function = func.FuncOp(kernel.name, ir.FunctionType.get(kinds, []))
         function.attributes["translation_info"] = ir.Attribute.parse(_UNTOUCHED)
-        bindings = [o.name for o in order if isinstance(o, Operand)]
+        bindings = [o.name for o in _arguments(kernel) if isinstance(o, Operand)]
         pairs = [[bindings.index(name) for name in pair] for pair in kernel.in_place]
         function.attributes[FLOPS] = _integer(operations)
         function.attributes[IN_PLACE] = ir.ArrayAttr.get(
             [ir.ArrayAttr.get(list(map(_integer, pair))) for pair in pairs]
         )
+        return function
+
+    def _fill(self, function: Any, kernel: Kernel, stub: Mapping[str, Any] | None) -> None:
+        """The function's operands as memory, and on them the kernel's code or its stub."""
         with ir.InsertionPoint(function.add_entry_block()):
-            pairs = list(zip(order, function.arguments, strict=True))
-            build = Build(self.target, {o: Index(a) for o, a in pairs if isinstance(o, str)})
-            bound = {o.name: _memory(o, a, build) for o, a in pairs if isinstance(o, Operand)}
-            kernel.body(build, *[bound[o.name] for o in kernel.operands])
+            pairs = list(zip(_arguments(kernel), function.arguments, strict=True))
+            sizes = {o: Index(a) for o, a in pairs if isinstance(o, str)}
+            build = Build(self.target, sizes)
+            bound = {o.name: _bound(o, a, build) for o, a in pairs if isinstance(o, Operand)}
+            memory = [bound[o.name] for o in kernel.operands]
+            if stub is None:
+                _write(kernel, build, memory)
+            else:
+                held = [*memory, *(sizes[name].value for name in kernel.sizes)]
+                kinds = [value.type for value in held]
+                ir.Operation.create(STUB, results=kinds, operands=held, attributes=dict(stub))
             func.return_([])
+
+
+def write_body(kernel: Kernel, stub: Any, target: Target) -> None:
+    """Put the code of `kernel` in the place of its stub."""
+    memory, sizes = list(stub.operands)[: len(kernel.operands)], list(stub.operands)
+    named = zip(kernel.sizes, sizes[len(kernel.operands) :], strict=True)
+    with stub.context, ir.Location.unknown(), ir.InsertionPoint(stub):
+        _write(kernel, Build(target, {name: Index(size) for name, size in named}), memory)
+    stub.erase()
+
+
+def _write(kernel: Kernel, build: Build, memory: Sequence[Any]) -> None:
+    pairs = zip(kernel.operands, memory, strict=True)
+    kernel.body(build, *[Memory(m, _shape(o, build), build.lanes) for o, m in pairs])
+
+
+def _arguments(kernel: Kernel) -> list[Operand | str]:
+    """What the function of a kernel takes: inputs, sizes, fresh memory."""
+    outs = [o for o in kernel.operands if o.role == "out"]
+    return [*kernel.inputs, *kernel.sizes, *outs]
 
 
 def _integer(number: int) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
 
 
-def _memory(operand: Operand, binding: Any, build: Build) -> Memory:
-    shape = [build.size(d) for d in operand.shape]
+def _bound(operand: Operand, binding: Any, build: Build) -> Any:
     kind = ir.MemRefType.get(_static(operand), ELEMENTS[operand.dtype]())
-    dynamic = [s.value for s in shape if s.number is None]
-    value = stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
-    return Memory(value, shape, build.lanes)
+    dynamic = [s.value for s in _shape(operand, build) if s.number is None]
+    return stream.binding_subspan(kind, binding, Index.of(0).value, dynamic)
+
+
+def _shape(operand: Operand, build: Build) -> list[Index]:
+    return [build.size(d) for d in operand.shape]
 
 
 def _static(operand: Operand) -> list[int]:

@@ -11,7 +11,7 @@ kernel of `Gemm.packing` one that is known at run time only.
 """
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.tile import Tile, bottom
+from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
 
@@ -136,7 +136,10 @@ class Depth:
 
 @dataclass(frozen=True)
 class Product:
-    """One kernel under construction: loops from the outside in, then the register tile."""
+    """One kernel under construction: loops from the outside in, then the register tile.
+
+    `sums` is memory for one tile where the epilogue is `heavy`.
+    """
 
     k: Build
     knobs: Gemm
@@ -144,10 +147,13 @@ class Product:
     b: Memory
     c: Memory
     epilogue: InKernel
+    sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
         """This workgroup's columns: strips of full panels, then the narrower last panel."""
         k, knobs = self.k, self.knobs
+        if knobs.epilogue.heavy:
+            self.sums.append(local(k, knobs.height * knobs.panel))
         panels = knobs.panels
         first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full))
         if panels.full:
@@ -253,6 +259,9 @@ class Product:
             return []
 
         def finished() -> list[Any]:
+            if self.sums:
+                self._row_by_row(spots[:width], sums)
+                return []
             for first in range(0, len(spots), width):
                 epilogue = self.epilogue.row(spots[first][0])
                 row = slice(first, first + width)
@@ -265,6 +274,21 @@ class Product:
             finished()
         else:
             self.k.either(depth.number.equals(blocks - 1), [], finished, plain)
+
+    def _row_by_row(self, top: list[tuple[Index, Lanes]], sums: list[Vector]) -> None:
+        """The epilogue as a loop over a tile's rows, of which `top` is the first.
+
+        Unrolled, a heavy one would be most of the code. The sums wait on the stack, since C may
+        be memory that the epilogue reads.
+        """
+        k, (kept,) = self.k, self.sums
+        for n, value in enumerate(sums):
+            kept.store(value, Index.of(n * k.lanes))
+        with k.range(len(sums) // len(top)) as r:
+            i = top[0][0] + r
+            epilogue = self.epilogue.row(i)
+            for v, (_, at) in enumerate(top):
+                self.c.store(epilogue(kept.load((r * len(top) + v) * k.lanes), at), i, at)
 
 
 def pack(knobs: Gemm, b: np.ndarray) -> np.ndarray:

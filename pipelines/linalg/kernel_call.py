@@ -80,7 +80,8 @@ class KernelCalls:
     def _kernel(self, family: str, knobs: str) -> Kernel:
         key = (family, knobs)
         if key not in self._kernels:
-            _require(family in FAMILIES, f"a family of {', '.join(FAMILIES)}", family)
+            if family not in FAMILIES:
+                _require(False, f"a family of {', '.join(FAMILIES)}", family)
             name = self._free_name(f"pyc_{family}_{len(self._kernels)}")
             kernel = decode(FAMILIES[family].knobs, knobs).kernel(name)
             self._declare(kernel, family, knobs)

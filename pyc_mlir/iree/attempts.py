@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import ArenaEntry, Way
-from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.target import Target
 
@@ -50,7 +50,7 @@ class Request:
                 self.way.whole(session)
             else:
                 self.arena.compile(session, self.way)
-            session.run(start="stream")
+            run(session, self.target, start="stream")
             return session.vmfb()
 
     @property

@@ -15,10 +15,10 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.kernels import carry_kernels
+from pyc_mlir.iree.kernels import carry_kernels, write_kernels
 from pyc_mlir.iree.parts import share_parts
 from pyc_mlir.iree.readers import separate_readers
-from pyc_mlir.iree.session import CompileError, Diagnostic, Session, check_phase
+from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
 from pyc_mlir.pipelines.target import Target
 
 DEFAULT_FLAGS = (
@@ -62,8 +62,19 @@ def compile_module(
     phase = "end" if compile_to is None else compile_to
     check_phase(phase)
     with opened(mlir, target, extra_flags, dump_phases, locations) as session:
-        session.run(to=phase)
+        run(session, target, to=phase)
         return session.vmfb() if phase == "end" else session.text()
+
+
+def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
+    """`Session.run`, in which kernels get their code at the end of phase `stream`."""
+    if PHASES.index(to) <= PHASES.index("stream"):
+        session.run(to=to, start=start)
+        return
+    if start != "stream":
+        session.run(to="stream", start=start)
+    write_kernels(session.module, target)
+    session.run(to=to, start="stream")
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Calls of kernels become dispatches: the code is generated here, on IREE's side.
 
 Comes in: a module in which a kernel is a private function without a body and with the attribute
-``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). Goes out: the same with the
-kernels in executables of their own, and a ``flow.dispatch`` in the place of each call.
+``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). `carry_kernels`, before IREE's
+first phase, puts the kernels into executables of their own, and a ``flow.dispatch`` in the place
+of each call. They hold stubs with the same attribute until the end of phase `stream`; then
+`write_kernels` generates the code, after all that is decided about dispatches.
 """
 
 from typing import Any
@@ -15,7 +17,7 @@ from pyc_mlir.pipelines.target import Target
 
 
 def carry_kernels(module: Any, target: Target) -> int:
-    """Give `module` (an operation of IREE's bindings) the code of its kernels; how many.
+    """Give `module` (an operation of IREE's bindings) executables with stubs of its kernels; how many.
 
     Raises PycError (INVALID_IR) for a kernel that no family makes for the target.
     """
@@ -25,13 +27,14 @@ def carry_kernels(module: Any, target: Target) -> int:
     # Most modules have no kernels, and these modules load all dialects that kernels are made of.
     from pyc_mlir.pipelines.kernels.carrier import Carrier
 
-    kernels, operations = {}, {}
+    kernels, operations, stubs = {}, {}, {}
     for name, function in declared.items():
         kernels[name], operations[name] = _kernel(name, function, target)
+        stubs[name] = {ATTRIBUTE: function.attributes[ATTRIBUTE]}
     carrier = Carrier(target, module.context)
     # An executable for each: IREE compiles executables at the same time.
     for kernel in kernels.values():
-        carrier.add(kernel, operations=operations)
+        carrier.add(kernel, operations=operations, stubs=stubs)
     body = module.regions[0].blocks[0]
     with module.context, ir.Location.unknown():
         for op in list(carrier.module.body.operations):
@@ -52,17 +55,37 @@ def carry_kernels(module: Any, target: Target) -> int:
     return len(kernels)
 
 
+def write_kernels(module: Any, target: Target) -> int:
+    """Put the code of kernels in the place of their stubs, at the end of phase `stream`; how many.
+
+    `target` is that of `carry_kernels`.
+    """
+    stubs = [
+        op
+        for executable in find(module, "stream.executable")
+        for op in find(executable, "util.optimization_barrier")
+        if ATTRIBUTE in op.attributes
+    ]
+    if stubs:
+        from pyc_mlir.pipelines.kernels.carrier import write_body
+
+        for stub in stubs:
+            kernel, _ = _kernel("of a stub", stub, target)
+            write_body(kernel, stub, target)
+    return len(stubs)
+
+
 def _name(function: Any) -> str:
     return ir.StringAttr(function.attributes["sym_name"]).value
 
 
-def _kernel(name: str, function: Any, target: Target) -> tuple[Any, int]:
-    """The kernel that a function stands for, and the operations that take as long at peak."""
+def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
+    """The kernel that an op stands for, and the operations that take as long at peak."""
     from pyc_mlir.pipelines.kernels.knobs import decode
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
     try:
-        text = ir.DictAttr(function.attributes[ATTRIBUTE])
+        text = ir.DictAttr(op.attributes[ATTRIBUTE])
         family = FAMILIES[ir.StringAttr(text["family"]).value]
         knobs = decode(family.knobs, ir.StringAttr(text["knobs"]).value)
     except (KeyError, ValueError) as error:
