@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.language import ELEMENTS, Build, Memory, stream
-from pyc_mlir.pipelines.kernels.values import Index, IndexLike
+from pyc_mlir.pipelines.kernels.values import Index, IndexLike, shared_constants
 from pyc_mlir.pipelines.stream_declared import FLOPS, IN_PLACE
 from pyc_mlir.pipelines.stream_ir import dialect, ir
 from pyc_mlir.pipelines.target import Target
@@ -201,7 +201,8 @@ def write_body(kernel: Kernel, stub: Any, target: Target) -> None:
 
 def _write(kernel: Kernel, build: Build, memory: Sequence[Any]) -> None:
     pairs = zip(kernel.operands, memory, strict=True)
-    kernel.body(build, *[Memory(m, _shape(o, build), build.lanes) for o, m in pairs])
+    with shared_constants(ir.InsertionPoint.current.block):
+        kernel.body(build, *[Memory(m, _shape(o, build), build.lanes) for o, m in pairs])
 
 
 def _arguments(kernel: Kernel) -> list[Operand | str]:

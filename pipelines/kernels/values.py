@@ -10,6 +10,9 @@ Floating-point operators round once each; nothing is contracted or reassociated 
 kernel's back. A fused multiply-add is `fma`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Union
 
 from pyc_mlir.pipelines.stream_ir import dialect, ir
@@ -20,6 +23,35 @@ vector = dialect("vector")
 
 IndexLike = Union["Index", int]
 Number = Union["Vector", "Scalar", float, int]
+# Addresses do not wrap, which lets LLVM fold them into addressing modes.
+_NO_WRAP = arith.IntegerOverflowFlags.nsw | arith.IntegerOverflowFlags.nuw
+# The block at whose start constants are made, and those that were.
+_shared: ContextVar[tuple[Any, dict[Any, Any]] | None] = ContextVar("_shared", default=None)
+
+
+@contextmanager
+def shared_constants(block: Any) -> Iterator[None]:
+    """Code built within makes each constant once, at the start of `block`, which holds it all.
+
+    Every second op would be a constant else, and each pass takes time for it.
+    """
+    before = _shared.set((block, {}))
+    try:
+        yield
+    finally:
+        _shared.reset(before)
+
+
+def _constant(kind: Any, attribute: Any) -> Any:
+    """A constant of type `kind`: an attribute, or a Python number for an index."""
+    shared = _shared.get()
+    if shared is None:
+        return arith.constant(kind, attribute)
+    block, made = shared
+    if attribute not in made:
+        with ir.InsertionPoint.at_block_begin(block):
+            made[attribute] = arith.constant(kind, attribute)
+    return made[attribute]
 
 
 class Condition:
@@ -52,7 +84,7 @@ class Index:
     def value(self) -> Any:
         """The MLIR value; a constant is made where it is asked for."""
         if self.number is not None:
-            return arith.constant(ir.IndexType.get(), self.number)
+            return _constant(ir.IndexType.get(), self.number)
         return self._value
 
     def __add__(self, other: IndexLike) -> "Index":
@@ -122,20 +154,15 @@ class Index:
 
 
 def _add(a: Any, b: Any) -> Any:
-    return arith.addi(a, b, overflow_flags=_no_wrap())
+    return arith.addi(a, b, overflow_flags=_NO_WRAP)
 
 
 def _sub(a: Any, b: Any) -> Any:
-    return arith.subi(a, b, overflow_flags=_no_wrap())
+    return arith.subi(a, b, overflow_flags=_NO_WRAP)
 
 
 def _mul(a: Any, b: Any) -> Any:
-    return arith.muli(a, b, overflow_flags=_no_wrap())
-
-
-def _no_wrap() -> Any:
-    """Addresses do not wrap, which lets LLVM fold them into addressing modes."""
-    return arith.IntegerOverflowFlags.nsw | arith.IntegerOverflowFlags.nuw
+    return arith.muli(a, b, overflow_flags=_NO_WRAP)
 
 
 def least(a: IndexLike, b: IndexLike) -> Index:
@@ -212,7 +239,7 @@ class Scalar(_Float):
     def of(number: float) -> "Scalar":
         """A constant, rounded to f32."""
         kind = ir.F32Type.get()
-        return Scalar(arith.constant(kind, ir.FloatAttr.get(kind, number)))
+        return Scalar(_constant(kind, ir.FloatAttr.get(kind, number)))
 
     def _like(self, other: Any) -> "Scalar":
         return other if isinstance(other, Scalar) else Scalar.of(other)
@@ -243,14 +270,14 @@ class Vector(_Float):
         """A constant in each of `lanes` lanes, rounded to f32."""
         element = ir.FloatAttr.get(ir.F32Type.get(), number)
         kind = f32_vector(lanes)
-        return Vector(arith.constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
+        return Vector(_constant(kind, ir.DenseElementsAttr.get_splat(kind, element)))
 
     @staticmethod
     def counting(lanes: int) -> "Vector":
         """0, 1, 2 and so on."""
         numbers = [ir.FloatAttr.get(ir.F32Type.get(), float(n)) for n in range(lanes)]
         kind = f32_vector(lanes)
-        return Vector(arith.constant(kind, ir.DenseElementsAttr.get(numbers, kind)))
+        return Vector(_constant(kind, ir.DenseElementsAttr.get(numbers, kind)))
 
     @property
     def lanes(self) -> int:

@@ -17,7 +17,7 @@ from pyc_mlir.pipelines.target import Target
 
 
 def carry_kernels(module: Any, target: Target) -> int:
-    """Give `module` (an operation of IREE's bindings) executables with stubs of its kernels; how many.
+    """Give `module` (an operation of IREE's bindings) executables with its kernels; how many.
 
     Raises PycError (INVALID_IR) for a kernel that no family makes for the target.
     """

@@ -137,3 +137,27 @@ def test_the_default_is_the_cheapest():
     for d in (d for d in decisions if d.site.pass_name == SITE):
         costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
         assert costs[d.chosen] == min(costs.values())
+
+
+def test_code_comes_when_dispatches_are_final():
+    lowered = lower(block, [np.zeros((5, 40), np.float32)], make_options())
+    kernels = len({c.partition(":")[0] for c in chosen(lowered.decisions) if c != "iree"})
+    flow, sources = (
+        compile_module(lowered.code, make_options().target, compile_to=phase).decode()
+        for phase in ("flow", "executable-sources")
+    )
+    assert flow.count("util.optimization_barrier") >= kernels > 0
+    assert "vector.fma" not in flow
+    assert "util.optimization_barrier" not in sources
+    assert "vector.fma" in sources
+
+
+def test_kernels_that_differ_in_a_constant_only_stay_apart():
+    def twice(x):
+        return np.tanh(x * 2.0), np.tanh(x * 3.0)
+
+    x = np.random.default_rng(5).normal(size=(256, 512)).astype(np.float32)
+    program = compile(twice, [x], device=Device("local-sync"))
+    assert [c.partition(":")[0] for c in chosen(program.artifact.decisions)] == ["elementwise"] * 2
+    for got, factor in zip(program(x), (2.0, 3.0), strict=True):
+        assert np.allclose(got, np.tanh(x * factor), rtol=1e-5, atol=1e-6)
