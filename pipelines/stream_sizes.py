@@ -40,6 +40,11 @@ class Size:
         """True when no unknown takes part."""
         return not self.terms
 
+    @property
+    def largest(self) -> int | None:
+        """What the value is at most; None where that is not known."""
+        return self.constant if self.known else None
+
     def __add__(self, other: "Size") -> "Size":
         terms = dict(self.terms)
         for name, count in other.terms.items():

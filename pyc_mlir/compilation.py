@@ -221,9 +221,7 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
     vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
     facts = read_facts(vmfb, arena.name)
-    account = Account.of(
-        lowered.signature, arena.constants_bytes, _transients(lowered, options, arena)
-    )
+    account = _account(lowered, options, arena)
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -252,16 +250,16 @@ def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:
     return found
 
 
-def _transients(lowered: Lowered, options: Options, arena: ArenaEntry) -> int | None:
-    """Bytes of one call besides its outputs, of the entry that a Program takes (program.py)."""
+def _account(lowered: Lowered, options: Options, arena: ArenaEntry) -> Account:
+    """What a program needs, of the entry that a Program takes (program.py)."""
+    account = Account.of(lowered.signature, arena.constants_bytes)
     by_arena = options.target.device == "local" or options.contract.memory_budget_bytes is not None
     called = arena.main if arena.twin is None or not by_arena else arena.twin
-    kept = [o for n, o in enumerate(lowered.signature.outputs) if n not in arena.without_memory]
-    outputs = Account.of(replace(lowered.signature, outputs=tuple(kept))).outputs
-    if called is None or called.known is None or outputs is None:
-        return None
+    if called is None or called.known is None or arena.outputs is None:
+        return account
+    outputs = arena.outputs.constant
     arenas = 0 if arena.twin is None else arena.arena_bytes.constant
-    return max(arenas, called.known - outputs)
+    return replace(account, outputs=outputs, transients=max(arenas, called.known - outputs))
 
 
 def compile_entries(
@@ -312,7 +310,5 @@ def _generate(
 def _budget(lowered: Lowered, contract: Contract) -> Budget | None:
     if contract.memory_budget_bytes is None:
         return None
-    account = Account.of(lowered.signature)
-    return Budget(
-        contract.memory_budget_bytes, account.inputs, account.outputs, contract.max_concurrency
-    )
+    inputs = Account.of(lowered.signature).inputs
+    return Budget(contract.memory_budget_bytes, inputs, contract.max_concurrency)

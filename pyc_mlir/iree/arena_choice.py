@@ -8,14 +8,14 @@ is not proven to need at most what the first one does, it is made again without 
 and after that not at all.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyc_mlir.iree.arena_entry import BUFFERS, SUFFIX, add_entry, function_named
-from pyc_mlir.iree.call_memory import CallBytes, call_bytes
+from pyc_mlir.iree.arena_entry import SUFFIX, add_entry, function_named
+from pyc_mlir.iree.budget import BudgetNotKept
+from pyc_mlir.iree.call_memory import CallBytes, buffer_number, call_bytes, output_bytes
 from pyc_mlir.iree.session import CompileError, Session
 from pyc_mlir.iree.versions import TO_ASYNC, held_bytes
 from pyc_mlir.pipelines.stream_ir import (
@@ -67,7 +67,7 @@ class ArenaEntry:
     `also` are further modes of the planner: each gets a second entry of its own, and `in_modes` is
     what a call of each needs. `proven` says that the second entry needs no more than `main`;
     `arena_bytes` is its arena's part. `left_out` are the outputs that take no buffer since it would
-    cost memory, `without_memory` those that are inputs or another output once more.
+    cost memory. `outputs` are bytes of the outputs that a call allocates.
     """
 
     function: str
@@ -81,7 +81,7 @@ class ArenaEntry:
     left_out: tuple[int, ...] = ()
     proven: bool = False
     arena_bytes: Size = field(default_factory=Size)
-    without_memory: tuple[int, ...] = ()
+    outputs: Size | None = None
 
     @property
     def name(self) -> str:
@@ -125,6 +125,11 @@ class ArenaEntry:
             if self.missing:
                 return False
             way.to_stream(session)
+        except BudgetNotKept as error:
+            if not error.optional:
+                raise
+            self.missing, self.twin = error.message, None
+            return False
         except CompileError as error:
             # Perhaps the entry is at fault; if not, the compile without it fails too.
             self.missing, self.twin = f"IREE: {_words(error)}", None
@@ -171,7 +176,7 @@ class ArenaEntry:
         with session.context:
             main, twin = (function_named(module, n) for n in (self.function, self.name))
             self.main = None if main is None else call_bytes(main)
-            self.without_memory = () if main is None else _without_memory(main)
+            self.outputs = None if main is None else output_bytes(main)
             self.twin, self.proven, self.in_modes = None, False, {}
             if twin is None:
                 return
@@ -214,25 +219,6 @@ def _arena_size(module: Any, twin: Any) -> Size:
     query = function_named(module, ir.FlatSymbolRefAttr(reflection[_QUERY]).value)
     assert query is not None, "IREE names a function of the module"
     return size_of(operations(query.regions[0].blocks[0])[-1].operands[0])
-
-
-def _without_memory(main: Any) -> tuple[int, ...]:
-    """The results that are inputs, or another result once more."""
-    values = list(operations(main.regions[0].blocks[0])[-1].operands)
-    return tuple(n for n, value in enumerate(values) if maker(value) is None or value in values[:n])
-
-
-def buffer_number(import_: Any) -> int | None:
-    """The result that an imported buffer is for; None for inputs and the arena."""
-    source = import_.operands[0]
-    if maker(source) is not None or str(source.type) != "!hal.buffer":
-        return None
-    function = import_.parent.operation
-    reflection = ir.DictAttr(function.attributes["iree.reflection"])
-    numbers = json.loads(ir.StringAttr(reflection[BUFFERS]).value)
-    count = len(function.regions[0].blocks[0].arguments)
-    place = ir.BlockArgument(source).arg_number - (count - len(numbers))
-    return numbers[place] if place >= 0 else None
 
 
 def copied_outputs(twin: Any) -> set[int]:

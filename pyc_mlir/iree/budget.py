@@ -16,21 +16,20 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 class Budget:
     """`total` bytes for a program and `concurrency` calls of it at once.
 
-    inputs, outputs: bytes of one call's arguments and results; None where they depend on the call.
+    inputs: bytes of one call's arguments; None where they depend on the call.
     """
 
     total: int
     inputs: int | None
-    outputs: int | None
     concurrency: int = 1
 
-    def allowance(self, constants: int | None) -> int:
-        """Bytes that the arena of one call may have, with that many bytes of constants.
+    def allowance(self, constants: int | None, outputs: int | None) -> int:
+        """Bytes that the arena of one call may have, beside constants and results of that size.
 
         Negative where what is fixed does not fit already. Raises PycError (BUDGET_NOT_FOUND) where
         it is not known.
         """
-        parts = {"constants": constants, "inputs": self.inputs, "outputs": self.outputs}
+        parts = {"constants": constants, "inputs": self.inputs, "outputs": outputs}
         unknown = [name for name, size in parts.items() if size is None]
         if unknown:
             raise PycError(
@@ -41,20 +40,21 @@ class Budget:
         left = self.total - sum(size or 0 for size in parts.values())
         return left // self.concurrency
 
-    def needed(self, constants: int, arena: int) -> int:
-        """Bytes in all with arenas of that size."""
-        fixed = constants + (self.inputs or 0) + (self.outputs or 0)
-        return fixed + self.concurrency * arena
+    def needed(self, need: "Need") -> int:
+        """Bytes in all."""
+        fixed = need.constants + (self.inputs or 0) + need.outputs
+        return fixed + self.concurrency * need.arena
 
 
 @dataclass(frozen=True)
 class Need:
-    """The smallest program found: its constants and one arena, in bytes, and its latency.
+    """The smallest program found: its constants, results and one arena, in bytes, and its latency.
 
     asked, seconds: predicted seconds of the preferred plan and of this one.
     """
 
     constants: int
+    outputs: int
     arena: int
     asked: float
     seconds: float
@@ -69,19 +69,20 @@ class BudgetNotKept(PycError):
     """No program within the budget; `smallest` bytes were possible.
 
     The code says whether it has been proven that none exists for the dispatches that PyC makes of
-    the program.
+    the program. `optional` says that only functions that can be left out do not keep the budget.
     """
 
-    def __init__(self, budget: Budget, need: Need, *, proven: bool) -> None:
+    def __init__(self, budget: Budget, need: Need, *, proven: bool, optional: bool = False) -> None:
         self.budget, self.need, self.proven = budget, need, proven
-        self.smallest = budget.needed(need.constants, need.arena)
+        self.optional = optional
+        self.smallest = budget.needed(need)
         several = budget.concurrency > 1
         arenas = f"{budget.concurrency} x {need.arena}" if several else str(need.arena)
         super().__init__(
             ReasonCode.BUDGET_IMPOSSIBLE if proven else ReasonCode.BUDGET_NOT_FOUND,
             f"memory budget: expected at most {budget.total} bytes, got a program that needs "
             f"{'at least ' if proven else ''}{self.smallest} with the smallest plan found: "
-            f"constants {need.constants}, inputs {budget.inputs}, outputs {budget.outputs}, arena "
+            f"constants {need.constants}, inputs {budget.inputs}, outputs {need.outputs}, arena "
             f"{arenas}; give it {self.smallest} bytes, at {need.slower:+.1%} predicted latency",
         )
 
@@ -89,32 +90,55 @@ class BudgetNotKept(PycError):
         """The refusal after a second search over other dispatches: the smaller need of both."""
         best = other if other.smallest < self.smallest else self
         need = replace(best.need, asked=self.need.asked)
-        return BudgetNotKept(self.budget, need, proven=self.proven and other.proven)
+        proven = self.proven and other.proven
+        return BudgetNotKept(self.budget, need, proven=proven)
+
+
+@dataclass(frozen=True)
+class Together:
+    """What one call needs at one time: `fixed` bytes, and the arenas of these regions."""
+
+    fixed: int
+    regions: frozenset[int]
 
 
 @dataclass
 class Shares:
-    """How the regions of one function share the bytes of an arena.
+    """How the regions of one function share the bytes that a call may allocate.
 
     smallest: the fewest bytes that are known to do for each region. What they leave of the
     allowance goes to whichever region is chosen for first.
+    times: which regions have their arenas at once; all of them where nothing is said.
     """
 
     allowance: int
     smallest: dict[int, int]
+    times: tuple[Together, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.times = self.times or (Together(0, frozenset(self.smallest)),)
+
+    @property
+    def needed(self) -> int:
+        """Bytes of a call in which every region takes its smallest."""
+        return max(0, *map(self._needed, self.times))
 
     @property
     def spare(self) -> int:
         """Bytes that are left if every region takes its smallest; negative if they do not fit."""
-        return self.allowance - sum(self.smallest.values())
+        return self.allowance - self.needed
 
     def allowed(self, region: int) -> int:
         """Bytes that one region may take now."""
-        return self.smallest[region] + self.spare
+        full = [self._needed(time) for time in self.times if region in time.regions]
+        return self.smallest[region] + self.allowance - max(full, default=0)
 
     def take(self, region: int, size: int) -> None:
         """One region takes that many."""
         self.smallest[region] = size
+
+    def _needed(self, time: Together) -> int:
+        return time.fixed + sum(self.smallest[region] for region in time.regions)
 
 
 def squeeze(shares: Shares, regions: Sequence[int], within: Callable[[int, int], int]) -> None:
@@ -123,7 +147,7 @@ def squeeze(shares: Shares, regions: Sequence[int], within: Callable[[int, int],
     `within(region, bytes)` answers with the bytes of a plan, of at most so many if there is one.
     """
     for region in sorted(regions, key=lambda r: (-shares.smallest[r], r)):
-        if shares.spare >= 0:
-            return
-        found = within(region, max(0, shares.allowed(region)))
-        shares.take(region, min(found, shares.smallest[region]))
+        allowed = shares.allowed(region)
+        if allowed < shares.smallest[region]:
+            found = within(region, max(0, allowed))
+            shares.take(region, min(found, shares.smallest[region]))

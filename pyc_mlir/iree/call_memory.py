@@ -1,21 +1,26 @@
 """How many bytes has one call of a stream function allocated at once, at most?
 
-Comes in: a function at the end of IREE's phase `stream`, where every allocation and every release
-stands in the text with the timepoints that it waits for. The host submits work ahead of the
+Comes in: a function from the point in IREE's phase `stream` on where every allocation and every
+release stands in the text with the timepoints that it waits for. The host submits work ahead of the
 device, so a release counts only for allocations that are sure to come after it: those that wait
 for it, and those that the host makes after having waited for it. Never too small, therefore.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pyc_mlir.pipelines.stream_ir import find, maker, operations, resources
+from pyc_mlir.iree.arena_entry import BUFFERS
+from pyc_mlir.pipelines.stream_ir import find, ir, maker, operations, resources
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 _DEALLOCATION = "stream.resource.dealloca"
-_AWAIT = "stream.timepoint.await"
+_AWAIT, _SUBVIEW = "stream.timepoint.await", "stream.resource.subview"
+_IMPORT, _EXPORT = "stream.tensor.import", "stream.tensor.export"
+# On an allocation: the number of the execution region whose planned arena it is.
+ARENA = "pyc.arena_of"
 # What may allocate out of sight.
 _ELSEWHERE = "util.call"
 
@@ -45,38 +50,136 @@ class CallBytes:
         return str(known) if known is not None else " or ".join(map(str, self.sums))
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What one call has allocated at one time: `fixed` bytes, and the arenas of these regions."""
+
+    fixed: Size = field(default_factory=Size)
+    arenas: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of a function allocates, before its regions' arenas have been decided.
+
+    moments: the sets of allocations that may be there at once; None where control flow decides.
+    outputs: bytes of the results that have memory of their own, part of the moments; None likewise.
+    handed: whether the caller hands in the scratch.
+    """
+
+    moments: tuple[Moment, ...] | None
+    outputs: Size | None
+    handed: bool = False
+
+
+def read_call(function: Any, sized: Callable[[Any], Size] = size_of) -> Call:
+    """The moments of a function whose arenas are marked with ARENA.
+
+    Memory that the caller hands in for results counts. A function that is handed its scratch too
+    holds all of it from its start to its end.
+    """
+    ops = _straight(function)
+    outputs = output_bytes(function, sized)
+    handed = _handed_memory(function) is not None
+    if ops is None:
+        return Call(None, outputs, handed)
+    all_of_it = [op for op in ops if op.name in _ALLOCATIONS or _is_buffer(op)]
+    live_sets = [all_of_it] if handed else _live_sets(ops)
+    return Call(tuple(_moment(live, sized) for live in live_sets), outputs, handed)
+
+
 def call_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> CallBytes | None:
     """The peak of the allocations of one call; None where control flow decides what it allocates.
 
     What the caller hands in is not counted. `sized` reads the size of one allocation.
     """
+    ops = _straight(function)
+    if ops is None:
+        return None
+    sums = [sum((sized(op.operands[0]) for op in live), Size()) for live in _live_sets(ops)]
+    return CallBytes(_largest([Size(), *sums]))
+
+
+def output_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> Size | None:
+    """Bytes of the results that a call allocates, or that the caller hands in memory for.
+
+    Not of inputs and constants that are handed back, and each value once. None where control flow
+    decides what is handed out.
+    """
+    blocks = list(function.regions[0].blocks)
+    if len(blocks) != 1:
+        return None
+    returned = operations(blocks[0])[-1].operands
+    makers = (maker(value) for value in dict.fromkeys(returned))
+    exports = [op for op in makers if op is not None and op.name == _EXPORT]
+    origins = [(op, _allocation(op.operands[0])) for op in exports]
+    own = [op for op, o in origins if o is not None and (o.name in _ALLOCATIONS or _is_buffer(o))]
+    return sum((sized(op.operands[len(op.operands) - 1]) for op in own), Size())
+
+
+def buffer_number(import_: Any) -> int | None:
+    """The result that an imported buffer is for; None for inputs and the arena."""
+    source = import_.operands[0]
+    if maker(source) is not None or str(source.type) != "!hal.buffer":
+        return None
+    function = import_.parent.operation
+    numbers = _handed_memory(function)
+    if numbers is None:
+        return None
+    count = len(function.regions[0].blocks[0].arguments)
+    place = ir.BlockArgument(source).arg_number - (count - len(numbers))
+    return numbers[place] if place >= 0 else None
+
+
+def _handed_memory(function: Any) -> list[int] | None:
+    """The results that a function takes buffers for; None where it is not handed its scratch."""
+    if "iree.reflection" not in function.attributes:
+        return None
+    reflection = ir.DictAttr(function.attributes["iree.reflection"])
+    return json.loads(ir.StringAttr(reflection[BUFFERS]).value) if BUFFERS in reflection else None
+
+
+def _is_buffer(op: Any) -> bool:
+    return op.name == _IMPORT and buffer_number(op) is not None
+
+
+def _moment(live: list[Any], sized: Callable[[Any], Size]) -> Moment:
+    """What is live, as far as it is decided."""
+    fixed = (_bytes_of(op, sized) for op in live if ARENA not in op.attributes)
+    arenas = (op.attributes[ARENA] for op in live if ARENA in op.attributes)
+    return Moment(sum(fixed, Size()), frozenset(ir.IntegerAttr(a).value for a in arenas))
+
+
+def _bytes_of(op: Any, sized: Callable[[Any], Size]) -> Size:
+    return sized(op.operands[0 if op.name in _ALLOCATIONS else len(op.operands) - 1])
+
+
+def _straight(function: Any) -> list[Any] | None:
+    """The ops of a function that allocates in one block only; None for others."""
     blocks = list(function.regions[0].blocks)
     allocations = [op for name in _ALLOCATIONS for op in find(function, name)]
     if find(function, _ELSEWHERE) or len(blocks) != 1:
         return None
     ops = operations(blocks[0])
-    if not set(allocations) <= set(ops):
-        return None
-    return _walk(ops, sized)
+    return ops if set(allocations) <= set(ops) else None
 
 
-def _walk(ops: list[Any], sized: Callable[[Any], Size]) -> CallBytes:
+def _live_sets(ops: list[Any]) -> list[list[Any]]:
     """Follow the text; what is live is looked at where something is allocated."""
-    live: dict[Any, Size] = {}
+    live: list[Any] = []
     releases: dict[Any, Any] = {}
     passed: set[Any] = set()
-    sums = [Size()]
+    found: list[list[Any]] = []
     for op in ops:
         if op.name in _ALLOCATIONS:
             sure = passed | _before(op)
-            live = {made: size for made, size in live.items() if releases.get(made) not in sure}
-            live[op] = sized(op.operands[0])
-            sums.append(sum(live.values(), Size()))
+            live = [*(made for made in live if releases.get(made) not in sure), op]
+            found.append(live)
         elif op.name == _DEALLOCATION:
             releases[_allocation(op.operands[0])] = op
         elif op.name == _AWAIT:
             passed |= _before(op)
-    return CallBytes(_largest(sums))
+    return found
 
 
 def _before(op: Any) -> set[Any]:
@@ -92,9 +195,10 @@ def _before(op: Any) -> set[Any]:
 
 
 def _allocation(value: Any) -> Any | None:
-    """The allocation whose memory a resource is, where waiting is all that lies between."""
+    """The op whose memory a resource is or lies in, where waiting is all that lies between."""
     op = maker(value)
-    while op is not None and op.name == _AWAIT:
+    while op is not None and op.name in (_AWAIT, _SUBVIEW):
+        # A wait hands on what it is given, in that order; a view has one source.
         value = resources(op.operands)[resources(op.results).index(value)]
         op = maker(value)
     return op

@@ -18,9 +18,10 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import Way
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
-from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, squeeze
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze
+from pyc_mlir.iree.call_memory import Call, Moment
 from pyc_mlir.iree.session import CompileError, Session
-from pyc_mlir.iree.versions import Allocated, Version, carry_out, finish, regions_of
+from pyc_mlir.iree.versions import Version, carry_out, finish, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
@@ -40,6 +41,7 @@ from pyc_mlir.pipelines.planner.shared import SharedPlans
 from pyc_mlir.pipelines.stream_apply import Packer, Slice
 from pyc_mlir.pipelines.stream_ir import ir
 from pyc_mlir.pipelines.stream_problem import Region
+from pyc_mlir.pipelines.stream_sizes import Size
 from pyc_mlir.pipelines.target import Target
 
 SITE = "plan-memory"
@@ -148,7 +150,6 @@ class _Planning:
     planner: Planner
     only: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
-    constants: int | None = None
     preferred: dict[int, float] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     report: MemoryReport = field(default_factory=MemoryReport)
@@ -157,7 +158,6 @@ class _Planning:
         """Take the session's module from TO_ASYNC to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
-        self.constants = reference.constants
         answers = Choices(self.choices.policy, self.choices.recipe)
         regions: list[Region] = []
         offers: list[_Offer] = []
@@ -168,11 +168,12 @@ class _Planning:
             self.preferred = {i: p.seconds for o in offers[:1] for i, p in o.plans.items()}
         except (PycError, ir.MLIRError) as error:
             answers.log.append(self._failure(error))
-        shares = self._shares(regions, offers, reference)
-        offers += self._squeezed(session, start, regions, offers, shares)
+        shares = self._shares(offers, reference)
+        offers += self._squeezed(session, start, regions, offers, shares, reference)
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
         best = self._joined(session, start, regions, chosen, reference)
         assert best.never_above(reference), "one region's plan changed another one"
+        self._check(best)
         try:
             finish(session, best)
         except CompileError as error:
@@ -212,20 +213,22 @@ class _Planning:
             return self.planner.modes
         return {self.only[function]: self.planner.also[self.only[function]]}
 
-    def _shares(
-        self, regions: list[Region], offers: list[_Offer], reference: Version
-    ) -> dict[str, Shares]:
+    def _shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
         """What the budget allows the regions of each function; nothing without a budget."""
         if self.budget is None:
             return {}
-        allowance = self.budget.allowance(reference.constants)
-        functions = dict.fromkeys(r.function for r in reference.regions if r.function)
-        smallest: dict[str, dict[int, int]] = {f: {} for f in functions}
-        for i, theirs in enumerate(reference.regions):
-            if theirs.function:
-                sizes = [o.version.regions[i] for o in offers if i in o.plans]
-                smallest[theirs.function][i] = min(_transient_bytes(a) for a in (theirs, *sizes))
-        return {f: Shares(allowance, sizes) for f, sizes in smallest.items()}
+        found = {}
+        for name, call in reference.calls.items():
+            moments, outputs = _known(call)
+            allowance = self.budget.allowance(reference.constants, outputs.largest)
+            times = _times(moments, outputs)
+            smallest = {
+                i: min(_arena(v, i) for v in (reference, *_versions(i, offers)))
+                for i, region in enumerate(reference.regions)
+                if region.function == name
+            }
+            found[name] = Shares(allowance, smallest, times)
+        return found
 
     def _squeezed(
         self,
@@ -234,6 +237,7 @@ class _Planning:
         regions: list[Region],
         offers: list[_Offer],
         shares: Mapping[str, Shares],
+        reference: Version,
     ) -> list[_Offer]:
         """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
         plans: Plans = {}
@@ -241,30 +245,45 @@ class _Planning:
         for function, share in shares.items():
             if share.spare < 0:
                 own = {r.index: r for r in regions if r.function == function}
-                beside = {i: _beside(i, offers) for i in own}
-                impossible = self._squeeze(own, share, plans, beside)
+                impossible = self._squeeze(own, share, plans)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
-        largest = max((sum(s.smallest.values()) for s in shares.values() if s.spare < 0), default=0)
-        if self.budget is not None and any(s.spare < 0 for s in shares.values()):
-            asked = sum(self.preferred.values())
-            added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
-            need = Need(self.constants or 0, largest, asked, asked + added)
-            raise BudgetNotKept(self.budget, need, proven=proven)
+        asked = sum(self.preferred.values())
+        added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
+        self._require(shares, reference, (asked, asked + added), proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
+
+    def _require(
+        self,
+        shares: Mapping[str, Shares],
+        version: Version,
+        seconds: tuple[float, float],
+        *,
+        proven: bool = False,
+    ) -> None:
+        """Raise BudgetNotKept unless the regions of each function fit.
+
+        seconds: predicted for what was asked for, and for the smallest that was found.
+        """
+        over = {name: share for name, share in shares.items() if share.spare < 0}
+        if self.budget is None or not over:
+            return
+        # Entries that take their scratch from the caller can be left out.
+        without = [name for name in over if not version.calls[name].handed]
+        name = max(without or over, key=lambda name: over[name].needed)
+        outputs = version.calls[name].outputs
+        known = 0 if outputs is None else outputs.largest or 0
+        need = Need(version.constants or 0, known, over[name].needed, *seconds)
+        raise BudgetNotKept(self.budget, need, proven=proven, optional=not without)
 
     def _squeeze(
         self,
         regions: Mapping[int, Region],
         share: Shares,
         plans: Plans,
-        beside: Mapping[int, int],
     ) -> bool:
-        """Fill in `plans` until the regions of one function fit; whether one is proven not to.
-
-        `beside` are bytes that each region has besides its plan.
-        """
+        """Fill in `plans` until the regions of one function fit; whether one is proven not to."""
         impossible = False
 
         def within(index: int, allowed: int) -> int:
@@ -272,11 +291,11 @@ class _Planning:
             assert self.planner.within is not None
             problem = regions[index].problem
             try:
-                plans[index] = self.planner.within(problem, max(0, allowed - beside[index]))
+                plans[index] = self.planner.within(problem, allowed)
             except BudgetRefused as refused:
                 impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
                 plans[index] = self.planner.within(problem, refused.smallest)
-            return plans[index].arena_bytes + beside[index]
+            return plans[index].arena_bytes
 
         squeeze(share, list(regions), within)
         return impossible
@@ -303,7 +322,7 @@ class _Planning:
             legal = {
                 a: o
                 for a, o in legal.items()
-                if _transient_bytes((o.version if o else reference).regions[region.index])
+                if _arena(o.version if o else reference, region.index)
                 <= share.allowed(region.index)
             }
         evidence = tuple(
@@ -313,15 +332,13 @@ class _Planning:
             if region.index in o.plans
         )
         if not legal:
-            assert self.budget is not None
-            needed = _transient_bytes(reference.regions[region.index])
-            need = Need(self.constants or 0, needed, sequence, sequence)
-            raise BudgetNotKept(self.budget, need, proven=False)
+            assert share is not None, "without a budget every plan is legal"
+            share.take(region.index, _arena(reference, region.index))
+            self._require({region.function: share}, reference, (sequence, sequence))
         site = Site(SITE, f"{self.name}#{region.index}")
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
-            taken = (offer.version if offer else reference).regions[region.index]
-            share.take(region.index, _transient_bytes(taken))
+            share.take(region.index, _arena(offer.version if offer else reference, region.index))
         return offer
 
     def _joined(
@@ -342,6 +359,11 @@ class _Planning:
             if offer is not None and offer.plans == plans:
                 return offer.version
         return self._carried(session, start, plans) if plans else reference
+
+    def _check(self, best: Version) -> None:
+        """Raise BudgetNotKept unless a finished choice keeps the budget."""
+        seconds = sum(self.preferred.values())
+        self._require(self._shares([], best), best, (seconds, seconds))
 
     def _failure(self, error: Exception) -> Decision:
         said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
@@ -369,25 +391,45 @@ class _Planning:
         )
 
 
-def _transient_bytes(allocated: Allocated) -> int:
-    """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
-    if not allocated.transient.known:
+def _arena(version: Version, region: int) -> int:
+    return _largest(version.arenas[region], "an arena")
+
+
+def _versions(region: int, offers: list[_Offer]) -> list[Version]:
+    return [offer.version for offer in offers if region in offer.plans]
+
+
+def _known(call: Call) -> tuple[tuple[Moment, ...], Size]:
+    """The moments and the outputs of a call.
+
+    Raises PycError (BUDGET_NOT_FOUND) where control flow decides them.
+    """
+    if call.moments is None or call.outputs is None:
         raise PycError(
             ReasonCode.BUDGET_NOT_FOUND,
-            "memory budget: expected an arena whose size is known at compile time, got "
-            f"{allocated.transient} bytes; give static shapes in `inputs`",
+            "memory budget: expected a program whose allocations are known at compile time, got "
+            "one whose control flow decides them; unroll its loops and conditions",
         )
-    return allocated.transient.constant
+    return call.moments, call.outputs
 
 
-def _beside(region: int, offers: list[_Offer]) -> int:
-    """Scratch that a region needs besides its plan's arena: what it hands to later regions."""
-    found = [
-        _transient_bytes(o.version.regions[region]) - o.plans[region].arena_bytes
-        for o in offers
-        if region in o.plans
-    ]
-    return max(0, min(found, default=0))
+def _times(moments: Sequence[Moment], outputs: Size) -> tuple[Together, ...]:
+    """What a call needs besides its outputs."""
+    beside = _largest(outputs, "outputs")
+    fixed = [_largest(moment.fixed, "memory") - beside for moment in moments]
+    pairs = zip(fixed, (moment.arenas for moment in moments), strict=True)
+    return tuple(Together(*pair) for pair in dict.fromkeys(pairs))
+
+
+def _largest(size: Size, what: str) -> int:
+    """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
+    if size.largest is None:
+        raise PycError(
+            ReasonCode.BUDGET_NOT_FOUND,
+            f"memory budget: expected {what} whose size is known at compile time, got "
+            f"{size} bytes; give static shapes in `inputs`",
+        )
+    return size.largest
 
 
 def _better(region: Region, offer: _Offer, reference: Version) -> bool:

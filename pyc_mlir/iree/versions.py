@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.call_memory import ARENA, Call, read_call
 from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.planner.picture import Layout
 from pyc_mlir.pipelines.planner.problem import Plan
@@ -24,7 +25,15 @@ from pyc_mlir.pipelines.stream_apply import (
     shared_offsets,
 )
 from pyc_mlir.pipelines.stream_cost import DispatchCosts
-from pyc_mlir.pipelines.stream_ir import EXECUTE, constant_of, find, function_of, maker, resources
+from pyc_mlir.pipelines.stream_ir import (
+    EXECUTE,
+    constant_of,
+    find,
+    function_of,
+    ir,
+    maker,
+    resources,
+)
 from pyc_mlir.pipelines.stream_picture import WatchedPack, watch
 from pyc_mlir.pipelines.stream_problem import Region, read_regions
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
@@ -43,7 +52,7 @@ TO_END = (
     "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
     "iree-stream-cleanup-pipeline,symbol-dce"
 )
-_CMD_EXECUTE = "stream.cmd.execute"
+_CMD_EXECUTE, _ALLOCATION = "stream.cmd.execute", "stream.resource.alloca"
 _LASTING = ("<constant>", "<variable>", "<*>")
 
 
@@ -69,6 +78,8 @@ class Version:
     """A module in which all that is allocated has its size; `finish` takes it further, once.
 
     regions: what each execution region allocates.
+    arenas: the packed part of each region's transients, which plans decide; the rest is handed on.
+    calls: by function, what a call of it allocates.
     layouts: how each region's transients lie; None where that is not known.
     constants: bytes that the module holds from its start to its end; None where not known.
     """
@@ -77,6 +88,8 @@ class Version:
     regions: tuple[Allocated, ...]
     layouts: tuple[Layout | None, ...]
     constants: int | None = None
+    arenas: tuple[Size, ...] = ()
+    calls: Mapping[str, Call] = field(default_factory=dict)
 
     def never_above(self, other: "Version") -> bool:
         """True if it is proven that no region needs more than it does in `other`."""
@@ -110,6 +123,7 @@ def carry_out(
                 ReasonCode.PASS_FAILED,
                 f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
             )
+        _mark_arenas(executes)
         watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
         for i, pairs in shared.items():
             offsets = shared_offsets(executes[i], pairs)
@@ -118,7 +132,8 @@ def carry_out(
         session.run_passes(LAY_OUT)
         regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
         layouts = tuple(_layout(packs) for packs in watched)
-    return Version(module, regions, layouts, held_bytes(module))
+        arenas, calls = _read_arenas(module, len(regions))
+    return Version(module, regions, layouts, held_bytes(module), arenas, calls)
 
 
 def finish(session: Session, version: Version) -> None:
@@ -156,17 +171,41 @@ def _allocations(execute: Any) -> list[Any]:
     """The ``stream.resource.alloca`` ops whose memory a region works in."""
     # Not the timepoints: a lone allocation's is an operand too.
     makers = (maker(v) for v in resources(execute.operands))
-    return [op for op in makers if op is not None and op.name == "stream.resource.alloca"]
+    return [op for op in makers if op is not None and op.name == _ALLOCATION]
 
 
 def _is_transient(allocation: Any) -> bool:
     return "<transient>" in str(allocation.results[0].type)
 
 
+def _arenas(execute: Any) -> list[tuple[Any, Any]]:
+    """A region's packed transients, each with its pack; results may be packed too, but all stay."""
+    makers = [(op, maker(op.operands[0])) for op in _allocations(execute) if _is_transient(op)]
+    return [(op, m) for op, m in makers if m is not None and m.name == "stream.resource.pack"]
+
+
 def _packs(execute: Any) -> list[Any]:
-    """The packs of a region's transients; results may be packed too, but they all stay."""
-    makers = (maker(op.operands[0]) for op in _allocations(execute) if _is_transient(op))
-    return [op for op in makers if op is not None and op.name == "stream.resource.pack"]
+    return [pack for _, pack in _arenas(execute)]
+
+
+def _mark_arenas(executes: Sequence[Any]) -> None:
+    """Say on each allocation of packed transients whose arena it is, before packs are answered."""
+    for number, execute in enumerate(executes):
+        for allocation, _ in _arenas(execute):
+            allocation.attributes[ARENA] = ir.IntegerAttr.get(ir.IndexType.get(), number)
+
+
+def _read_arenas(module: Any, regions: int) -> tuple[tuple[Size, ...], dict[str, Call]]:
+    """The arena of each region, and the calls of the functions; takes the marks off."""
+    arenas = [Size()] * regions
+    functions = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
+    calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f) for f in functions}
+    for op in find(module, _ALLOCATION):
+        if ARENA in op.attributes:
+            number = ir.IntegerAttr(op.attributes[ARENA]).value
+            arenas[number] = arenas[number] + size_of(op.operands[0])
+            del op.attributes[ARENA]
+    return tuple(arenas), calls
 
 
 def _allocated(execute: Any) -> Allocated:

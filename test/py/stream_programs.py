@@ -12,6 +12,22 @@ import numpy as np
 
 ROWS = 32
 WIDTHS = (16, 24, 40, 64)
+# Products in a loop: control flow decides how often something is allocated.
+LOOP = b"""func.func @main(%x: tensor<16x16xf32>, %n: tensor<i32>) -> tensor<16x16xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zero = arith.constant 0.0 : f32
+  %s = tensor.extract %n[] : tensor<i32>
+  %end = arith.index_cast %s : i32 to index
+  %r = scf.for %i = %c0 to %end step %c1 iter_args(%a = %x) -> tensor<16x16xf32> {
+    %e = tensor.empty() : tensor<16x16xf32>
+    %f = linalg.fill ins(%zero : f32) outs(%e : tensor<16x16xf32>) -> tensor<16x16xf32>
+    %m = linalg.matmul ins(%a, %x : tensor<16x16xf32>, tensor<16x16xf32>)
+        outs(%f : tensor<16x16xf32>) -> tensor<16x16xf32>
+    scf.yield %m : tensor<16x16xf32>
+  }
+  return %r : tensor<16x16xf32>
+}"""
 
 
 @dataclass(frozen=True)
@@ -144,12 +160,18 @@ def chain(widths: tuple[int, ...] = (16, 32, 64, 96, 128)) -> Program:
     return w.finish([(x, widths[-1])])
 
 
-def layered(seed: int, *, dynamic: bool = False, ops: int = 12) -> Program:
-    """Random products, sums, concatenations and updates in place over recent values."""
+def layered(seed: int, *, dynamic: bool = False, ops: int = 12, barriers: int = 0) -> Program:
+    """Random products, sums, concatenations and updates in place over recent values.
+
+    With `barriers` so many of the values end an execution region.
+    """
     rng = random.Random(seed)
     w = Writer(None if dynamic else ROWS)
     values = [(w.argument(c), c) for c in rng.choices(WIDTHS, k=2)]
-    for _ in range(ops):
+    for number in range(ops):
+        if barriers and number % (ops // (barriers + 1)) == 1:
+            x, columns = rng.choice(values[-3:])
+            values.append((w.barrier(x, columns), columns))
         kind = rng.choice(("matmul", "matmul", "add", "concat", "insert"))
         x, columns = rng.choice(values[-8:])
         if kind in ("matmul", "insert"):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import sample
 from modules import add_program, host_target, ramp
-from stream_programs import Writer, branches
+from stream_programs import LOOP, Writer, branches
 
 from pyc_mlir import TensorSpec, compile
 from pyc_mlir.account import Account
@@ -31,21 +31,6 @@ from pyc_mlir.program import Program
 from pyc_mlir.runtime import load
 
 W = np.linspace(-1, 1, 64 * 48, dtype=np.float32).reshape(64, 48)
-LOOP = b"""func.func @main(%x: tensor<16x16xf32>, %n: tensor<i32>) -> tensor<16x16xf32> {
-  %c0 = arith.constant 0 : index
-  %c1 = arith.constant 1 : index
-  %zero = arith.constant 0.0 : f32
-  %s = tensor.extract %n[] : tensor<i32>
-  %end = arith.index_cast %s : i32 to index
-  %r = scf.for %i = %c0 to %end step %c1 iter_args(%a = %x) -> tensor<16x16xf32> {
-    %e = tensor.empty() : tensor<16x16xf32>
-    %f = linalg.fill ins(%zero : f32) outs(%e : tensor<16x16xf32>) -> tensor<16x16xf32>
-    %m = linalg.matmul ins(%a, %x : tensor<16x16xf32>, tensor<16x16xf32>)
-        outs(%f : tensor<16x16xf32>) -> tensor<16x16xf32>
-    scf.yield %m : tensor<16x16xf32>
-  }
-  return %r : tensor<16x16xf32>
-}"""
 STABLEHLO = b"""func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
   %a = stablehlo.dot %x, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
   %b = stablehlo.dot %a, %x : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
