@@ -35,6 +35,7 @@ from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
 from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
 from pyc_mlir.outputs import check_outputs, refuse_donation
 from pyc_mlir.pipelines.contract import Contract
@@ -338,15 +339,15 @@ def _modes(
     return found or {"": PlannedMode("", None, False)}
 
 
-def _arena_pays(arena: ArenaCall | None, contract: Contract, device: Device) -> bool:
-    """Whether calls go through the arena: not without scratch, where `main` is as good.
+def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
+    """Whether calls go through the arena: where there is scratch, or a result on large pages.
 
-    On GPUs, where a fresh output from the allocator may cost more than one in IREE's own queue,
-    only under a budget, which counts the arenas.
+    Else `main` is as good. On GPUs, where a fresh output from the allocator may cost more than one
+    in IREE's own queue, only under a budget, which counts the arenas.
     """
-    if arena is None or arena.facts.arena_bytes == 0:
-        return False
-    return device.is_cpu or contract.memory_budget_bytes is not None
+    if device.is_cpu:
+        return arena.facts.arena_bytes != 0 or arena.largest_output >= LARGE_BYTES
+    return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None
 
 
 def _check_device(needed: str, features: Sequence[str], device: Device) -> None:

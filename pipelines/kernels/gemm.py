@@ -31,6 +31,7 @@ from pyc_mlir.pipelines.target import Target
 _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
 _HEIGHT, _UNROLL = 6, 4
+_PAGE = 1024  # numbers in 4 KiB
 NOTHING = Pointwise()
 
 
@@ -221,6 +222,8 @@ class Product:
         if turn is not None and not strip.last:
             part = turn * (knobs.depth_block // knobs.unroll * LINE)
             ahead = partial(self._next_panel, offset + knobs.depth * strip.width + part)
+        elif knobs.rows == height:
+            ahead = partial(self._stream_on, offset, strip.width)
         spots = [(row + r, at) for r in range(height) for at in places]
         tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead)
         sums = tile.accumulate(depth.length, self._start(depth, spots))
@@ -229,6 +232,15 @@ class Product:
     def _next_panel(self, start: Index, at: Index) -> None:
         """Ask for a tile's part of the next panel, one line for each turn of the loop."""
         self.b.prefetch(start + at * (LINE // self.knobs.unroll), level=2)
+
+    def _stream_on(self, offset: Index, width: int, at: Index) -> None:
+        """Ask for what comes a page later, where B is read only once: too far for the core itself.
+
+        Level 1 leaves the caches nearest to the core to the rest.
+        """
+        start = offset + at * width + _PAGE
+        for line in range(0, width * self.knobs.unroll, LINE):
+            self.b.prefetch(start + line, level=1)
 
     def _places(self, strip: Strip, panel: Index) -> list[Lanes]:
         """Where the tile's vectors lie in a row of C: in the last panel masked, without padding."""

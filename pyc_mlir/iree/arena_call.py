@@ -123,6 +123,14 @@ class ArenaCall(Entry):
         self._nothing = executable.device.allocate(0 if executable.device.is_cpu else 1)
         self._allocate = executable.device.allocate
 
+    @property
+    def largest_output(self) -> int:
+        """Bytes of the largest result that takes a buffer, of those that are known by now."""
+        shapes = [(n, self.facts.outputs[n] or ()) for n in self.facts.buffers]
+        known = ((n, [d for d in s if isinstance(d, int)], len(s)) for n, s in shapes)
+        sizes = (_bytes(s, self._results[n].dtype.itemsize) for n, s, r in known if len(s) == r)
+        return max(sizes, default=0)
+
     def needs(self, arrays: Sequence[Array]) -> Launch:
         """What a call with these arrays needs; it depends on their shapes only."""
         outputs, fresh = [], []

@@ -21,6 +21,7 @@ from iree.runtime import _binding, flags
 from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.pages import LARGE_BYTES, advise_large
 from pyc_mlir.pipelines.target import CpuInfo, Target, read_host_cpu
 
 CPU_KINDS = ("local-sync", "local-task")
@@ -152,12 +153,15 @@ class Device:
         Raises PycError (RUNTIME_FAILED) when the device has none.
         """
         try:
-            return self.hal.allocator.allocate_buffer(_MEMORY, _USAGE, size)
+            memory = self.hal.allocator.allocate_buffer(_MEMORY, _USAGE, size)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise PycError(
                 ReasonCode.RUNTIME_FAILED,
                 f"device `{self.kind}`: expected {size} bytes of memory, got: {_reason(error)}",
             ) from None
+        if size >= LARGE_BYTES and self.is_cpu:
+            advise_large(_bytes_of(memory).ctypes.data, size)
+        return memory
 
     def upload(self, array: np.ndarray) -> rt.HalBufferView:
         """Copy a numpy array of any layout to the device; return IREE's buffer view.
@@ -170,11 +174,16 @@ class Device:
                 ReasonCode.UNSUPPORTED_DTYPE,
                 f"device `{self.kind}`: expected an element type of IREE, got {array.dtype}",
             )
+        packed = np.asarray(array, order="C")
+        if packed.nbytes >= LARGE_BYTES and self.is_cpu:
+            memory = self.allocate(packed.nbytes)
+            _bytes_of(memory)[...] = packed.reshape(-1).view(np.uint8)
+            return rt.HalBufferView(memory, packed.shape, element_type)
         view: Any = self.hal.allocator.allocate_buffer_copy(
             memory_type=rt.MemoryType.DEVICE_LOCAL,
             allowed_usage=rt.BufferUsage.DEFAULT,
             device=self.hal,
-            buffer=np.asarray(array, order="C"),
+            buffer=packed,
             element_type=element_type,
         )
         return view
@@ -202,6 +211,11 @@ class Device:
             signal_semaphores=rt.HalFence.create_at(done, 1),
         )
         rt.HalFence.create_at(done, 1).wait()
+
+
+def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
+    """The bytes of a buffer of a CPU device, in place."""
+    return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
 
 
 @functools.cache

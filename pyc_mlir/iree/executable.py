@@ -15,6 +15,7 @@ from iree import runtime as rt
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import Array, Spec
 from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.pages import LARGE_BYTES, on_large_pages
 
 # What a cf.assert of the lowering says.
 _CHECK = re.compile(rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)")
@@ -39,7 +40,7 @@ class Executable:
         self.device = device
         instance = rt.VmInstance()
         try:
-            self._module = rt.VmModule.copy_buffer(instance, vmfb)
+            self._module = _module(instance, vmfb)
             hal = rt.create_hal_module(instance, device.hal)
             self.context = rt.VmContext(instance, modules=[hal, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
@@ -61,6 +62,13 @@ class Executable:
                 f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}",
             )
         return function
+
+
+def _module(instance: rt.VmInstance, vmfb: bytes) -> rt.VmModule:
+    """The module in memory that it keeps alive: constants stay where the vmfb has them."""
+    if len(vmfb) < LARGE_BYTES:
+        return rt.VmModule.copy_buffer(instance, vmfb)
+    return rt.VmModule.wrap_buffer(instance, on_large_pages(vmfb))
 
 
 class Entry:

@@ -1,0 +1,45 @@
+"""Large host memory on large pages, where the system leaves that to programs.
+
+With pages of 4 KiB a core that streams weights or results spends much of its time on the addresses:
+a product of one row by 64 MiB of weights takes 1.5 times as long. Linux gives pages of 2 MiB where
+it is asked (`madvise(2)`, MADV_HUGEPAGE); numpy asks for its own arrays too. It is advice: where it
+is not taken, nothing changes but speed.
+"""
+
+import ctypes
+import mmap
+from functools import cache
+from typing import Any
+
+# Below one large page there is nothing to gain.
+LARGE_BYTES = 2 << 20
+
+
+def advise_large(address: int, size: int) -> None:
+    """Ask for large pages for `size` bytes of this process, before they are written first."""
+    advise = _madvise()
+    if advise is None:
+        return
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if first < end:
+        advise(first, end - first, mmap.MADV_HUGEPAGE)
+
+
+def on_large_pages(content: bytes) -> Any:
+    """A copy of `content` with Python's buffer protocol; small contents as they are."""
+    if len(content) < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return content
+    memory = mmap.mmap(-1, len(content))
+    advise_large(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(content))
+    memory[:] = content
+    return memory
+
+
+@cache
+def _madvise() -> Any:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function
