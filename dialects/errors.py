@@ -120,6 +120,22 @@ class ReasonCode(Enum):
     DONATION_UNSAFE = Reason(
         "an input's memory cannot be proven free for an output", "call without `donate`"
     )
+    CACHE_MISS = Reason(
+        "the compile cache holds no program for the key, so the program was compiled",
+        "nothing; `pyc-cache why` names the parts of the key that differ",
+    )
+    CACHE_DAMAGED = Reason(
+        "an entry of the compile cache failed its checksums: it was dropped, and compiled again",
+        "nothing for one; for many, check the disk, then `pyc-cache verify`",
+    )
+    CACHE_FOLDER = Reason(
+        "the folder of the compile cache could not be read or written; the compile went on",
+        "free space there, make it writable, or name another folder",
+    )
+    CACHE_BYPASSED = Reason(
+        "a program went past the compile cache, since not all that made it can be named in a key",
+        "give what the message names a version, or leave it out",
+    )
     MISSING_DEPENDENCY = Reason("an optional package is not installed", "install the named extra")
 
     @property

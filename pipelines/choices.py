@@ -16,6 +16,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.cost import Cost
 
 SCHEMA_VERSION = 1
+# Records in a log that are no choices, so that no recipe repeats them, by their pass.
+CACHE = "cache"
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Recipe:
     @staticmethod
     def from_log(decisions: Iterable[Decision]) -> "Recipe":
         """Keep what was chosen and by whom, drop what it was chosen over."""
-        made = list(decisions)
+        made = [d for d in decisions if d.site.pass_name != CACHE]
         origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
         return Recipe({d.site.key: d.chosen for d in made}, origins)
 

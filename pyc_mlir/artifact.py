@@ -16,13 +16,14 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 from pyc_mlir.account import Account
+from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.calibration import Calibration
@@ -61,7 +62,8 @@ _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime"
 class Artifact:
     """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
 
-    `memory` is the JSON of its memory report, empty without one.
+    `memory` is the JSON of its memory report, empty without one. `cached` says what the compile
+    cache did, if one was asked; it is no part of the bytes.
     """
 
     vmfb: bytes
@@ -69,6 +71,7 @@ class Artifact:
     decisions: Sequence[Decision] = ()
     module: bytes = b""
     memory: bytes = b""
+    cached: CacheRecord | None = field(default=None, compare=False)
 
     @property
     def signature(self) -> Signature:
@@ -184,9 +187,10 @@ def write(artifact: Artifact, path: str | Path) -> None:
     Path(path).write_bytes(to_bytes(artifact))
 
 
-def from_bytes(data: bytes, name: str = "artifact") -> Artifact:
+def from_bytes(data: bytes, name: str = "artifact", verified: bool = False) -> Artifact:
     """Read what `to_bytes` made; the result's `vmfb` is IREE's, byte for byte.
 
+    verified: the caller has compared all bytes with a checksum of its own.
     Raises PycError (BAD_ARTIFACT), with `name` first, for anything else: a file that is no
     archive, one without PyC's entries, a manifest of another schema, a checksum that differs.
     """
@@ -202,9 +206,9 @@ def from_bytes(data: bytes, name: str = "artifact") -> Artifact:
         raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
     manifest = _read_manifest(parts[_MANIFEST], name)
     start = min(offset for entry, offset in entries.items() if entry.startswith(_FOLDER))
-    vmfb = data[:start] + parts[_TAIL]
+    vmfb = b"".join((memoryview(data)[:start], parts[_TAIL]))
     checksums = manifest.pop("checksums")
-    for part, content in {**parts, "vmfb": vmfb}.items():
+    for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
         if part != _MANIFEST and checksums.get(part) != _sha256(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
     decisions = _read_decisions(parts[_DECISIONS], name)
@@ -228,11 +232,11 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
         got = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise _bad(name, f"a manifest of schema {SCHEMA_VERSION}", f"{got!r}")
-    for field, kind in {**_FIELDS, "checksums": dict}.items():
-        if not isinstance(manifest.get(field), kind):
-            got = repr(manifest.get(field))[:80]
+    for part, kind in {**_FIELDS, "checksums": dict}.items():
+        if not isinstance(manifest.get(part), kind):
+            got = repr(manifest.get(part))[:80]
             expected = kind.__name__ if isinstance(kind, type) else str(kind)
-            raise _bad(name, f"`{field}` of type {expected} in the manifest", got)
+            raise _bad(name, f"`{part}` of type {expected} in the manifest", got)
     if not isinstance(manifest.get(CALIBRATION, {}), dict):
         raise _bad(name, "a calibration's name and hash in the manifest", "something else")
     for entry, found in {MAIN: None, **manifest["entries"]}.items():

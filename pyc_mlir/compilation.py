@@ -7,6 +7,7 @@
 loads the artifact on a device.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -16,6 +17,8 @@ from typing import Any
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.budget_choice import within_budget
+from pyc_mlir.cache.cache import Cache, choose
+from pyc_mlir.cache.front import compiled
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
@@ -66,6 +69,7 @@ def compile(
     also_modes: Sequence[str] = (),
     kernels: str = ALL_KERNELS,
     calibration: Calibration | str | Path | None = None,
+    cache: Cache | bool | str | Path | None = None,
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -85,6 +89,8 @@ def compile(
         code to IREE.
     calibration: figures of this CPU that `pyc-doctor --calibrate` wrote; choices go by them in
         place of the target's published ones, and log and manifest name them.
+    cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
+        `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
 
     Raises PycError with the reason's code.
     """
@@ -100,7 +106,8 @@ def compile(
         kernels,
         calibration,
     )
-    return Program(build(source, inputs, options), device)
+    chosen = choose(cache, os.environ)
+    return Program(build(source, inputs, options, cache=chosen), device)
 
 
 def make_options(
@@ -196,11 +203,16 @@ def _require_families(names: Sequence[str]) -> None:
 
 
 def build(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = _untold
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    stage: Stage = _untold,
+    cache: Cache | None = None,
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
     stage: a context manager around each step, called with what the step does.
+    cache: is asked first, and keeps what is compiled.
     """
 
     def make(options: Options, before: Choices) -> Artifact:
@@ -209,6 +221,8 @@ def build(
         with stage(f"IREE compiles for {options.target.name}"):
             return finish(lowered, options, before.log)
 
+    if cache is not None:
+        return compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
     return within_budget(options, make)
 
 

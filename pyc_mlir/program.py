@@ -29,6 +29,7 @@ from typing import Any
 from pyc_mlir import artifact as artifacts
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
@@ -56,7 +57,8 @@ class ProgramStats:
 
     `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
     and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
-    `mode_switches` counts the changes of it, and `switches` are the latest."""
+    `mode_switches` counts the changes of it, and `switches` are the latest. `cache` is what the
+    compile cache did for the program, if it was asked."""
 
     calls: int
     guard_failures: int
@@ -72,6 +74,7 @@ class ProgramStats:
     mode: str
     mode_switches: int
     switches: tuple[ModeSwitch, ...]
+    cache: CacheRecord | None = None
 
 
 class Program:
@@ -274,6 +277,7 @@ class Program:
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
+            cache=self.artifact.cached,
         )
 
     def save(self, path: str | Path) -> None:

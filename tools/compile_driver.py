@@ -1,6 +1,7 @@
 """What `pyc-compile` does between its flags and its output."""
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any, BinaryIO
 
 from pyc_mlir.artifact import Artifact, to_bytes
 from pyc_mlir.bench.table import quantity
+from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
@@ -52,10 +54,12 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
     elif flags.compile_to:
         output = _to_phase(flags.compile_to, source, inputs, options, progress)
     else:
-        artifact = build(source, inputs, options, progress.stage)
+        cache = choose(flags.cache_dir or flags.cache, os.environ)
+        artifact = build(source, inputs, options, progress.stage, cache)
         data = to_bytes(artifact)
         text = summary(flags.output, len(data), artifact, progress.seconds)
-        output = Output(data, tuple(artifact.decisions), text)
+        told = () if artifact.cached is None else (artifact.cached.decision,)
+        output = Output(data, (*artifact.decisions, *told), text)
     if flags.log is not None:
         write_log(output.decisions, flags.log)
     return output

@@ -127,10 +127,19 @@ def make_parser() -> argparse.ArgumentParser:
     iree.add_argument(
         "--Xiree", action="append", default=[], metavar="FLAG", help="pass a flag: --Xiree=--flag"
     )
+    _add_cache_flags(parser)
     add_flags(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
     parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
     return parser
+
+
+def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
+    cache = parser.add_argument_group("cache", "of compiled programs; `pyc-cache` looks into it")
+    cache.add_argument(
+        "--cache", action="store_true", help="use the user's own, below $XDG_CACHE_HOME"
+    )
+    cache.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
 
 
 def check(flags: argparse.Namespace) -> None:
@@ -145,6 +154,8 @@ def check(flags: argparse.Namespace) -> None:
         }
         for flag in (name for name, value in given.items() if value):
             raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
+    if (flags.cache or flags.cache_dir) and not is_binary(flags):
+        raise _usage("expected --cache and --cache-dir only where a program is made, got text")
     if flags.emit == "vmfb" and flags.compile_to:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):

@@ -316,3 +316,9 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """The files beside a model, not yet read, that hold weights of it; sorted."""
+    outside = (t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL)
+    return sorted({e.value for t in outside for e in t.external_data if e.key == "location"})

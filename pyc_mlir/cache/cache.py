@@ -1,0 +1,143 @@
+"""Compiled programs by their key: in this process's memory, before those on disk.
+
+`choose` reads what a user asks for; `Cache` is the answer. Nothing is written before a program is
+kept, and nothing here raises for a bad disk.
+"""
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc_mlir import artifact as artifacts
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.folder import default_folder
+from pyc_mlir.cache.identity import Identity, current_identity
+from pyc_mlir.cache.parts import Key, nearest, parse_key
+from pyc_mlir.cache.record import HIT, MEMORY, MISS, CacheRecord, Event
+from pyc_mlir.cache.sources import Sources
+from pyc_mlir.cache.store import Store
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+MEMORY_BYTES = 512 << 20
+# A miss is compared with this many entries, the most recently used.
+_COMPARED = 100
+_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome, and the program or the event that says why there is none."""
+
+    outcome: str
+    artifact: Artifact | None = None
+    event: Event | None = None
+
+
+class Cache:
+    """Programs in this process's memory, before those on disk. Several threads may use it."""
+
+    def __init__(
+        self,
+        store: Store,
+        memory_bytes: int = MEMORY_BYTES,
+        identity: Callable[[], Identity] = current_identity,
+    ) -> None:
+        self.store = store
+        self.sources = Sources(store, store.clock)
+        self.identity = identity
+        self._memory_bytes = memory_bytes
+        self._held: OrderedDict[str, Artifact] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many compiles had each outcome, and how many events each code."""
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+    def find(self, key: Key) -> Answer:
+        """The program under a key, or what happened instead."""
+        with self._lock:
+            held = self._held.get(key.digest)
+            if held is not None:
+                self._held.move_to_end(key.digest)
+                return Answer(MEMORY, held)
+        found = self.store.read(key.digest, key.text)
+        if found.event is not None:
+            return Answer(MISS, event=found.event)
+        try:
+            artifact = artifacts.from_bytes(found.data, "cache", verified=True)
+        except PycError as error:
+            self.store.drop(key.digest)
+            return Answer(MISS, event=Event(ReasonCode.CACHE_DAMAGED, error.message))
+        self._hold(key.digest, artifact)
+        return Answer(HIT, artifact)
+
+    def keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
+        """Put a program under its key, in memory and on disk."""
+        data = artifacts.to_bytes(artifact)
+        self._hold(key.digest, artifacts.from_bytes(data, "cache", verified=True))
+        return self.store.write(key.digest, key.text, data)
+
+    def miss_reason(self, key: Key) -> str:
+        """The parts of the key that differ from the nearest entry's."""
+        names = [entry.name for entry in self.store.entries()[:_COMPARED]]
+        texts = ((name, self.store.key_of(name)) for name in names)
+        parsed = ((name, parse_key(text)) for name, text in texts if text is not None)
+        name, parts = nearest(key.parts, ((n, p) for n, p in parsed if p))
+        if not name:
+            return "no entry for this key; there are no others to compare with"
+        more = f" and {len(parts) - _NAMED} more" if len(parts) > _NAMED else ""
+        return f"no entry for this key; {name[:16]} differs in {', '.join(parts[:_NAMED])}{more}"
+
+    def count(self, record: CacheRecord) -> None:
+        """Count an outcome and its events."""
+        with self._lock:
+            self._counts[record.outcome] += 1
+            self._counts.update(event.code.name for event in record.events)
+
+    def _hold(self, digest: str, artifact: Artifact) -> None:
+        with self._lock:
+            self._held[digest] = artifact
+            self._held.move_to_end(digest)
+            total = sum(len(a.vmfb) for a in self._held.values())
+            while total > self._memory_bytes:
+                _, gone = self._held.popitem(last=False)
+                total -= len(gone.vmfb)
+
+
+_open: dict[Path, Cache] = {}
+_open_lock = threading.Lock()
+
+
+def open_cache(folder: str | Path) -> Cache:
+    """The cache of a folder, one for the process. Nothing is written before a program is kept."""
+    path = Path(folder).absolute()
+    with _open_lock:
+        if path not in _open:
+            _open[path] = Cache(Store(path))
+        return _open[path]
+
+
+def choose(
+    asked: "Cache | bool | str | Path | None", environment: Mapping[str, str]
+) -> Cache | None:
+    """The cache that a user asks for: none, the default folder's (True), a folder's, or a Cache.
+
+    Raises PycError (BAD_ARGUMENT) for anything else.
+    """
+    if asked is None or asked is False:
+        return None
+    if asked is True:
+        return open_cache(default_folder(environment))
+    if isinstance(asked, Cache):
+        return asked
+    if isinstance(asked, str | Path) and str(asked):
+        return open_cache(asked)
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"cache: expected True, a folder or a Cache, got {asked!r}",
+    )

@@ -1,0 +1,143 @@
+"""The way of a compile through the cache: its key, the cache, and only then the compiler.
+
+    artifact = compiled(cache, source, inputs, options, build)
+
+A hit's artifact has the bytes that a compile would have made; only its decisions lack the places in
+the source, which no artifact carries. Whatever goes wrong with the cache is an event of the record
+and a count, never an error: the program is compiled then.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.cache import Answer, Cache
+from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.key import make_key
+from pyc_mlir.cache.parts import Key
+from pyc_mlir.cache.program import program_part
+from pyc_mlir.cache.record import BYPASS, CacheRecord, Event
+from pyc_mlir.cache.sources import Contents
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.sources import Source, load_source
+from pyc_mlir.lowering import Options
+from pyc_mlir.signatures import shapes_text
+
+Build = Callable[[Any, Sequence[Any] | None], Artifact]
+
+
+def compiled(
+    cache: Cache, source: Any, inputs: Sequence[Any] | None, options: Options, build: Build
+) -> Artifact:
+    """The program from the cache, else what `build` makes, which is kept. Its `cached` says which.
+
+    Raises what the front end and `build` raise.
+    """
+    way = _Way(cache, inputs, options)
+    try:
+        artifact = way.from_memos(source)
+        if artifact is not None:
+            return way.told(artifact)
+        with new_context() as context, ir.Location.unknown():
+            loaded = load_source(source, inputs, context)
+            if callable(source):
+                way.inputs = None
+            artifact = way.from_program(loaded) or way.built(loaded, build)
+    except Unkeyed as refusal:
+        way.bypass(str(refusal))
+        artifact = build(source, inputs)
+    return way.told(artifact)
+
+
+class _Way:
+    """What is known of one compile so far; `told` makes the record of it."""
+
+    def __init__(self, cache: Cache, inputs: Sequence[Any] | None, options: Options) -> None:
+        self.cache = cache
+        self.inputs = inputs
+        self._options = options
+        self._identity: Identity | None = None
+        self._contents: Contents | None = None
+        self._key: Key | None = None
+        self._answer = Answer(BYPASS)
+        self._events: tuple[Event, ...] = ()
+        self._began = perf_counter()
+        self._keyed = self._found = 0.0
+
+    def from_memos(self, source: Any) -> Artifact | None:
+        """The program of files whose digests are known from before. Raises Unkeyed."""
+        identity = self._identity = self.cache.identity()
+        # What the options cannot name is refused before anything is loaded.
+        make_key({}, self._options, identity)
+        self._contents = self.cache.sources.contents(source)
+        if self._contents is None:
+            return None
+        part = self.cache.sources.known(self._contents, identity)
+        return None if part is None else self._find(part)
+
+    def from_program(self, loaded: Source) -> Artifact | None:
+        """The program of a loaded source. Raises Unkeyed."""
+        assert self._identity is not None, "the identity comes first"
+        part = program_part(loaded)
+        if self._contents is not None:
+            self.cache.sources.remember(self._contents, self._identity, part)
+        return self._find(part)
+
+    def _find(self, part: Mapping[str, str]) -> Artifact | None:
+        """Look a program up, once for each key."""
+        assert self._identity is not None, "the identity comes first"
+        # Programs that enter at IREE are not refined by shapes.
+        used = self.inputs if part["enters"] == "pyc" else None
+        shapes = None if used is None else shapes_text(used)
+        key = make_key({**part, "shapes": shapes}, self._options, self._identity)
+        if self._key is not None and key.digest == self._key.digest:
+            return None
+        self._key, self._keyed = key, perf_counter()
+        self._answer = self.cache.find(key)
+        self._found = perf_counter()
+        return self._answer.artifact
+
+    def built(self, loaded: Source, build: Build) -> Artifact:
+        """What `build` makes of a loaded source, kept under its key."""
+        assert self._key is not None, "a program was looked up first"
+        event = self._answer.event
+        if event is not None and event.code is ReasonCode.CACHE_MISS:
+            event = replace(event, why=self.cache.miss_reason(self._key))
+        artifact = build(loaded, self.inputs)
+        kept = self._keep(self._key, artifact)
+        self._events = (*(() if event is None else (event,)), *kept)
+        return artifact
+
+    def _keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
+        """Keep a program unless PyC's source changed while it was compiled."""
+        try:
+            now = self.cache.identity()
+        except Unkeyed as refusal:
+            return (Event(ReasonCode.CACHE_BYPASSED, str(refusal)),)
+        if self._identity is None or now.source != self._identity.source:
+            why = "PyC's source changed during the compile"
+            return (Event(ReasonCode.CACHE_BYPASSED, why),)
+        return self.cache.keep(key, artifact)
+
+    def bypass(self, why: str) -> None:
+        """Go past the cache."""
+        self._key, self._answer = None, Answer(BYPASS)
+        self._keyed = self._found = perf_counter()
+        self._events = (Event(ReasonCode.CACHE_BYPASSED, why),)
+
+    def told(self, artifact: Artifact) -> Artifact:
+        """The artifact with its record, which is counted."""
+        record = CacheRecord(
+            self._answer.outcome,
+            "" if self._key is None else self._key.digest,
+            self._events,
+            self._keyed - self._began,
+            self._found - self._keyed,
+        )
+        self.cache.count(record)
+        return replace(artifact, cached=record)

@@ -1,0 +1,66 @@
+"""What does a compile depend on? A key names every part in clear; its SHA-256 names the entry.
+
+    program   the graph, its constants, the sizes that dynamic dimensions are given (`program.py`)
+    options   every field of `Options`: target, contract, policy, recipe, modes, kernels, flags
+    evidence  the hash of each calibration
+    built by  versions of PyC (with a hash of its source) and of the packages that it compiles with
+    host      the CPU that compiles: it folds constants, and is the target where that is `cpu`
+
+Whatever cannot be named by its content is refused with `Unkeyed`; such a compile goes past the
+cache, with that reason.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pyc_mlir.cache.identity import Identity, plugin_kernels, policy_part
+from pyc_mlir.cache.parts import SCHEMA_VERSION, Key, as_data
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.lowering import HIGH_LEVEL, NO_KERNELS, Options
+
+# Flags that read or leave files, or print: what they do is not in the program, or not in the flag.
+_OUTWARD = re.compile(r"dump|export|import|print|path|file|plugin|load|trace|debug|-to$|-dir")
+
+
+def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
+    """The key of a compile. Raises Unkeyed for options that no content can name."""
+    if options.dump_phases is not None:
+        raise Unkeyed("dump_phases asks for files that only a compile writes")
+    if options.passes != HIGH_LEVEL:
+        raise Unkeyed("the passes are not PyC's own pipeline")
+    outward = [f for f in options.iree_flags if _looks_outward(f)]
+    if outward:
+        name = outward[0].partition("=")[0]
+        raise Unkeyed(f"the IREE flag `{name}` reads or writes more than the program")
+    calibration = options.calibration
+    plugins = {} if options.kernels == NO_KERNELS else plugin_kernels()
+    parts = {
+        "schema": SCHEMA_VERSION,
+        "program": dict(program),
+        "options": {
+            **{f.name: getattr(options, f.name) for f in fields(Options)},
+            "policy": policy_part(options.policy),
+            "recipe": _recipe_part(options),
+        },
+        "evidence": {} if calibration is None else {calibration.name: calibration.hash},
+        "built_by": {**identity.versions, "pyc_source": identity.source, "kernels": plugins},
+        "host": identity.host,
+    }
+    for name in ("calibration", "dump_phases"):
+        del parts["options"][name]
+    return Key(as_data(parts, "key"))
+
+
+def _looks_outward(flag: str) -> bool:
+    name, _, value = flag.partition("=")
+    return bool(_OUTWARD.search(name)) or "/" in value or "\\" in value
+
+
+def _recipe_part(options: Options) -> Any:
+    recipe = options.recipe
+    if recipe is None:
+        return None
+    origins = {site: [by, *seen] for site, (by, seen) in recipe.origins.items()}
+    return {"choices": dict(recipe.choices), "origins": origins}

@@ -1,0 +1,94 @@
+"""Keys as data: their parts, their bytes, and how two of them differ."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+from pyc_mlir.cache.files import sha256
+from pyc_mlir.cache.unkeyed import Unkeyed
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """The parts as JSON data; equal parts have equal bytes."""
+
+    parts: Mapping[str, Any]
+
+    @cached_property
+    def text(self) -> bytes:
+        """The bytes of ``key.json``."""
+        return f"{json.dumps(self.parts, indent=1, sort_keys=True)}\n".encode()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of `text`, in hex."""
+        return sha256(self.text)
+
+
+def as_data(value: Any, where: str) -> Any:
+    """Plain JSON data for plain values and frozen dataclasses of such; raises Unkeyed for others.
+
+    Floats are told apart bit for bit by their text, sets are sorted.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: as_data(v, f"{where}.{name}") for name, v in pairs}
+    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        return {k: as_data(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_data(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, frozenset | set) and all(isinstance(v, str) for v in value):
+        return sorted(value)
+    raise Unkeyed(f"{where} is a {type(value).__name__}, which has no content to name")
+
+
+def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
+    """``{"options.target.cores": 4, ...}``; lists of plain values stay whole."""
+    if isinstance(parts, Mapping):
+        found = {}
+        for name, value in parts.items():
+            found |= flat(value, f"{prefix}.{name}" if prefix else name)
+        return found or {prefix: {}}
+    return {prefix: parts}
+
+
+def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of the parts that differ, sorted."""
+    left, right = flat(mine), flat(other)
+    return sorted(n for n in left.keys() | right.keys() if left.get(n, ...) != right.get(n, ...))
+
+
+def nearest(
+    mine: Mapping[str, Any], others: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[str, list[str]]:
+    """The entry that differs in the fewest parts, and these; the first of those that tie.
+
+    An entry of the same program counts as nearer than any other. Empty without entries.
+    """
+    best: tuple[bool, int] | None = None
+    name, parts = "", []
+    for other, its in others:
+        odd = differences(mine, its)
+        rank = (any(p.startswith("program.") for p in odd), len(odd))
+        if best is None or rank < best:
+            best, name, parts = rank, other, odd
+    return name, parts
+
+
+def parse_key(text: bytes) -> Mapping[str, Any]:
+    """The parts of a key's text; empty for what is no key of this schema."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    known = isinstance(found, dict) and found.get("schema") == SCHEMA_VERSION
+    return found if known else {}

@@ -1,0 +1,184 @@
+"""Files that were imported before: their program's digests without reading them again.
+
+A memo says: a file of this content was a program of these digests. The content's own digest is
+remembered by the file's identity: device, inode, size, times of modification and of change. Neither
+is trusted for a file that changed in the last seconds, or at a time that has not come yet: its
+identity would not tell the next change. Then the file is imported, and the imported module alone
+says which program it is.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.cache.files import file_digest, sha256
+from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.store import Store
+
+# Longer than the steps in which file systems count time.
+SETTLED_SECONDS = 2.0
+_KINDS = (".onnx", ".mlir")
+_PARTS = ("enters", "graph", "constants")
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What tells that a file is still the one that was read."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @staticmethod
+    def of(path: Path) -> "FileState":
+        """The state now. Raises OSError."""
+        found = os.stat(path)
+        return FileState(
+            os.path.realpath(path),
+            found.st_dev,
+            found.st_ino,
+            found.st_size,
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+        )
+
+    def settled(self, now: float) -> bool:
+        """True unless the file may have changed since, or may yet, within one step of its times."""
+        return max(self.modified_ns, self.changed_ns) <= (now - SETTLED_SECONDS) * 1e9
+
+    @property
+    def name(self) -> str:
+        """The memo's name. Paths stay out of the cache."""
+        return f"file-{sha256(repr(self).encode())}"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A model's files with their digests: the model itself first, then its weights."""
+
+    states: tuple[FileState, ...]
+    digests: tuple[str, ...]
+
+    def unchanged(self) -> bool:
+        """True while all files are what they were."""
+        try:
+            return all(FileState.of(Path(s.path)) == s for s in self.states)
+        except OSError:
+            return False
+
+
+class Sources:
+    """The memos of one store."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._known: dict[str, str] = {}
+
+    def contents(self, source: Any) -> Contents | None:
+        """The digests of a model's files; None for what is no settled file."""
+        path = _model_path(source)
+        if path is None:
+            return None
+        try:
+            files = [path, *self._weights(path)]
+            states = tuple(map(FileState.of, files))
+            if not all(s.settled(self._clock()) for s in states):
+                return None
+            found = Contents(states, tuple(map(self._digest, states)))
+        except (OSError, ValueError):
+            return None
+        return found if found.unchanged() else None
+
+    def known(self, contents: Contents, identity: Identity) -> Mapping[str, str] | None:
+        """The program's part of the key, where files of these contents were imported before."""
+        found = _read(self._store.read_memo(_memo_name(contents, identity)))
+        return found if set(found) == set(_PARTS) else None
+
+    def remember(self, contents: Contents, identity: Identity, part: Mapping[str, str]) -> None:
+        """Keep what files of these contents are, unless one changed while they were imported."""
+        if contents.unchanged():
+            self._store.write_memo(_memo_name(contents, identity), json.dumps(part).encode())
+
+    def _weights(self, path: Path) -> list[Path]:
+        """The files beside a model that hold weights of it. Raises OSError, ValueError."""
+        if path.suffix != ".onnx":
+            return []
+        state = FileState.of(path)
+        memo = f"weights-{state.name}"
+        names = _read(self._store.read_memo(memo)).get("names")
+        if names is None:
+            names = _external_names(path)
+            if FileState.of(path) == state and state.settled(self._clock()):
+                self._store.write_memo(memo, json.dumps({"names": names}).encode())
+        return [_inside(path.resolve().parent, name) for name in names]
+
+    def _digest(self, state: FileState) -> str:
+        """The digest of a file's content, by its identity where that is known. Raises OSError."""
+        known = self._known.get(state.name) or _read(self._store.read_memo(state.name)).get("tree")
+        if known is None:
+            known = file_digest(Path(state.path))
+            # A file that is written while it is read has another state afterwards.
+            if FileState.of(Path(state.path)) == state:
+                self._store.write_memo(state.name, json.dumps({"tree": known}).encode())
+        self._known[state.name] = known
+        return known
+
+
+def _model_path(source: Any) -> Path | None:
+    if not isinstance(source, str | os.PathLike):
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(source)
+        return path if path.suffix in _KINDS and path.is_file() else None
+    return None
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of a model's own folder; the importer refuses any other. Raises ValueError."""
+    path = (folder / name).resolve()
+    if not name or not path.is_relative_to(folder) or not path.is_file():
+        raise ValueError(f"{name!r} is no file of the model's folder")
+    return path
+
+
+def _external_names(path: Path) -> list[str]:
+    """The files that an ONNX model keeps weights in. Raises ValueError for what is no model."""
+    if importlib.util.find_spec("onnx") is None:
+        raise ValueError("no onnx")
+    from pyc_mlir.dialects.errors import PycError
+    from pyc_mlir.frontends.onnx_model import external_files, read_model
+
+    try:
+        model, _ = read_model(path)
+    except PycError as error:
+        raise ValueError(error.message) from None
+    return external_files(model)
+
+
+def _memo_name(contents: Contents, identity: Identity) -> str:
+    """Imports depend on the importer: PyC's source, the packages' versions."""
+    versions = dict(identity.versions)
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        versions["onnx"] = metadata.version("onnx")
+    kind = Path(contents.states[0].path).suffix
+    text = json.dumps([kind, contents.digests, versions, identity.source, identity.host])
+    return f"program-{sha256(text.encode())}"
+
+
+def _read(data: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

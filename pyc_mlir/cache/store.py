@@ -1,0 +1,317 @@
+"""Programs on disk, by their key: whole, verified at every read, and bounded in size.
+
+    v1/entries/<key>/key.json       every part of the key, in clear
+                     artifact.vmfb  the program; pyc-run and IREE's tools run it as it is
+                     checksums      bytes, SHA-256 and block checksum of these two
+                     side/          what was found out about the program later, each file sealed
+    v1/memo/                        what front ends need not find out again (`sources.py`)
+    v1/making/                      what is being written or removed
+
+An entry is made aside, written through to the disk and renamed into place, so that processes that
+are killed, or write the same entry at once, leave a whole entry or none. Entries are removed by a
+rename, too: whoever reads one has its folder open. An entry's time of modification is that of its
+last use; the least recently used go first. Nothing here raises for a bad disk: each call answers
+with an `Event`.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc_mlir.cache.files import (
+    block_digest,
+    making,
+    replace_file,
+    same_file,
+    sealed,
+    sha256,
+    sweep,
+    sync_folder,
+    unsealed,
+    write_synced,
+)
+from pyc_mlir.cache.record import Event
+from pyc_mlir.dialects.errors import ReasonCode
+
+VERSION = "v1"
+KEY, ARTIFACT, CHECKSUMS, SIDE = "key.json", "artifact.vmfb", "checksums", "side"
+DEFAULT_BYTES = 4 << 30
+MAX_MEMOS = 4096
+_KEY_NAME = re.compile(r"[0-9a-f]{64}")
+_SMALL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# More than the text of any key, checksum, verdict or memo.
+_SMALL_BYTES = 16 << 20
+_NO_FOLLOW = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+# What a bad sector or a file in a folder's place says.
+_BROKEN = (errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry's program, or the event that says why there is none."""
+
+    data: bytes = b""
+    event: Event | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An entry without its program: its bytes, and the Unix time of its last use."""
+
+    name: str
+    bytes: int
+    used: float
+
+
+class _Damaged(Exception):
+    """What is wrong with an entry."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of entries of at most `max_bytes`; `clock` gives Unix time in seconds."""
+
+    folder: Path
+    max_bytes: int = DEFAULT_BYTES
+    clock: Callable[[], float] = time.time
+
+    @property
+    def root(self) -> Path:
+        """Where this version's files lie."""
+        return self.folder / VERSION
+
+    @property
+    def _making(self) -> Path:
+        return self.root / "making"
+
+    def path(self, name: str) -> Path:
+        """The folder of the entry called `name`."""
+        return self.root / "entries" / name
+
+    def read(self, name: str, key: bytes) -> Found:
+        """The program under a key, verified. A damaged entry is removed, and the event says so."""
+        path = self.path(name)
+        try:
+            folder = os.open(path, _NO_FOLLOW | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return Found(event=Event(ReasonCode.CACHE_MISS, "no entry for this key"))
+        except OSError as error:
+            return self._unreadable(path, error)
+        try:
+            data = _verified(folder, key)
+        except _Damaged as damage:
+            if not same_file(folder, path):
+                return Found(event=Event(ReasonCode.CACHE_MISS, "the entry was just removed"))
+            self.drop(name, folder)
+            return Found(event=Event(ReasonCode.CACHE_DAMAGED, str(damage)))
+        except OSError as error:
+            return self._unreadable(path, error)
+        finally:
+            os.close(folder)
+        # A cache that cannot be written to still answers.
+        with contextlib.suppress(OSError):
+            os.utime(path, (self.clock(), self.clock()))
+        return Found(data)
+
+    def _unreadable(self, path: Path, error: OSError) -> Found:
+        if error.errno in _BROKEN:
+            self.drop(path.name)
+            return Found(event=Event(ReasonCode.CACHE_DAMAGED, f"{error.strerror}"))
+        return Found(event=_failed("read", error))
+
+    def write(self, name: str, key: bytes, data: bytes) -> tuple[Event, ...]:
+        """Keep a program, then remove what is too much. Another process may have been first."""
+        if len(data) + len(key) > self.max_bytes:
+            size = f"{len(data)} bytes are more than the whole cache may hold ({self.max_bytes})"
+            return (Event(ReasonCode.CACHE_BYPASSED, size),)
+        lines = (_line(KEY, key, sha256(key)), _line(ARTIFACT, data, sha256(data)))
+        parts = {KEY: key, ARTIFACT: data, CHECKSUMS: sealed("".join(lines).encode())}
+        path = self.path(name)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with making(self._making) as folder:
+                for part, content in parts.items():
+                    write_synced(folder / part, content)
+                sync_folder(folder)
+                os.utime(folder, (self.clock(), self.clock()))
+                os.rename(folder, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return (_failed("written", error),)
+        self.evict(keep=name)
+        return ()
+
+    def drop(self, name: str, descriptor: int | None = None) -> bool:
+        """Remove an entry; with a descriptor only if it is still the one that is open there."""
+        path = self.path(name)
+        try:
+            with making(self._making) as folder:
+                moved = folder / "dropped"
+                os.rename(path, moved)
+                if descriptor is not None and not same_file(descriptor, moved):
+                    # Another process put a whole one there meanwhile; a second one may be there.
+                    with contextlib.suppress(OSError):
+                        os.rename(moved, path)
+                    return False
+        except OSError:
+            return False
+        return True
+
+    def entries(self) -> list[Listed]:
+        """All entries, the most recently used first.
+
+        Times in the future, as a clock that was set back leaves them, count as long ago.
+        """
+        now, found = self.clock(), []
+        for path in _children(self.root / "entries"):
+            if not _KEY_NAME.fullmatch(path.name):
+                continue
+            with contextlib.suppress(OSError):
+                used = os.stat(path).st_mtime
+                found.append(Listed(path.name, _size(path), used if used <= now + 1 else 0.0))
+        return sorted(found, key=lambda e: (-e.used, e.name))
+
+    def evict(self, max_bytes: int | None = None, keep: str = "") -> int:
+        """Remove the least recently used entries beyond the bound, and what killed processes left.
+
+        Returns how many entries went. `keep` is an entry to spare.
+        """
+        limit = self.max_bytes if max_bytes is None else max_bytes
+        entries = self.entries()
+        total, gone = sum(e.bytes for e in entries), 0
+        for entry in reversed(entries):
+            if total <= limit:
+                break
+            if entry.name != keep and self.drop(entry.name):
+                total, gone = total - entry.bytes, gone + 1
+        sweep(self._making)
+        self._forget_memos()
+        return gone
+
+    def key_of(self, name: str) -> bytes | None:
+        """The text of an entry's key; None where it cannot be read or is another's."""
+        try:
+            text = (self.path(name) / KEY).read_bytes()
+        except OSError:
+            return None
+        return text if sha256(text) == name else None
+
+    def check(self, name: str) -> str:
+        """What is wrong with an entry; empty if nothing is. It is neither used nor removed."""
+        key = self.key_of(name)
+        if key is None:
+            return f"{KEY}: expected the text whose SHA-256 is the entry's name"
+        try:
+            folder = os.open(self.path(name), _NO_FOLLOW | os.O_DIRECTORY)
+        except OSError as error:
+            return str(error.strerror)
+        try:
+            _verified(folder, key, whole=True)
+        except (_Damaged, OSError) as error:
+            return str(error)
+        finally:
+            os.close(folder)
+        return ""
+
+    def read_side(self, name: str, side: str) -> bytes | None:
+        """What `write_side` kept beside an entry; None where there is nothing whole."""
+        return _unsealed_file(self.path(name) / SIDE / _small_name(side))
+
+    def write_side(self, name: str, side: str, data: bytes) -> tuple[Event, ...]:
+        """Keep something small beside an entry: ``verdict-<runtime and CPU>``, say."""
+        folder = self.path(name) / SIDE
+        return self._replace(folder / _small_name(side), data, parents=False)
+
+    def read_memo(self, name: str) -> bytes | None:
+        """What `write_memo` kept; None where there is nothing whole."""
+        return _unsealed_file(self.root / "memo" / _small_name(name))
+
+    def write_memo(self, name: str, data: bytes) -> tuple[Event, ...]:
+        """Keep something small that can be found out again."""
+        return self._replace(self.root / "memo" / _small_name(name), data, parents=True)
+
+    def _replace(self, path: Path, data: bytes, parents: bool) -> tuple[Event, ...]:
+        try:
+            path.parent.mkdir(parents=parents, exist_ok=True)
+            replace_file(path, sealed(data), self._making)
+        except OSError as error:
+            return (_failed("written", error),)
+        return ()
+
+    def _forget_memos(self) -> None:
+        memos = _children(self.root / "memo")
+        if len(memos) <= MAX_MEMOS:
+            return
+        for path in memos:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _verified(folder: int, key: bytes, whole: bool = False) -> bytes:
+    """The program of an open entry; `whole` checks SHA-256, too. Raises _Damaged, or OSError."""
+    sums = unsealed(_part(folder, CHECKSUMS, _SMALL_BYTES))
+    lines = [] if sums is None else sums.decode().splitlines()
+    if len(lines) != 2:
+        raise _Damaged(f"{CHECKSUMS}: expected two lines as they were written")
+    if _part(folder, KEY, len(key)) != key:
+        raise _Damaged(f"{KEY}: expected the text of the key")
+    size, digest, blocks, _ = lines[1].split(" ")
+    data = _part(folder, ARTIFACT, int(size))
+    if len(data) != int(size) or block_digest(data) != blocks:
+        raise _Damaged(f"{ARTIFACT}: expected the bytes that `{CHECKSUMS}` names")
+    if whole and sha256(data) != digest:
+        raise _Damaged(f"{ARTIFACT}: expected the SHA-256 that `{CHECKSUMS}` names")
+    return data
+
+
+def _part(folder: int, name: str, most: int) -> bytes:
+    """A file of an open entry, of at most `most` bytes. Raises _Damaged, or OSError."""
+    try:
+        descriptor = os.open(name, _NO_FOLLOW, dir_fd=folder)
+    except FileNotFoundError:
+        raise _Damaged(f"{name}: expected a file, found none") from None
+    with open(descriptor, "rb", buffering=0) as file:
+        if os.fstat(descriptor).st_size > most:
+            raise _Damaged(f"{name}: expected at most {most} bytes")
+        return file.read()
+
+
+def _line(name: str, data: bytes, digest: str) -> str:
+    return f"{len(data)} {digest} {block_digest(data)} {name}\n"
+
+
+def _small_name(name: str) -> str:
+    assert _SMALL_NAME.fullmatch(name), f"a name of PyC's own: {name!r}"
+    return name
+
+
+def _unsealed_file(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return unsealed(file.read(_SMALL_BYTES))
+    except OSError:
+        return None
+
+
+def _children(folder: Path) -> Sequence[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    """Bytes of all files of an entry."""
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+
+
+def _failed(what: str, error: OSError) -> Event:
+    """An event without paths, which have no place in a log."""
+    return Event(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")

@@ -1,0 +1,274 @@
+"""Compiles through the cache: a hit's program is the one that would have been compiled."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import FULL
+
+import pyc_mlir
+from pyc_mlir import Tensor, artifact
+from pyc_mlir.artifact import to_bytes
+from pyc_mlir.cache.cache import Cache, choose, open_cache
+from pyc_mlir.cache.folder import default_folder
+from pyc_mlir.cache.identity import Identity, current_identity
+from pyc_mlir.cache.store import ARTIFACT, Store
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices import Recipe, read_log
+from pyc_mlir.tools import pyc_cache, pyc_compile
+
+W = np.arange(1024, dtype=np.float32).reshape(32, 32) / 1024
+X = np.ones((2, 32), np.float32)
+OPTIONS = make_options(kernels="iree", planner_mode="iree")
+WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
+
+
+def model(x: Tensor["f32", 2, 32]):  # noqa: F821
+    return np.tanh(x @ W)
+
+
+def cache_in(folder: Path, identity=lambda: WHO, ahead: float = 0.0) -> Cache:
+    return Cache(Store(folder, clock=lambda: time.time() + ahead), identity=identity)
+
+
+def compiled(cache: Cache, source=model, inputs=None, options=OPTIONS):
+    made = build(source, inputs, options, cache=cache)
+    assert made.cached is not None
+    return made, made.cached.outcome, [e.code for e in made.cached.events]
+
+
+@pytest.fixture(scope="module")
+def plain() -> bytes:
+    return to_bytes(build(model, None, OPTIONS))
+
+
+@pytest.fixture(scope="module")
+def kept(plain, tmp_path_factory) -> Path:
+    """A folder with the model's entry; tests that change it take a copy."""
+    folder = tmp_path_factory.mktemp("kept")
+    made, outcome, codes = compiled(cache_in(folder))
+    assert (outcome, codes) == ("miss", [ReasonCode.CACHE_MISS])
+    assert to_bytes(made) == plain, "the cache is no part of the bytes"
+    return folder
+
+
+@pytest.fixture
+def folder(kept, tmp_path) -> Path:
+    return shutil.copytree(kept, tmp_path / "cache")
+
+
+def no_compile(monkeypatch) -> None:
+    monkeypatch.setattr("pyc_mlir.compilation.within_budget", None)
+
+
+def test_hits_have_the_bytes_of_a_compile(kept, plain, monkeypatch):
+    no_compile(monkeypatch)
+    cache = cache_in(kept)
+    for expected in ("hit", "memory", "memory"):
+        made, outcome, codes = compiled(cache)
+        assert (outcome, codes) == (expected, [])
+        assert to_bytes(made) == plain
+    assert cache.counts == {"hit": 1, "memory": 2}
+    program = pyc_mlir.Program(made)
+    np.testing.assert_allclose(program(X), np.tanh(X @ W), rtol=1e-5)
+    record = program.stats().cache
+    assert record is not None and record.outcome == "memory" and len(record.key) == 64
+    assert record.key_seconds > 0 and record.find_seconds > 0
+
+
+def test_artifacts_hold_no_paths(plain):
+    here = Path(__file__)
+    for text in (str(here), str(here.parent), here.name, here.stem, sys.prefix):
+        assert text.encode() not in plain
+
+
+def test_a_miss_says_what_differs(folder):
+    cache = cache_in(folder)
+    made, outcome, codes = compiled(cache, lambda x: np.tanh(x @ W), [Tensor["f32", 2, 32]])
+    assert (outcome, codes) == ("hit", []), "another function, the same program"
+    other = make_options(kernels="iree", planner_mode="iree", iree_flags=["--iree-opt-level=O1"])
+    made, outcome, codes = compiled(cache, options=other)
+    assert (outcome, codes) == ("miss", [ReasonCode.CACHE_MISS])
+    assert made.cached is not None
+    assert "differs in options.iree_flags" in made.cached.events[0].why
+
+
+def test_a_damaged_entry_is_compiled_again(folder, plain):
+    (entry,) = Store(folder).entries()
+    path = Store(folder).path(entry.name) / ARTIFACT
+    path.write_bytes(path.read_bytes()[:-9] + b"unheard-of"[:9])
+    cache = cache_in(folder)
+    made, outcome, codes = compiled(cache)
+    assert (outcome, codes) == ("miss", [ReasonCode.CACHE_DAMAGED])
+    assert to_bytes(made) == plain and cache.counts["CACHE_DAMAGED"] == 1
+    assert compiled(cache_in(folder))[1] == "hit"
+
+
+def test_whole_bytes_that_are_no_artifact(folder, plain):
+    cache = cache_in(folder)
+    (entry,) = cache.store.entries()
+    key = cache.store.key_of(entry.name)
+    assert key is not None and cache.store.drop(entry.name)
+    cache.store.write(entry.name, key, b"no program")
+    assert compiled(cache)[1:] == ("miss", [ReasonCode.CACHE_DAMAGED])
+
+
+def test_a_folder_that_cannot_be_used(tmp_path, plain):
+    (tmp_path / "file").write_bytes(b"")
+    made, outcome, codes = compiled(cache_in(tmp_path / "file" / "cache"))
+    assert outcome == "miss" and codes[-1] is ReasonCode.CACHE_FOLDER
+    assert to_bytes(made) == plain
+
+
+def test_what_goes_past_the_cache(tmp_path, plain, monkeypatch):
+    def changed() -> Identity:
+        raise Unkeyed("changed")
+
+    made, outcome, codes = compiled(cache_in(tmp_path, changed))
+    assert (outcome, codes) == ("bypass", [ReasonCode.CACHE_BYPASSED]) and to_bytes(made) == plain
+    answers = iter((WHO, Identity({}, "other", {})))
+    cache = cache_in(tmp_path, lambda: next(answers))
+    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
+    outcome, codes = compiled(cache)[1:]
+    assert outcome == "miss" and codes == [ReasonCode.CACHE_MISS, ReasonCode.CACHE_BYPASSED]
+    dumping = make_options(kernels="iree", planner_mode="iree", dump_phases=tmp_path / "phases")
+    assert compiled(cache_in(tmp_path), options=dumping)[1] == "bypass"
+    assert not (tmp_path / "v1").exists()
+
+
+def test_errors_are_those_of_a_compile(tmp_path):
+    for source, inputs in [("missing.onnx", None), (model, [X, X]), (lambda x: object(), [X])]:
+        said = []
+        for cache in (None, cache_in(tmp_path)):
+            with pytest.raises(PycError) as caught:
+                build(source, inputs, OPTIONS, cache=cache)
+            said.append((caught.value.code, caught.value.message))
+        assert said[0] == said[1]
+
+
+def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):
+    file = tmp_path / "model.mlir"
+    file.write_text(str(pyc_mlir.trace(model)))
+    fresh = cache_in(tmp_path / "cache", ahead=100.0)
+    made, outcome, _ = compiled(fresh, file)
+    assert outcome == "miss" and to_bytes(made) == plain
+    no_compile(monkeypatch)
+    monkeypatch.setattr("pyc_mlir.cache.front.load_source", None)
+    made, outcome, _ = compiled(cache_in(tmp_path / "cache", ahead=100.0), str(file))
+    assert outcome == "hit" and to_bytes(made) == plain
+    assert compiled(fresh, file)[1] == "memory"
+
+
+def test_shapes_of_dynamic_programs_are_in_the_key(tmp_path, monkeypatch, plain):
+    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
+    cache = cache_in(tmp_path)
+    text = str(pyc_mlir.trace(lambda x: np.tanh(x), Tensor["f32", "n"]))
+    outcomes = [compiled(cache, text, shapes)[1] for shapes in (None, [(2,)], [(3,)], [(3,)])]
+    assert outcomes == ["miss", "miss", "miss", "memory"]
+
+
+def test_programs_that_enter_at_iree(tmp_path, monkeypatch, plain):
+    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
+    cache = cache_in(tmp_path)
+    text = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n"
+    outcomes = [compiled(cache, t)[1] for t in (text, text, text.replace("4x", "5x"))]
+    assert outcomes == ["miss", "memory", "miss"]
+
+
+def test_memory_is_bounded(kept, plain):
+    size = len(artifact.from_bytes(plain).vmfb)
+    none = Cache(Store(kept), memory_bytes=size - 1, identity=lambda: WHO)
+    assert [compiled(none)[1] for _ in range(2)] == ["hit", "hit"]
+
+
+def test_what_users_may_ask_for(tmp_path):
+    assert choose(None, {}) is None and choose(False, {}) is None
+    given = cache_in(tmp_path)
+    assert choose(given, {}) is given
+    assert choose(str(tmp_path), {}) is choose(tmp_path, {}) is open_cache(tmp_path)
+    home = choose(True, {"HOME": "/home/x", "XDG_CACHE_HOME": "relative"})
+    assert home is not None and home.store.folder == Path("/home/x/.cache/pyc-mlir")
+    assert default_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/pyc-mlir")
+    for odd in (3, "", object()):
+        with pytest.raises(PycError, match="cache: expected"):
+            choose(odd, {})  # type: ignore[arg-type]
+
+
+def test_compile_takes_a_folder(tmp_path):
+    options = {"kernels": "iree", "planner_mode": "iree", "cache": tmp_path}
+    for expected in ("miss", "memory"):
+        record = pyc_mlir.compile(model, **options).stats().cache
+        assert record is not None
+        assert record.outcome == expected, current_identity()
+
+
+def test_command_lines(tmp_path, capsys):
+    """`pyc-compile --cache-dir` writes the same program and log; `pyc-cache` shows the entries."""
+    source, folder = tmp_path / "model.mlir", tmp_path / "cache"
+    source.write_text(str(pyc_mlir.trace(model)))
+    flags = ["--kernels", "iree", "--planner-mode", "iree", "--cache-dir", str(folder)]
+    logs = []
+    for run, more in enumerate(([], [], ["--memory-budget", "1MiB", "--planner-mode", "balanced"])):
+        out, log = tmp_path / f"{run}.vmfb", tmp_path / f"{run}.jsonl"
+        line = [str(source), "-o", str(out), "--log", str(log), *flags, *more]
+        assert pyc_compile.run(line) == 0, capsys.readouterr().err
+        logs.append(read_log(log))
+    assert (tmp_path / "0.vmfb").read_bytes() == (tmp_path / "1.vmfb").read_bytes()
+    assert [log[-1].chosen for log in logs] == ["miss", "memory", "miss"]
+    assert logs[0][-1].evidence[0].startswith("CACHE_MISS: ")
+    assert Recipe.from_log(logs[0]) == Recipe.from_log(logs[1]) == Recipe.from_log(logs[0][:-1])
+    check_tool(folder, capsys)
+    assert pyc_compile.run([str(source), "--emit", "linalg", "--cache"]) == 1
+    assert "only where a program is made" in capsys.readouterr().err
+
+
+def check_tool(folder: Path, capsys) -> None:
+    def tool(*arguments: str) -> tuple[int, str, str]:
+        status = pyc_cache.main(["--dir", str(folder), *arguments])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    status, out, _ = tool("ls")
+    assert status == 0 and "2 entries" in out and out.count("for cpu") == 2
+    status, out, _ = tool("why")
+    assert "options.contract.memory_budget_bytes: 1048576 / None" in out
+    assert "options.planner_modes: ['balanced'] / []" in out
+    assert tool("verify")[0] == 0
+    entries = Store(folder).entries()
+    assert tool("why", *(e.name[:12] for e in entries))[0] == 0
+    (Store(folder).path(entries[0].name) / ARTIFACT).write_bytes(b"")
+    status, out, err = tool("verify", "--drop")
+    assert status == 1 and "1 damaged" in out and "dropped [CACHE_DAMAGED]" in err
+    assert "no other entry" in tool("why")[1]
+    assert "removed 1, kept 0" in tool("gc", "--max-size", "0")[1]
+    for wrong in (["why"], ["why", "x"], ["gc", "--max-size", "x"], ["what"], []):
+        assert tool(*wrong)[0] == 1
+
+
+@pytest.mark.parametrize("processes", [2, 8] if FULL else [2])
+def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
+    source = tmp_path / "model.mlir"
+    source.write_text(str(pyc_mlir.trace(model)))
+    flags = ["--kernels", "iree", "--planner-mode", "iree", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile", str(source), *flags]
+    runs = [
+        subprocess.Popen([*command, "-o", f"{n}.vmfb", "--log", f"{n}.jsonl"], cwd=tmp_path)
+        for n in range(processes)
+    ]
+    assert [run.wait(300) for run in runs] == [0] * processes
+    for number in range(processes):
+        assert (tmp_path / f"{number}.vmfb").read_bytes() == plain
+        line = json.loads((tmp_path / f"{number}.jsonl").read_text().splitlines()[-1])
+        assert line["pass"] == "cache" and line["chosen"] in ("miss", "hit")
+        assert all("CACHE_MISS" in e for e in line["evidence"])
+    store = Store(tmp_path / "cache")
+    assert [store.check(e.name) for e in store.entries()] == [""]
+    assert os.listdir(store.root / "making") == []

@@ -1,0 +1,341 @@
+"""What a compile depends on: whatever changes the program changes the key, and no more does."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from calibrations import calibration
+from onnx_models import info, model
+
+from pyc_mlir import Tensor
+from pyc_mlir.cache import identity as identities
+from pyc_mlir.cache.files import sha256
+from pyc_mlir.cache.identity import Identity, current_identity
+from pyc_mlir.cache.key import make_key
+from pyc_mlir.cache.parts import as_data, differences, nearest, parse_key
+from pyc_mlir.cache.program import module_digests
+from pyc_mlir.cache.sources import Sources
+from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.trace import trace
+from pyc_mlir.lowering import Options
+from pyc_mlir.pipelines.choices import FirstIsBest, Recipe
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.policies import BUILT_IN
+from pyc_mlir.pipelines.target import Target
+
+PROGRAM = {"enters": "pyc", "graph": "g", "constants": "c", "shapes": None}
+WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
+
+
+def key(options: Options | None = None, **other: Any):
+    return make_key({**PROGRAM, **other}, options or Options(), WHO)
+
+
+@dataclass(frozen=True)
+class Dated:
+    """A policy of another package with a version."""
+
+    version: str = "1"
+    bias: float = 0.5
+    name: str = "dated"
+
+    def prefer(self, site, alternatives):
+        return alternatives[0].name
+
+
+class Undated:
+    """A policy that cannot be told from its next edition."""
+
+    name = "undated"
+
+    def prefer(self, site, alternatives):
+        return alternatives[0].name
+
+
+# A change of each field of `Options` that a key must show.
+CHANGES: dict[str, Any] = {
+    "target": Target.named("cpu-avx2"),
+    "contract": Contract(memory_budget_bytes=1 << 20),
+    "policy": BUILT_IN["balanced"],
+    "recipe": Recipe({"pyc-fuse:add.1": "keep"}),
+    "iree_flags": ("--iree-opt-level=O1",),
+    "planner_modes": ("memory_first",),
+    "kernels": "iree",
+    "parts_for": "memory_first",
+    "also_modes": ("balanced",),
+    "calibration": calibration(),
+}
+REFUSED: dict[str, Any] = {"dump_phases": Path("phases"), "passes": "pyc-canonicalize"}
+
+
+def test_every_field_of_the_options_is_in_the_key():
+    names = {f.name for f in fields(Options)}
+    assert names == CHANGES.keys() | REFUSED.keys(), "a new field needs a row in this test"
+    assert key().digest == key(Options()).digest
+    found = {name: key(replace(Options(), **{name: v})).digest for name, v in CHANGES.items()}
+    assert len({key().digest, *found.values()}) == len(CHANGES) + 1
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_content_names_is_refused(name):
+    with pytest.raises(Unkeyed):
+        key(replace(Options(), **{name: REFUSED[name]}))
+
+
+def test_a_key_names_its_parts_in_clear():
+    made_key = key(Options(recipe=Recipe({"s": "c"}, {"s": ("policy", ("seen",))})))
+    parts = parse_key(made_key.text)
+    assert parts["options"]["target"]["name"] == "cpu"
+    recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", "seen"]}}
+    assert parts["options"]["recipe"] == recipe
+    assert parts["evidence"] == {} and parts["program"]["graph"] == "g"
+    assert made_key.digest == sha256(made_key.text)
+    assert parse_key(b"x") == {} and parse_key(b"[]") == {} and parse_key(b'{"schema": 0}') == {}
+
+
+@pytest.mark.parametrize("clause", [f.name for f in fields(Contract)])
+def test_every_clause_is_in_the_key(clause):
+    value = {
+        "allowed_targets": ("cpu",), "fallbacks": ("none",), "determinism": True,
+        "max_concurrency": 2, "memory_budget_bytes": 5,
+    }.get(clause, 1.5)  # fmt: skip
+    changed = replace(Options(), contract=replace(Contract(), **{clause: value}))
+    assert differences(key().parts, key(changed).parts) == [f"options.contract.{clause}"]
+
+
+def test_parts_of_program_and_host():
+    assert differences(key().parts, key(graph="h").parts) == ["program.graph"]
+    other = make_key(PROGRAM, Options(), replace(WHO, source="t", host={"cpu": "y"}))
+    assert differences(key().parts, other.parts) == ["built_by.pyc_source", "host.cpu"]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--iree-hal-dump-executable-files-to=x", "--mlir-print-ir-after-all", "--x=/a", "--x-path=y"],
+)
+def test_flags_that_reach_out_are_refused(flag):
+    with pytest.raises(Unkeyed, match=flag.partition("=")[0]):
+        key(Options(iree_flags=(flag,)))
+
+
+def test_policies():
+    dated = key(Options(policy=Dated()))
+    assert dated.digest == key(Options(policy=Dated())).digest
+    assert dated.parts["options"]["policy"]["class"].endswith(".Dated")
+    for other in (Dated("2"), Dated(bias=0.25)):
+        assert key(Options(policy=other)).digest != dated.digest
+    with pytest.raises(Unkeyed, match="`undated` has no `version`"):
+        key(Options(policy=Undated()))
+    with pytest.raises(Unkeyed, match="content"):
+        key(Options(policy=replace(Dated(), bias=object())))
+    assert key(Options(policy=FirstIsBest("a"))).digest != key(Options(policy=FirstIsBest())).digest
+
+
+class Slotted:
+    """State that `vars` does not show."""
+
+    __slots__ = ("state",)
+    name: ClassVar[str] = "slotted"
+    version: ClassVar[str] = "1"
+
+    def prefer(self, site, alternatives):
+        return alternatives[0].name
+
+
+def test_a_policy_with_hidden_state_is_refused():
+    with pytest.raises(Unkeyed, match="slots"):
+        key(Options(policy=Slotted()))  # type: ignore[arg-type]
+
+
+def test_plain_data():
+    assert as_data({"a": (1, 2.5, None, frozenset("ba"))}, "x") == {"a": [1, 2.5, None, ["a", "b"]]}
+    assert as_data(float("inf"), "x") == "inf"
+    for odd in (object(), {1: 2}, b"x", np.float32(1), frozenset({1})):
+        with pytest.raises(Unkeyed, match="x is a"):
+            as_data(odd, "x")
+
+
+def test_the_nearest_entry_is_of_the_same_program():
+    same, other = key(Options(kernels="iree", parts_for="balanced")), key(graph="h")
+    entries = [("other", other.parts), ("same", same.parts)]
+    assert nearest(key().parts, entries) == ("same", ["options.kernels", "options.parts_for"])
+    assert nearest(key().parts, []) == ("", [])
+
+
+class TestIdentity:
+    def test_source_that_changed_since_the_process_began(self):
+        with pytest.raises(Unkeyed, match="since this process began"):
+            current_identity(began=0.0)
+        other = (*identities.SEEN[1:], ("new.py", "new.py", 0))
+        with pytest.raises(Unkeyed, match="since this process began"):
+            current_identity(began=time.time() + 1e9, seen=other)
+        found = current_identity(began=time.time() + 1e9)
+        assert len(found.source) == 64 and found.versions["numpy"] == np.__version__
+        assert {"torch-mlir", "iree-base-compiler", "ml_dtypes"} <= found.versions.keys()
+
+    def test_the_process_began_before_now(self, tmp_path):
+        assert time.time() - 1e5 < identities.process_start() <= time.time()
+        assert time.time() - identities.process_start(tmp_path) < 60
+
+
+def digests(function: Callable[..., Any], *specs: Any) -> dict[str, str]:
+    with new_context():
+        return module_digests(trace(function, *specs))
+
+
+X = Tensor["f32", 4, 512]
+W = np.arange(512 * 3, dtype=np.float32).reshape(512, 3)
+
+
+class TestProgram:
+    def test_places_are_no_part_of_it(self):
+        def one(x):
+            return np.tanh(x @ W)
+
+        def two(x):
+            product = x @ W.copy()
+
+            return np.tanh(product)
+
+        assert digests(one, X) == digests(two, X)
+
+    def test_weights_types_ops_and_names_are(self):
+        plain = digests(lambda x: x @ W, X)
+        changed = W.copy()
+        changed[511, 2] = np.nextafter(changed[511, 2], np.float32(0))
+        other = digests(lambda x: x @ changed, X)
+        assert other["graph"] == plain["graph"] and other["constants"] != plain["constants"]
+        for function, spec in [
+            (lambda y: y @ W, X),
+            (lambda x: np.tanh(x @ W), X),
+            (lambda x: x @ W, Tensor["f32", 5, 512]),
+            (lambda x: x @ W, Tensor["f32", "batch", 512]),
+            (lambda x: x @ W + np.float32(1), X),
+        ]:
+            assert digests(function, spec)["graph"] != plain["graph"]
+            assert digests(function, spec)["constants"] == plain["constants"]
+
+    def test_a_text_is_the_program_that_it_was_written_from(self):
+        with new_context() as context, ir.Location.unknown():
+            module = trace(lambda x: x @ W, X)
+            source = load_source(str(module), None, context)
+            assert source.module is not None
+            assert module_digests(source.module) == module_digests(module)
+
+    def test_a_constant_where_it_cannot_be_read_is_refused(self):
+        with new_context(), ir.Location.unknown():
+            module = trace(lambda x: x @ W, X)
+            constant = next(
+                op for op in module.body.operations[0].regions[0].blocks[0].operations
+                if "value" in op.attributes
+            )  # fmt: skip
+            value = constant.attributes["value"]
+            module.operation.attributes["pyc.note"] = ir.ArrayAttr.get([value])
+            module_digests(module)
+            del constant.attributes["value"]
+            with pytest.raises(Unkeyed, match="cannot be read"):
+                module_digests(module)
+
+
+def settle(path: Path, age: float = 100.0) -> None:
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+class TestSources:
+    """`now` is far enough in the future for the files, which were just made, to have settled."""
+
+    @pytest.fixture
+    def model(self, tmp_path):
+        path = tmp_path / "model.mlir"
+        path.write_text("one")
+        return path
+
+    def sources(self, tmp_path, ahead: float = 100.0) -> Sources:
+        return Sources(Store(tmp_path / "cache"), lambda: time.time() + ahead)
+
+    def test_a_file_that_just_changed_or_will_is_not_trusted(self, tmp_path, model):
+        assert self.sources(tmp_path, 0).contents(model) is None
+        assert self.sources(tmp_path, -1e6).contents(model) is None
+        assert self.sources(tmp_path).contents(model) is not None
+
+    def test_a_known_file_is_not_read_again(self, tmp_path, model, monkeypatch):
+        first = self.sources(tmp_path).contents(model)
+        monkeypatch.setattr("pyc_mlir.cache.sources.file_digest", None)
+        assert self.sources(tmp_path).contents(str(model)) == first
+
+    def test_a_changed_file_is(self, tmp_path, model):
+        """Of the same size, with its time of modification put back, or another in its place."""
+        sources = self.sources(tmp_path)
+        settle(model)
+        first, time_then = sources.contents(model), model.stat().st_mtime_ns
+        assert first is not None
+        model.write_text("two")
+        os.utime(model, ns=(time_then, time_then))
+        second = sources.contents(model)
+        assert second is not None and second.digests != first.digests
+        assert not first.unchanged() and second.unchanged()
+        (tmp_path / "other").write_text("six")
+        os.utime(tmp_path / "other", ns=(time_then, time_then))
+        os.replace(tmp_path / "other", model)
+        third = sources.contents(model)
+        assert third is not None and third.digests not in (first.digests, second.digests)
+
+    def test_memos_say_which_program_a_file_is(self, tmp_path, model):
+        sources, part = self.sources(tmp_path), {"enters": "pyc", "graph": "g", "constants": "c"}
+        contents = sources.contents(model)
+        assert contents is not None and sources.known(contents, WHO) is None
+        sources.remember(contents, WHO, part)
+        assert sources.known(contents, WHO) == part
+        assert sources.known(contents, replace(WHO, source="other")) is None
+        model.write_text("changed while it was imported")
+        sources.remember(contents, replace(WHO, source="other"), part)
+        assert sources.known(contents, replace(WHO, source="other")) is None
+
+    def test_weights_beside_an_onnx_model(self, tmp_path):
+        path = external_model(tmp_path)
+        sources = self.sources(tmp_path)
+        first = sources.contents(path)
+        assert first is not None and len(first.states) == 2
+        (tmp_path / "weights.bin").write_bytes(bytes(4096))
+        second = sources.contents(path)
+        assert second is not None and second.digests[0] == first.digests[0]
+        assert second.digests[1] != first.digests[1]
+        (tmp_path / "weights.bin").unlink()
+        assert sources.contents(path) is None
+        assert external_model(tmp_path, "../weights.bin") and sources.contents(path) is None
+        assert external_model(tmp_path, "/dev/zero") and sources.contents(path) is None
+
+    def test_no_files(self, tmp_path):
+        sources = self.sources(tmp_path)
+        (tmp_path / "broken.onnx").write_bytes(b"broken")
+        for odd in (lambda x: x, "func.func @main", tmp_path, tmp_path / "a.onnx", None, "\0.onnx"):
+            assert sources.contents(odd) is None
+        assert sources.contents(tmp_path / "broken.onnx") is None
+
+
+def external_model(folder: Path, location: str = "weights.bin") -> Path:
+    """A model whose weights lie in another file."""
+    import onnx
+    from onnx.external_data_helper import set_external_data
+
+    weights = onnx.numpy_helper.from_array(np.ones((32, 32), np.float32), "w")
+    data = weights.raw_data
+    set_external_data(weights, location, length=len(data))
+    weights.ClearField("raw_data")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    made = model([node], {"x": (np.float32, (2, 32))}, [])
+    made.graph.initializer.append(weights)
+    made.graph.output.append(info("y", np.dtype(np.float32), (2, 32)))
+    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    if location == "weights.bin":
+        (folder / location).write_bytes(data)
+    return folder / "model.onnx"

@@ -1,0 +1,250 @@
+"""The compile cache's store on a bad day: nothing raises, nothing is lost, nothing is wrong."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import FULL, sample
+
+from pyc_mlir.cache.files import sha256, sweep
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store
+from pyc_mlir.dialects.errors import ReasonCode
+
+HERE = Path(__file__).parent
+DATA = random.Random(5).randbytes(70_000)
+
+
+def entry(number: int = 0) -> tuple[str, bytes]:
+    key = json.dumps({"schema": 1, "program": {"graph": number}}).encode()
+    return sha256(key), key
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "cache")
+
+
+def written(store: Store, number: int = 0, data: bytes = DATA) -> tuple[str, bytes]:
+    name, key = entry(number)
+    assert store.write(name, key, data) == ()
+    return name, key
+
+
+def code_of(found) -> ReasonCode | None:
+    assert found.event is not None or found.data
+    return None if found.event is None else found.event.code
+
+
+def test_round_trip_and_layout(store):
+    name, key = entry()
+    assert code_of(store.read(name, key)) is ReasonCode.CACHE_MISS
+    assert not store.folder.exists(), "a look-up writes nothing"
+    written(store)
+    assert store.read(name, key).data == DATA
+    assert sorted(p.name for p in store.path(name).iterdir()) == [ARTIFACT, CHECKSUMS, KEY]
+    assert (store.path(name) / KEY).read_bytes() == key
+    assert (store.path(name) / ARTIFACT).read_bytes() == DATA
+    assert store.check(name) == "" and [e.name for e in store.entries()] == [name]
+    assert list((store.root / "making").iterdir()) == []
+
+
+def flip(path: Path, seed: int) -> None:
+    """Change one byte of one file of an entry."""
+    draw = random.Random(seed)
+    file = path / draw.choice((ARTIFACT, KEY, CHECKSUMS))
+    data = bytearray(file.read_bytes())
+    data[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+    file.write_bytes(data)
+
+
+def test_flipped_bytes_are_found_dropped_and_written_again(store):
+    name, key = written(store)
+    for seed in sample(range(1000), 150):
+        flip(store.path(name), seed)
+        assert store.check(name) != "", seed
+        assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED, seed
+        assert code_of(store.read(name, key)) is ReasonCode.CACHE_MISS, seed
+        written(store)
+        assert store.read(name, key).data == DATA
+
+
+@pytest.mark.parametrize("part", [ARTIFACT, KEY, CHECKSUMS])
+@pytest.mark.parametrize("how", ["gone", "empty", "cut", "longer", "zeros", "folder", "link"])
+def test_other_damage(store, part, how, tmp_path):
+    name, key = written(store)
+    file = store.path(name) / part
+    data = file.read_bytes()
+    file.unlink()
+    if how == "folder":
+        file.mkdir()
+    elif how == "link":
+        (tmp_path / "elsewhere").write_bytes(data)
+        file.symlink_to(tmp_path / "elsewhere")
+    elif how != "gone":
+        changed = {
+            "empty": b"",
+            "cut": data[:-1],
+            "longer": data + b"\n",
+            "zeros": bytes(len(data)),
+        }
+        file.write_bytes(changed[how])
+    assert store.check(name) != ""
+    assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED
+    written(store)
+    assert store.read(name, key).data == DATA
+
+
+def test_something_else_in_the_place_of_an_entry(store, tmp_path):
+    name, key = written(store)
+    whole = store.path(name)
+    shutil.move(whole, tmp_path / "moved")
+    for make in (lambda: whole.write_bytes(b"x"), lambda: whole.symlink_to(tmp_path / "moved")):
+        make()
+        assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED
+        written(store)
+        assert store.read(name, key).data == DATA
+        store.drop(name)
+    assert (tmp_path / "moved" / ARTIFACT).read_bytes() == DATA
+
+
+def test_another_key_under_the_same_name_is_no_hit(store):
+    name, _ = written(store)
+    assert code_of(store.read(name, entry(1)[1])) is ReasonCode.CACHE_DAMAGED
+
+
+def test_a_whole_entry_that_took_the_place_of_a_damaged_one_stays(store):
+    name, key = written(store)
+    folder = os.open(store.path(name), os.O_RDONLY)
+    assert store.drop(name)
+    written(store)
+    assert not store.drop(name, folder), "the one that was open is not there any more"
+    os.close(folder)
+    assert store.read(name, key).data == DATA
+
+
+class Clock:
+    """Unix time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+
+    def __call__(self) -> float:
+        self.now += 1
+        return self.now
+
+
+def test_least_recently_used_go_first(tmp_path):
+    clock = Clock()
+    store = Store(tmp_path, 3 * 80_000, clock)
+    first, second, third = (written(store, i) for i in range(3))
+    assert store.read(*first).data == DATA
+    fourth = written(store, 3)
+    assert [e.name for e in store.entries()] == [fourth[0], first[0], third[0]]
+    assert code_of(store.read(*second)) is ReasonCode.CACHE_MISS
+    assert sum(e.bytes for e in store.entries()) <= store.max_bytes
+    assert store.evict(0) == 3 and store.entries() == []
+
+
+def test_what_is_larger_than_the_cache_is_not_kept(tmp_path):
+    store = Store(tmp_path, 100)
+    (event,) = store.write(*entry(), DATA)
+    assert event.code is ReasonCode.CACHE_BYPASSED and "70000 bytes" in event.why
+    assert store.entries() == []
+
+
+def test_clock_jumps(tmp_path):
+    """Whatever the clock says, an answer is right, the bound holds and the newest entry stays."""
+    clock, draw = Clock(), random.Random(7)
+    store = Store(tmp_path, 4 * 80_000, clock)
+    for step in range(300 if FULL else 40):
+        clock.now += draw.choice((0, 1, 3e8, -3e8, 3600, -3600))
+        name, key = written(store, draw.randrange(8))
+        assert store.read(name, key).data == DATA, step
+        assert sum(e.bytes for e in store.entries()) <= store.max_bytes
+    clock.now -= 5e8
+    before = {e.name for e in store.entries()}
+    name, _ = written(store, 99)
+    assert store.entries()[0].name == name, "times to come are long ago"
+    assert len(before) == 4 and name not in before
+    written(store, 100)
+    assert {e.name for e in store.entries()} >= {name, entry(100)[0]}
+
+
+def test_full_disk(store):
+    """A limit of file sizes stands for it: the write fails half way, nothing is left of it."""
+    done = run_script("full_disk", store.folder)
+    assert done["code"] == ReasonCode.CACHE_FOLDER.name and "File too large" in done["why"]
+    assert done["making"] == [] and done["entries"] == 0
+
+
+def test_folder_that_cannot_be_written_or_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    store = Store(tmp_path / "file" / "cache")
+    name, key = entry()
+    assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED
+    (event,) = store.write(name, key, DATA)
+    assert event.code is ReasonCode.CACHE_FOLDER and str(tmp_path) not in str(event)
+    assert store.write_memo("memo", b"x") and store.read_memo("memo") is None
+    assert store.entries() == [] and store.evict(0) == 0 and not store.drop(name)
+
+
+def test_read_only_folder_still_answers(tmp_path):
+    done = run_script("read_only", tmp_path / "cache")
+    assert done["read"] and done["write"] == ReasonCode.CACHE_FOLDER.name
+    assert done["damaged"] == ReasonCode.CACHE_DAMAGED.name
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+def test_processes_write_and_read_at_once(store, processes):
+    done = run_script("race", store.folder, processes, 100 if FULL else 15)
+    assert done == {"wrong": 0, "events": [], "making": [], "damaged": []}
+
+
+def test_killed_while_writing(store):
+    done = run_script("kill", store.folder, 200 if FULL else 25)
+    assert done["damaged"] == [] and done["making"] == [] and done["lost"] == 0
+    assert done["kills"] == (200 if FULL else 25)
+
+
+def run_script(name: str, *arguments: object) -> dict:
+    """Run one of cache_scripts.py in a process of its own, which has no threads to fork."""
+    command = [sys.executable, str(HERE / "cache_scripts.py"), name, *map(str, arguments)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_what_is_being_made_is_not_swept(store):
+    from pyc_mlir.cache.files import making
+
+    written(store)
+    (store.root / "making" / "left").mkdir()
+    with making(store.root / "making") as folder:
+        assert sweep(store.root / "making") == 1
+        assert list((store.root / "making").iterdir()) == [folder]
+    assert list((store.root / "making").iterdir()) == []
+
+
+def test_side_files(store):
+    name, _ = entry()
+    assert store.write_side(name, "verdict-x", b"right")[0].code is ReasonCode.CACHE_FOLDER
+    written(store)
+    assert store.read_side(name, "verdict-x") is None
+    assert store.write_side(name, "verdict-x", b"right") == ()
+    assert store.write_side(name, "verdict-x", b"right again") == ()
+    assert store.read_side(name, "verdict-x") == b"right again"
+    path = store.path(name) / "side" / "verdict-x"
+    path.write_bytes(path.read_bytes()[:-1] + b"N")
+    assert store.read_side(name, "verdict-x") is None
+    assert store.read(*entry()).data == DATA
+    assert store.drop(name) and store.read_side(name, "verdict-x") is None
+
+
+def test_memos(store):
+    assert store.read_memo("m") is None
+    assert store.write_memo("m", b"{}") == () and store.read_memo("m") == b"{}"

@@ -1,0 +1,160 @@
+"""`pyc-cache`: what the compile cache holds, why a compile was not found there, is it whole?
+
+    pyc-cache ls                     the entries, the most recently used first
+    pyc-cache why [ENTRY [OTHER]]    which parts of its key differ from the nearest entry's
+    pyc-cache verify [--drop]        check every byte; exit status 1 if an entry is damaged
+    pyc-cache gc [--max-size SIZE]   remove the least recently used beyond SIZE, and what was left
+                                     behind by killed processes
+
+ENTRY is the beginning of a key, as `pyc-compile -v` and `ls` show it; without one `why` takes the
+entry that was used last.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.cache.folder import default_folder
+from pyc_mlir.cache.parts import flat, nearest, parse_key
+from pyc_mlir.cache.store import DEFAULT_BYTES, Listed, Store
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools import cli
+from pyc_mlir.tools.contract_flags import size
+
+TOOL = "pyc-cache"
+_SHORT = 16
+_VALUE = 60
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused or something is damaged)."""
+    return cli.run_tool(TOOL, lambda: _run(argv))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    assert __doc__ is not None
+    parser = cli.Parser(TOOL, "Look into the compile cache.", __doc__.split("\n\n", 1)[1])
+    parser.add_argument("--dir", metavar="DIR", help="the cache's folder; default: the user's own")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
+    commands.add_parser("ls", help="list the entries")
+    why = commands.add_parser("why", help="how an entry's key differs from the nearest one's")
+    why.add_argument("entries", nargs="*", metavar="ENTRY")
+    verify = commands.add_parser("verify", help="check every byte of every entry")
+    verify.add_argument("--drop", action="store_true", help="remove entries that are damaged")
+    gc = commands.add_parser("gc", help="remove what was used least recently")
+    gc.add_argument("--max-size", metavar="SIZE", help="bytes to stay below, e.g. 512MiB or 0")
+    return parser
+
+
+class _Command(cli.Parser):
+    """The command line of one command, as `add_subparsers` makes it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, "")
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    flags = make_parser().parse_args(argv)
+    folder = default_folder(os.environ) if flags.dir is None else Path(flags.dir)
+    store = Store(folder)
+    if flags.command == "ls":
+        print(listing(store), end="")
+    elif flags.command == "why":
+        print(why_text(store, flags.entries), end="")
+    elif flags.command == "verify":
+        return _verify(store, flags.drop)
+    elif flags.command == "gc":
+        print(_collected(store, flags.max_size))
+    else:
+        raise _usage("expected ls, why, verify or gc, got none")
+    return cli.OK
+
+
+def listing(store: Store) -> str:
+    """One line an entry: its name, size, seconds since it was used, and what it is for."""
+    entries = store.entries()
+    total = sum(e.bytes for e in entries)
+    lines = [f"{store.folder}: {len(entries)} entries, {total} bytes\n"]
+    for entry in entries:
+        parts = _parts(store, entry.name)
+        about = _about(flat(parts)) if parts else "damaged: see pyc-cache verify"
+        age = f"{max(0.0, store.clock() - entry.used):.0f} s ago" if entry.used else "long ago"
+        lines.append(f"{entry.name[:_SHORT]}  {entry.bytes:>12} B  {age:>14}  {about}\n")
+    return "".join(lines)
+
+
+def _about(parts: Mapping[str, Any]) -> str:
+    graph = str(parts.get("program.graph", ""))[:_SHORT]
+    return f"graph {graph} for {parts.get('options.target.name', '?')}"
+
+
+def why_text(store: Store, asked: Sequence[str]) -> str:
+    """The parts of two keys that differ, with both values. Raises PycError (BAD_ARGUMENT)."""
+    entries = store.entries()
+    if not entries or len(asked) > 2:
+        got = "an empty cache" if not entries else f"{len(asked)} names"
+        raise _usage(f"expected at most two entries of {store.folder}, got {got}")
+    names = [_named(entries, name) for name in asked] or [entries[0].name]
+    mine = _parts(store, names[0])
+    others = names[1:] or [e.name for e in entries if e.name != names[0]]
+    known = [(name, parts) for name in others if (parts := _parts(store, name))]
+    if not mine or not known:
+        return f"{names[0][:_SHORT]}: no other entry to compare with\n"
+    other, odd = nearest(mine, known)
+    left, right = flat(mine), flat(dict(known)[other])
+    lines = [f"{names[0][:_SHORT]} differs from {other[:_SHORT]} in {len(odd)} parts of the key\n"]
+    for part in odd:
+        values = " / ".join(repr(side.get(part, "(none)"))[:_VALUE] for side in (left, right))
+        lines.append(f"  {part}: {values}\n")
+    return "".join(lines)
+
+
+def _named(entries: Sequence[Listed], name: str) -> str:
+    found = [e.name for e in entries if name and e.name.startswith(name)]
+    if len(found) != 1:
+        raise _usage(
+            f"expected the beginning of one entry's name, got {name!r}, which {len(found)} have; "
+            "`pyc-cache ls` lists them"
+        )
+    return found[0]
+
+
+def _parts(store: Store, name: str) -> Mapping[str, Any]:
+    text = store.key_of(name)
+    return {} if text is None else parse_key(text)
+
+
+def _verify(store: Store, drop: bool) -> int:
+    entries, damaged = store.entries(), 0
+    for entry in entries:
+        problem = store.check(entry.name)
+        if not problem:
+            continue
+        damaged += 1
+        dropped = ", dropped" if drop and store.drop(entry.name) else ""
+        code = ReasonCode.CACHE_DAMAGED.name
+        print(f"{entry.name[:_SHORT]}: {problem}{dropped} [{code}]", file=sys.stderr)
+    print(f"{store.folder}: {len(entries)} entries, {damaged} damaged")
+    return cli.REFUSED if damaged else cli.OK
+
+
+def _collected(store: Store, limit: str | None) -> str:
+    try:
+        most = DEFAULT_BYTES if limit is None else size(limit)
+    except ValueError as error:
+        raise _usage(f"--max-size: expected {error}, got {limit!r}") from None
+    gone = store.evict(most)
+    left = store.entries()
+    return f"{store.folder}: removed {gone}, kept {len(left)}: {sum(e.bytes for e in left)} bytes"
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
