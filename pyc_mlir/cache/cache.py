@@ -118,7 +118,7 @@ def open_cache(folder: str | Path) -> Cache:
     path = Path(folder).absolute()
     with _open_lock:
         if path not in _open:
-            _open[path] = Cache(Store(path))
+            _open[path] = Cache(Store(path), identity=current_identity)
         return _open[path]
 
 
