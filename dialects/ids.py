@@ -18,12 +18,9 @@ _DIGEST = 8
 
 
 def _hash(*parts: str | bytes) -> str:
-    digest = hashlib.blake2b(digest_size=_DIGEST)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
+    data = [part.encode() if isinstance(part, str) else part for part in parts]
+    joined = b"".join([len(d).to_bytes(8, "little") + d for d in data])
+    return hashlib.blake2b(joined, digest_size=_DIGEST).hexdigest()
 
 
 def _attribute_text(attr: ir.Attribute) -> bytes:
@@ -51,6 +48,7 @@ class OpIds:
     def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
         self._values: dict[ir.Value, str] = {}
         self._types: dict[ir.Type, str] = {}
+        self._attributes: dict[ir.Attribute, bytes] = {}
         self._seen: Counter[str] = Counter() if seen is None else seen
         self.by_op: dict[ir.Operation, str] = {}
         blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
@@ -74,20 +72,28 @@ class OpIds:
     def _visit(self, op: ir.Operation, arguments: str) -> str:
         regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
         attributes = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
+        name, results = op.name, list(op.results)
         digest = _hash(
-            op.name,
-            *(part for name, attr in attributes for part in (name, _attribute_text(attr))),
-            *[self._type_text(r.type) for r in op.results],
+            name,
+            *[part for n, attr in attributes for part in (n, self._attribute_text(attr))],
+            *[self._type_text(r.type) for r in results],
             *[self._values.get(v) or f"later:{v.type}" for v in op.operands],
             *regions,
         )
-        base = f"{op.name.removeprefix('pyc.')}.{digest}"
-        for i, result in enumerate(op.results):
+        base = f"{name.removeprefix('pyc.')}.{digest}"
+        for i, result in enumerate(results):
             self._values[result] = f"{digest}:{i}"
-        repeat = self._seen[base]
-        self._seen[base] += 1
+        repeat = self._seen.get(base, 0)
+        self._seen[base] = repeat + 1
         self.by_op[op] = f"{base}#{repeat}" if repeat else base
         return digest
+
+    def _attribute_text(self, attr: ir.Attribute) -> bytes:
+        """`_attribute_text`, asked once."""
+        text = self._attributes.get(attr)
+        if text is None:
+            text = self._attributes[attr] = _attribute_text(attr)
+        return text
 
     def _type_text(self, type_: ir.Type) -> str:
         """`str`, asked once: programs have many values and few types."""

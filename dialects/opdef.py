@@ -92,16 +92,15 @@ class OpDef:
     @classmethod
     def bind(cls, params: Mapping[str, Any]) -> dict[str, Any]:
         """Complete `params` with defaults. Raises VerificationError for missing or unknown ones."""
-        known = {p.name for p in cls.params}
-        unknown = sorted(set(params) - known)
-        if unknown:
+        bound = {p.name: params.get(p.name, p.default) for p in cls.params}
+        if unknown := params.keys() - bound.keys():
             raise VerificationError(
-                f"pyc.{cls.name}: expected parameters {sorted(known)}, got {unknown}"
+                f"pyc.{cls.name}: expected parameters {sorted(bound)}, got {sorted(unknown)}"
             )
-        missing = [p.name for p in cls.params if p.is_required and p.name not in params]
-        if missing:
-            raise VerificationError(f"pyc.{cls.name}: parameter `{missing[0]}` is missing")
-        return {p.name: params.get(p.name, p.default) for p in cls.params}
+        for name, value in bound.items():
+            if value is REQUIRED:
+                raise VerificationError(f"pyc.{cls.name}: parameter `{name}` is missing")
+        return bound
 
     @classmethod
     def check_arity(cls, count: int) -> None:

@@ -132,11 +132,12 @@ def _group_problem(op: ir.Operation) -> str:
         return "expected no operands and no block arguments (values are captured)"
     if len(op.results) != 1:
         return f"expected 1 result, got {len(op.results)}"
-    last = list(block.operations)[-1] if len(block.operations) else None
-    if last is None or last.operation.name != "pyc.yield":
+    count = len(block.operations)
+    last = block.operations[count - 1].operation if count else None
+    if last is None or last.name != "pyc.yield":
         return "expected the region to end in pyc.yield"
-    if [v.type for v in last.operation.operands] != [op.results[0].type]:
-        yielded = ", ".join(str(v.type) for v in last.operation.operands)
+    if [v.type for v in last.operands] != [op.results[0].type]:
+        yielded = ", ".join(str(v.type) for v in last.operands)
         return f"expected pyc.yield of {op.results[0].type}, got ({yielded})"
     return ""
 

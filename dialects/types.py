@@ -25,6 +25,7 @@ DTYPES: dict[str, np.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
 INTEGERS = frozenset(DTYPES[n] for n in ("i64", "i32", "i8"))
+_ACCUMULATORS = {DTYPES["f16"]: DTYPES["f32"], DTYPES["bf16"]: DTYPES["f32"]}
 BOOL = DTYPES["i1"]
 I64 = DTYPES["i64"]
 
@@ -46,7 +47,7 @@ def is_integer(dtype: np.dtype) -> bool:
 
 def accumulator(dtype: np.dtype) -> np.dtype:
     """The type that sums of `dtype` are kept in: f32 for the 16-bit floats, else itself."""
-    return DTYPES["f32"] if dtype in (DTYPES["f16"], DTYPES["bf16"]) else dtype
+    return _ACCUMULATORS.get(dtype, dtype)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Simplify pyc programs: identities, constant folding, then MLIR's own canonicalize and CSE.
+"""Simplify pyc programs: MLIR's own canonicalize and CSE, identities, constant folding.
 
-The rewrites of `identities` run over each function until none applies; dead and repeated ops are
-left to the native passes, which know that pyc ops are pure.
+Dead and repeated ops are left to the native passes, which know that pyc ops are pure; the rewrites
+of `identities` run over what they leave, in turns with them, until none applies.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from pyc_mlir.dialects.bindings import ir, passmanager
 from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.pyc import compatible
 from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.identities import REWRITES, fold_constants
+from pyc_mlir.pipelines.identities import REWRITES, can_fold, fold
 from pyc_mlir.pipelines.pass_base import option
-from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops, replace
+from pyc_mlir.pipelines.rewriting import defining_op, functions_of, pyc_ops, replace
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Canonicalize:
     """Fold constants and algebraic identities; remove dead and repeated ops."""
 
     name: ClassVar[str] = "pyc-canonicalize"
-    max_iterations: int = option(10, "rounds over the program at most")
+    max_iterations: int = option(10, "rounds of rewrites at most")
     max_fold_bytes: int = option(1 << 20, "fold a constant larger than its operands up to this")
 
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
-        """Rewrite until nothing changes or the rounds are used up."""
+        """Rewrite until nothing applies or the rounds are used up."""
         counts = {"identities": 0, "folded constants": 0, "rounds": 0}
-        for _ in range(self.max_iterations):
-            changed = sum(self._round(f, counts) for f in functions_of(module))
+        _clean(module)
+        while counts["rounds"] < self.max_iterations:
+            if not sum(self._round(f, counts) for f in functions_of(module)):
+                break
             counts["rounds"] += 1
             _clean(module)
-            if not changed:
-                break
         return counts
 
     def _round(self, function: ir.Operation, counts: dict[str, int]) -> int:
@@ -43,17 +43,27 @@ class Canonicalize:
         return changed
 
     def _simplify(self, op: ir.Operation, counts: dict[str, int]) -> bool:
-        name = op.name[4:]
+        folds = can_fold(op, self.max_fold_bytes)
+        rewrites = (fold,) if folds else REWRITES.get(op.name[4:], ())
+        if not rewrites:
+            return False
         with ir.InsertionPoint(op), op.location:
-            value = fold_constants(op, self.max_fold_bytes)
-            kind = "identities" if value is None else "folded constants"
-            for rewrite in REWRITES.get(name, ()):
-                value = rewrite(op) if value is None else value
-            if value is None or not compatible(from_mlir(op.result.type), from_mlir(value.type)):
-                return False
-        counts[kind] += 1
+            value = next((v for rewrite in rewrites if (v := rewrite(op)) is not None), None)
+        if value is None:
+            return False
+        if not compatible(from_mlir(op.result.type), from_mlir(value.type)):
+            _erase_unused(value)
+            return False
+        counts["folded constants" if folds else "identities"] += 1
         replace(op, value)
         return True
+
+
+def _erase_unused(value: ir.Value) -> None:
+    """Drop what a rewrite has made in vain; a value that was there before has uses."""
+    maker = defining_op(value)
+    if maker is not None and not list(value.uses):
+        maker.erase()
 
 
 def _clean(module: ir.Module) -> None:

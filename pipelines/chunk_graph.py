@@ -6,17 +6,15 @@ estimate in program order, without packing: what is elementwise or row-wise over
 that dies, reshapes are views, and arguments, constants and results take no scratch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.chunk_dims import Call, hidden_bytes
-from pyc_mlir.pipelines.pyc_problem import uses_of
-from pyc_mlir.pipelines.rewriting import definition_of, params_of
+from pyc_mlir.pipelines.rewriting import definition_of, params_of, tensor_types, values_read
 
 _VIEWS = frozenset({"reshape"})
 _ROW_WISE = frozenset({"softmax", "log_softmax", "layernorm", "rmsnorm", "batchnorm"})
@@ -82,7 +80,8 @@ class Graph:
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         made = {r: i for i, op in enumerate(self.ops) for r in op.results}
         returned = {made[v] for v in self.ops[-1].operands if v in made}
-        self.nodes = [_node(op, made, i in returned) for i, op in enumerate(self.ops)]
+        types = tensor_types(_values(function.regions[0].blocks[0]))
+        self.nodes = [_node(op, made, types, i in returned) for i, op in enumerate(self.ops)]
         self.users: list[list[int]] = [[] for _ in self.ops]
         for i, node in enumerate(self.nodes):
             for read in node.reads:
@@ -168,37 +167,35 @@ class Need:
     live: tuple[int, ...]
 
 
-def _node(op: ir.Operation, made: Mapping[ir.Value, int], is_result: bool) -> Node:
-    reads = tuple(dict.fromkeys(made[v] for v in _values_read(op) if v in made))
-    operands = tuple(made.get(v) for v in op.operands)
-    call = _call(op)
+def _node(
+    op: ir.Operation,
+    made: Mapping[ir.Value, int],
+    types: Mapping[ir.Type, TensorType],
+    is_result: bool,
+) -> Node:
+    own = list(op.operands)
+    reads = tuple(dict.fromkeys([made[v] for v in values_read(op) if v in made]))
     free = op.name == "pyc.constant" or is_result
-    return Node(call, operands, reads, 0 if free else _bytes(op))
+    # What is no tensor lies in a register of the host.
+    nbytes = [types[r.type].nbytes for r in op.results if r.type in types]
+    operands = tuple([made.get(v) for v in own])
+    return Node(_call(op, own, types), operands, reads, 0 if free else sum(nbytes))
 
 
-def _values_read(op: ir.Operation) -> Iterator[ir.Value]:
-    return (inner.operands[place] for inner, place in uses_of(op))
-
-
-def _call(op: ir.Operation) -> Call | None:
+def _call(
+    op: ir.Operation, operands: Sequence[ir.Value], types: Mapping[ir.Type, TensorType]
+) -> Call | None:
     """The op as data; None for what is no pyc op and for what computes from nothing."""
     definition = definition_of(op)
-    if definition is None or not len(op.operands):
+    if definition is None or not operands:
         return None
-    inputs = tuple(from_mlir(v.type) for v in op.operands)
-    return Call(definition, inputs, from_mlir(op.result.type), params_of(definition, op))
+    inputs = tuple([types[v.type] for v in operands])
+    return Call(definition, inputs, types[op.result.type], params_of(definition, op))
 
 
-def _bytes(op: ir.Operation) -> int:
-    """Bytes of all results that are tensors; what is none lies in a register of the host."""
-    return sum(from_mlir(r.type).nbytes for r in op.results if _is_tensor(r.type))
-
-
-def _is_tensor(type_: ir.Type) -> bool:
-    try:
-        return from_mlir(type_) is not None
-    except VerificationError:
-        return False
+def _values(block: ir.Block) -> list[ir.Value]:
+    """The arguments and results of a block."""
+    return [*block.arguments, *(r for op in block.operations for r in op.operation.results)]
 
 
 def is_static(function: ir.Operation) -> bool:
@@ -206,6 +203,4 @@ def is_static(function: ir.Operation) -> bool:
     blocks = function.regions[0].blocks
     if len(blocks) != 1:
         return False
-    results = (r for op in blocks[0].operations for r in op.operation.results)
-    types = [v.type for v in (*blocks[0].arguments, *results)]
-    return all(from_mlir(t).is_static for t in types if _is_tensor(t))
+    return all(type_.is_static for type_ in tensor_types(_values(blocks[0])).values())

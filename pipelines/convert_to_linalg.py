@@ -53,15 +53,16 @@ class ConvertToLinalg:
 
 
 def require_no_pyc(module: ir.Module) -> None:
-    """Raise PycError if an op of the pyc dialect is left."""
+    """Raise PycError if an op of the pyc dialect is left. Bodies of linalg ops hold none."""
     left: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> Any:
-        if op.name.startswith("pyc."):
+        name = op.name
+        if name.startswith("pyc."):
             left.append(op)
-        return ir.WalkResult.ADVANCE
+        return ir.WalkResult.SKIP if name.startswith("linalg.") else ir.WalkResult.ADVANCE
 
-    module.operation.walk(visit)
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     if left:
         raise PycError(
             ReasonCode.UNSUPPORTED_OP,
@@ -146,7 +147,7 @@ class _Conversion:
 
     def _dissolve(self, group: ir.Operation) -> None:
         """What is pending at the end of a group becomes one op, at the group's own id."""
-        *members, end = (op.operation for op in group.regions[0].blocks[0].operations)
+        *members, end = [op.operation for op in group.regions[0].blocks[0].operations]
         for op in members[self._by_kernel(group) :]:
             with self._location(op):
                 out = self._recast(op) if op.name == "tensor.cast" else self._converted(op)
@@ -225,7 +226,10 @@ class _Conversion:
             return constant_tensor(op.attributes["value"], params["value"])
         operands = [self._tensor(v) for v in op.operands]
         out = lower(self.lowering, name, operands, params)
-        return self.lowering.reconcile(out, from_mlir(op.result.type), f"pyc.{name}")
+        declared = op.result.type
+        if self.lowering.tensor_type(out.dims, out.dtype) == declared:
+            return out
+        return self.lowering.reconcile(out, from_mlir(declared), f"pyc.{name}")
 
     def _tensor(self, value: ir.Value) -> Tensor:
         """The tensor of a value, also of one that another dialect's op has made."""

@@ -11,21 +11,20 @@ an alternative), and only `_apply` touches the program.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
-from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.pass_base import option
-from pyc_mlir.pipelines.rewriting import functions_of
+from pyc_mlir.pipelines.rewriting import functions_of, tensor_types
 
 ANCHORS = {
     "matmul": "contraction",
@@ -85,7 +84,8 @@ class Graph:
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         position = {op: i for i, op in enumerate(self.ops)}
         self.names = [op.name.removeprefix("pyc.") for op in self.ops]
-        self.types = [_result_type(op) for op in self.ops]
+        types = tensor_types(r for op in self.ops for r in op.results)
+        self.types = [_result_type(op, types) for op in self.ops]
         self.sizes = [t.nbytes if t is not None and t.is_static else None for t in self.types]
         self.elementwise = [
             op.name.startswith("pyc.") and name in ELEMENTWISE
@@ -139,9 +139,9 @@ class Graph:
         return lengths[::-1]
 
 
-def _result_type(op: ir.Operation) -> TensorType | None:
+def _result_type(op: ir.Operation, types: Mapping[ir.Type, TensorType]) -> TensorType | None:
     is_ours = op.name.startswith("pyc.") and len(op.results) == 1
-    return from_mlir(op.result.type) if is_ours else None
+    return types.get(op.result.type) if is_ours else None
 
 
 def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:

@@ -219,26 +219,27 @@ def integer_zero(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().constant(np.zeros([d or 0 for d in out.shape], out.dtype))
 
 
-def fold_constants(op: ir.Operation, max_bytes: int) -> ir.Value | None:
-    """Evaluate an op whose operands are all constants, unless the result would be large."""
+def can_fold(op: ir.Operation, max_bytes: int) -> bool:
+    """Whether all operands of an op are constants and the result is not large."""
     found = definition_of(op)
     if found is None or found.name == "constant" or not len(op.operands):
-        return None
+        return False
     if any(_made_by(v, "constant") is None for v in op.operands):
-        return None
+        return False
     out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
     if not all(t.is_static for t in (out, *given)):
-        return None
+        return False
     # A splat is stored as one element, however large the tensor is.
     stored = sum(
         t.nbytes if splat_of(v) is None else t.dtype.itemsize
         for t, v in zip(given, op.operands, strict=True)
     )
     large = sum(t.nbytes for t in given) > _MAX_WORK_BYTES
-    return None if large or out.nbytes > max(max_bytes, stored) else _evaluate(op)
+    return not large and out.nbytes <= max(max_bytes, stored)
 
 
-def _evaluate(op: ir.Operation) -> ir.Value:
+def fold(op: ir.Operation) -> ir.Value:
+    """``f(c, ...)`` of constants is a constant."""
     found = definition_of(op)
     assert found is not None
     arrays = [constant_array(v) for v in op.operands]

@@ -21,6 +21,8 @@ class Pass(Protocol):
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Transform `module` in place and return named counts.
 
+        Where there are counts and all are 0, the pass has found nothing to do: the module is not
+        verified again, and the same pass not run again until another one changes something.
         Raises PycError when the module is not acceptable to the pass.
         """
         ...

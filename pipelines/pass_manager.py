@@ -2,7 +2,8 @@
 
 `resolve` looks every name, option and anchor up before anything runs and returns the steps;
 consecutive native passes are one step, run as one native PassManager. `run_pipeline` runs the
-steps, verifies after each, and reports time and statistics per step. Printing the IR is
+steps, verifies after each that may have changed something, and reports time and statistics per
+step. A pass that found nothing to do is left out until something has changed. Printing the IR is
 `ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
 """
 
@@ -283,12 +284,17 @@ def run_steps(
     choices = Choices() if choices is None else choices
     printer = IrPrinter() if printer is None else printer
     reports = []
+    idle: list[Pass] = []
     for step in steps:
         start = clock()
         if isinstance(step, NativeStep):
             statistics = _run_native(module, step, verify_each, printer)
+            idle.clear()
+        elif step.pass_ in idle:
+            statistics = _leave_out(module, step, printer)
         else:
             statistics = _run_pyc(module, step, choices, verify_each, printer)
+            idle = [] if _may_have_changed(statistics) else [*idle, step.pass_]
         reports.append(StepReport(step.name, clock() - start, statistics))
     return RunReport(tuple(reports))
 
@@ -315,9 +321,20 @@ def _run_pyc(
                 statistics = step.pass_.run(module, choices)
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
-        if verify_each:
+        if verify_each and _may_have_changed(statistics):
             _verify(module, step.name)
     return dict(statistics)
+
+
+def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str, int]:
+    """It found nothing to do, and nothing has changed since (as LLVM's LastRunTrackingAnalysis)."""
+    with printer.around(step.pass_, str(step), module.operation):
+        return {}
+
+
+def _may_have_changed(statistics: Mapping[str, int]) -> bool:
+    """False where a pass has counts, and all are 0 (upstream too verifies after changes only)."""
+    return not statistics or any(statistics.values())
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.cost import roofline
 from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.rewriting import definition_of
+from pyc_mlir.pipelines.rewriting import definition_of, values_read
 from pyc_mlir.pipelines.target import Target
 
 # The result has the bytes of operand 0, in the same order when sizes agree.
@@ -111,8 +111,8 @@ class _Reader:
         if op.name == "pyc.constant":
             self.outside.add(number)
             return
-        captured = (inner.operands[place] for inner, place in uses_of(op))
-        reads = tuple(dict.fromkeys(self.numbers[v] for v in captured if v in self.numbers))
+        captured = (self.numbers.get(v) for v in values_read(op))
+        reads = tuple(dict.fromkeys(number for number in captured if number is not None))
         in_place = tuple((number, b) for b in reads if self._may_overwrite(op, b))
         seconds = self._seconds(op, reads)
         name = op.name.removeprefix("pyc.")

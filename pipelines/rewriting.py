@@ -1,12 +1,14 @@
 """Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.attributes import array_of, params_of
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
@@ -21,6 +23,8 @@ __all__ = [
     "pyc_ops",
     "replace",
     "splat_of",
+    "tensor_types",
+    "values_read",
 ]
 
 
@@ -55,6 +59,16 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def values_read(op: ir.Operation) -> list[ir.Value]:
+    """The operands of `op`, then those of the ops inside its regions."""
+    read = list(op.operands)
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                read += values_read(inner.operation)
+    return read
+
+
 def constant_array(value: ir.Value) -> np.ndarray | None:
     """The contents of a pyc.constant, None for other values."""
     op = defining_op(value)
@@ -73,6 +87,15 @@ def splat_of(value: ir.Value) -> Any | None:
         return None
     array = array_of(attr)
     return array.reshape(-1)[0] if array.size else None
+
+
+def tensor_types(values: Iterable[ir.Value]) -> dict[ir.Type, TensorType]:
+    """Our view of those types of `values` that are tensors: programs have few types."""
+    found = {}
+    for type_ in {v.type for v in values}:
+        with suppress(VerificationError):
+            found[type_] = from_mlir(type_)
+    return found
 
 
 def as_type(value: ir.Value, declared: TensorType) -> ir.Value:

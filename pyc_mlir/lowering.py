@@ -37,7 +37,8 @@ HIGH_LEVEL = (
 )
 # For `Options.kernels`: every family that is there, or IREE's own code for everything.
 ALL_KERNELS, NO_KERNELS = "all", "iree"
-TO_LINALG = "convert-pyc-to-linalg,canonicalize,cse"
+# A lowered function has one block; regions with control flow are left to IREE, which looks again.
+TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
 
 def to_linalg(target: Target) -> str:

@@ -18,8 +18,12 @@ _PASSES = f"""\
 # Passes
 
 A PyC pass is a frozen dataclass: its fields are its options, its `run` changes the module and
-returns counts. All run on `builtin.module`. `pyc-opt --list-passes` prints this page's tables and
-the {len(NATIVE_PASSES)} native passes of the pinned MLIR with their anchors and options.
+returns counts. Where all counts are 0 the pass has found nothing to do: the module is not verified
+again, and the same pass is left out until another one has changed something. A pass without counts
+is taken to have changed the module. All run on `builtin.module`.
+
+`pyc-opt --list-passes` prints this page's tables and the {len(NATIVE_PASSES)} native passes of the
+pinned MLIR with their anchors and options.
 
 `pyc_mlir.compile` runs
 

@@ -52,16 +52,13 @@ def matmul(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
     depth = lowering.require_equal(lhs.dims[-1], rhs.dims[-2], "inner dimensions of a matmul")
     lhs = lowering.with_dims(lhs, [*lhs.dims[:-1], depth])
     rhs = lowering.with_dims(rhs, [*rhs.dims[:-2], depth, rhs.dims[-1]])
-    rhs = drop_dims(lowering, rhs, range(rhs.rank - 2)) if _is_matrix(rhs) else rhs
+    if rhs.rank > 2 and all(d == ONE for d in rhs.dims[:-2]):
+        rhs = drop_dims(lowering, rhs, range(rhs.rank - 2))
     if rhs.rank == 2 and lhs.rank > 2:
         rows = product(lhs.dims[:-1])
         flat = _matmul(lowering, reshape(lowering, lhs, [rows, depth]), rhs)
         return reshape(lowering, flat, [*lhs.dims[:-1], rhs.dims[-1]])
     return _matmul(lowering, lhs, rhs)
-
-
-def _is_matrix(x: Tensor) -> bool:
-    return all(d == ONE for d in x.dims[:-2])
 
 
 def _matmul(lowering: Lowering, lhs: Tensor, rhs: Tensor) -> Tensor:

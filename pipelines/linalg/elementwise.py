@@ -20,10 +20,10 @@ TRIGONOMETRIC = ("sin", "cos")
 NAMES = sorted({*scalar.FLOAT_OPS, *scalar.INTEGER_OPS, "not"})
 
 
-def broadcast_dims(lowering: Lowering, operands: Sequence[Sequence[Dim]]) -> list[Dim]:
+def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
     """The sizes of the result; dynamic sizes that must agree are checked."""
-    if all(dims == operands[0] for dims in operands):
-        return list(operands[0])
+    if operands.count(operands[0]) == len(operands):
+        return operands[0]
     rank = max(len(dims) for dims in operands)
     out = [ONE] * rank
     for dims in operands:
@@ -32,18 +32,20 @@ def broadcast_dims(lowering: Lowering, operands: Sequence[Sequence[Dim]]) -> lis
                 out[i] = dim
             elif dim != ONE:
                 out[i] = lowering.require_equal(out[i], dim, "broadcast dimensions")
-    return out
+    return tuple(out)
 
 
-def stretched(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> tuple[Tensor, list[int]]:
+def stretched(
+    lowering: Lowering, x: Tensor, dims: tuple[Dim, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
     """x and its loop numbers among `dims`, without the dimensions that are stretched."""
     if x.splat is not None:
-        return x, []
-    if x.dims == tuple(dims):
-        return x, list(range(x.rank))
+        return x, ()
+    if x.dims == dims:
+        return x, tuple(range(len(dims)))
     offset = len(dims) - x.rank
     dropped = [i for i, d in enumerate(x.dims) if d == ONE and dims[offset + i] != ONE]
-    kept = [offset + i for i in range(x.rank) if i not in dropped]
+    kept = tuple(offset + i for i in range(x.rank) if i not in dropped)
     return (drop_dims(lowering, x, dropped) if dropped else x), kept
 
 
@@ -52,9 +54,8 @@ def broadcasting(
 ) -> Tensor:
     """Apply a scalar body under numpy's broadcasting; the result is pending."""
     dims = broadcast_dims(lowering, [t.dims for t in operands])
-    inputs = [stretched(lowering, t, dims) for t in operands]
-    pending = Pointwise(tuple((t, tuple(loops)) for t, loops in inputs), body)
-    return Tensor(dtype, tuple(dims), pending=pending)
+    inputs = tuple([stretched(lowering, t, dims) for t in operands])
+    return Tensor(dtype, dims, pending=Pointwise(inputs, body))
 
 
 def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:

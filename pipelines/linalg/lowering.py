@@ -17,17 +17,20 @@ from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.linalg.dims import Dim
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Pointwise:
-    """An elementwise computation that was not emitted yet: inputs by loop numbers, scalar body."""
+    """An elementwise computation that was not emitted yet: inputs by loop numbers, scalar body.
+
+    As a `Tensor` never assigned to: there are several for each op of a program.
+    """
 
     inputs: tuple[tuple["Tensor", tuple[int, ...]], ...]
     body: Callable[..., ir.Value]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Tensor:
-    """A value with its element type and sizes.
+    """A value with its element type and sizes. Never assigned to; not frozen, as that is slow.
 
     Constants, pointwise results and reshapes are materialized when their value is first needed, so
     that a chain of elementwise ops becomes one, and a chain of reshapes at most one.
@@ -112,6 +115,7 @@ class Lowering:
         self._segments: dict[tuple[int, ...], ir.Attribute] = {}
         self._forced: dict[Tensor, ir.Value] = {}
         self._scalars: dict[tuple[bytes, ir.Type], ir.Value] = {}
+        self._rank_0: dict[tuple[bytes, np.dtype], Tensor] = {}
         self._empty: dict[tuple[tuple[Dim, ...], np.dtype], Tensor] = {}
         self.filled: dict[tuple[tuple[Dim, ...], np.dtype, bytes], Tensor] = {}
         self.checks = 0
@@ -139,6 +143,14 @@ class Lowering:
     def constant(self, array: np.ndarray) -> Tensor:
         """A constant tensor."""
         return constant_tensor(elements_attr(array), array)
+
+    def rank_0(self, value: Any, dtype: np.dtype) -> Tensor:
+        """A constant tensor of rank 0; equal ones are one."""
+        array = np.array(value, dtype)
+        key = (array.tobytes(), dtype)
+        if key not in self._rank_0:
+            self._rank_0[key] = self.constant(array)
+        return self._rank_0[key]
 
     def scalar(self, value: Any, dtype: np.dtype) -> ir.Value:
         """A scalar constant of an element type, made once, at the function's begin."""

@@ -30,6 +30,10 @@ class LinalgBuilder(Builder):
         """A constant tensor."""
         return self.lowering.constant(np.asarray(value))
 
+    def scalar(self, value: float, like: Tensor) -> Tensor:
+        """A rank-0 constant of the element type of `like`; equal ones are one."""
+        return self.lowering.rank_0(value, like.dtype)
+
     def type_of(self, value: Tensor) -> TensorType:
         """The type of a lowered tensor."""
         return value.type

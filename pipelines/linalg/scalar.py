@@ -91,9 +91,10 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """The scalar form of an elementwise op on operands of one element type."""
     if dtype == F64 and name in f64_math.FUNCTIONS:
         return f64_math.FUNCTIONS[name](*operands)
+    if accumulator(dtype) != dtype:
+        return narrow(emit(FLOAT_OPS[name], *[widen(v, dtype) for v in operands]), dtype)
     if is_float(dtype):
-        wide = [widen(v, dtype) for v in operands]
-        return narrow(emit(FLOAT_OPS[name], *wide), dtype)
+        return emit(FLOAT_OPS[name], *operands)
     if name == "div":
         return _integer_division(*operands)
     if name == "neg":

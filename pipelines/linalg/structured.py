@@ -86,7 +86,7 @@ def structured(
         regions=1,
     )
     types = [lowering.element(t.dtype) for t in (*inputs, *outputs)]
-    block = op.regions[0].blocks.append(*types, arg_locs=[op.location] * len(types))
+    block = op.regions[0].blocks.append(*types)
     with ir.InsertionPoint(block):
         yielded = body(*block.arguments)
         ir.Operation.create("linalg.yield", operands=list(yielded))
@@ -130,7 +130,7 @@ def _fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) 
         regions=1,
     )
     element = lowering.element(dtype)
-    block = op.regions[0].blocks.append(element, element, arg_locs=[op.location] * 2)
+    block = op.regions[0].blocks.append(element, element)
     with ir.InsertionPoint(block):
         ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
     return Tensor(dtype, tuple(dims), op.result)
@@ -245,8 +245,7 @@ def pad(
         },
         regions=1,
     )
-    index = [lowering.index] * x.rank
-    block = op.regions[0].blocks.append(*index, arg_locs=[op.location] * x.rank)
+    block = op.regions[0].blocks.append(*[lowering.index] * x.rank)
     with ir.InsertionPoint(block):
         ir.Operation.create("tensor.yield", operands=[scalar])
     return Tensor(x.dtype, tuple(dims), op.result)

@@ -324,6 +324,29 @@ def test_dead_and_repeated_ops_go(context):
     assert names_of(simplified(program, (X,), context)) == ["exp", "add"]
 
 
+def test_what_becomes_equal_is_simplified_in_the_same_run(context):
+    def program(b, x):
+        return b.maximum(b.exp(x), b.exp(x))
+
+    module = simplified(program, (X,), context)
+    assert names_of(module) == ["exp"]
+    with context:
+        assert not any(Canonicalize().run(module, Choices()).values())
+
+
+def test_a_rewrite_that_contradicts_what_is_declared_leaves_nothing(context):
+    text = """
+func.func @main(%x: tensor<3x2xf32>) -> tensor<5x?xf32> {
+  %0 = "pyc.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<3x2xf32>) -> tensor<?x?xf32>
+  %1 = "pyc.transpose"(%0) {permutation = array<i64: 1, 0>} : (tensor<?x?xf32>) -> tensor<5x?xf32>
+  return %1 : tensor<5x?xf32>
+}"""
+    module = ir.Module.parse(text, context)
+    with context:
+        assert not any(Canonicalize().run(module, Choices()).values())
+    assert names_of(module) == ["transpose", "transpose"]
+
+
 def test_a_better_known_result_is_cast_to_the_declared_type(context):
     text = """
 func.func @main(%x: tensor<3x2xf32>) -> tensor<?x?xf32> {
