@@ -2,17 +2,19 @@
 
 An output's memory is written while inputs are still being read, and IREE does not look for
 overlaps (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with
-an input or another output is refused.
+an input or another output is refused, but for inputs that are donated and proven to be read before
+(pipelines/stream_donation.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.guards import Signature
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
-from pyc_mlir.iree.array import Array, Spec, overlap
+from pyc_mlir.iree.array import Array, Spec, overlap, reinterpreted
 
 
 def check_outputs(
@@ -21,19 +23,18 @@ def check_outputs(
     inputs: Sequence[Array],
     signature: Signature,
     entry: ArenaCall | None,
+    donated: Mapping[int, tuple[int, Array]] = MappingProxyType({}),
 ) -> list[Array | None]:
-    """`out` as one array or None for each result. Raises PycError:
+    """`out`, with what is `donated`, as one array or None for each result. Raises PycError:
 
     NO_ARENA_ENTRY, ARGUMENT_COUNT, BAD_ARGUMENT (no array of the device), ARGUMENT_DTYPE,
     ARGUMENT_SHAPE, OUTPUT_OVERLAP; the message names the output.
     """
     if entry is None:
-        raise PycError(
-            ReasonCode.NO_ARENA_ENTRY,
-            "out: expected a program that can write into memory of its caller, got one without "
-            "such an entry; its decision `arena-entry` says why",
-        )
+        raise _no_entry("out")
     given = [out] if isinstance(out, Array) else out
+    if out is None:
+        given = [None] * len(signature.outputs)
     if not isinstance(given, (list, tuple)):
         raise _not_here("out", out, entry)
     names = [a.name for a in signature.outputs]
@@ -46,8 +47,9 @@ def check_outputs(
     for number, (name, array) in enumerate(zip(names, given, strict=True)):
         if array is not None:
             _check_spec(f"out `{name}`", array, specs.get(number), entry)
-    _check_overlaps(names, given, inputs, signature)
-    return list(given)
+    merged = [donated[o][1] if o in donated else array for o, array in enumerate(given)]
+    _check_overlaps(names, merged, inputs, signature, {o: i for o, (i, _) in donated.items()})
+    return merged
 
 
 def _check_spec(where: str, array: Any, spec: Spec | None, entry: ArenaCall) -> None:
@@ -83,13 +85,14 @@ def _check_overlaps(
     given: Sequence[Array | None],
     inputs: Sequence[Array],
     signature: Signature,
+    donors: Mapping[int, int],
 ) -> None:
     taken = [(f"input `{a.name}`", x) for a, x in zip(signature.inputs, inputs, strict=True)]
-    for name, array in zip(names, given, strict=True):
+    for number, (name, array) in enumerate(zip(names, given, strict=True)):
         if array is None:
             continue
-        for other, memory in taken:
-            if overlap(array, memory):
+        for place, (other, memory) in enumerate(taken):
+            if donors.get(number) != place and overlap(array, memory):
                 raise PycError(
                     ReasonCode.OUTPUT_OVERLAP,
                     f"out `{name}`: expected memory of its own, got memory of {other}",
@@ -97,16 +100,54 @@ def _check_overlaps(
         taken.append((f"output `{name}`", array))
 
 
-def refuse_donation(donate: Sequence[int], signature: Signature) -> None:
-    """Raise PycError (DONATION_UNSAFE) unless nothing is donated."""
+def donated_memory(
+    donate: Sequence[int],
+    out: Any,
+    launch: Launch,
+    inputs: Sequence[Array],
+    signature: Signature,
+    entry: ArenaCall | None,
+) -> dict[int, tuple[int, Array]]:
+    """For results that take the memory of an input of `donate`: the input, and that memory.
+
+    Each input gives its memory to the first result that is proven to fit and has none in `out`.
+    Raises PycError: BAD_ARGUMENT (no input's number), NO_ARENA_ENTRY, DONATION_UNSAFE.
+    """
     for number in donate:
         if type(number) is not int or not 0 <= number < len(signature.inputs):
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"donate: expected numbers of inputs below {len(signature.inputs)}, got {number!r}",
             )
-        raise PycError(
-            ReasonCode.DONATION_UNSAFE,
-            f"donate: expected a proof that `{signature.inputs[number].name}` is read before an "
-            "output is written to its memory, got none; call without `donate`",
-        )
+    if entry is None:
+        raise _no_entry("donate")
+    given = [out] if isinstance(out, Array) else out or ()
+    taken = {o for o, array in enumerate(given) if array is not None}
+    found: dict[int, tuple[int, Array]] = {}
+    specs = launch.specs
+    for number in dict.fromkeys(donate):
+        fitting = [o for i, o in entry.facts.donations if i == number and o in specs]
+        free = [o for o in fitting if o not in taken]
+        if not free:
+            raise _unsafe(signature, number, fitting)
+        taken.add(free[0])
+        found[free[0]] = (number, reinterpreted(inputs[number], specs[free[0]]))
+    return found
+
+
+def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycError:
+    names = ", ".join(signature.outputs[o].name for o in fitting)
+    came = f"other memory for {names}" if names else "none"
+    return PycError(
+        ReasonCode.DONATION_UNSAFE,
+        f"donate: expected a result of as many bytes as `{signature.inputs[number].name}` that is "
+        f"proven to be written only after it was read, got {came}; call without `donate`",
+    )
+
+
+def _no_entry(where: str) -> PycError:
+    return PycError(
+        ReasonCode.NO_ARENA_ENTRY,
+        f"{where}: expected a program that can write into memory of its caller, got one without "
+        "such an entry; its decision `arena-entry` says why",
+    )

@@ -38,7 +38,7 @@ from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
-from pyc_mlir.outputs import check_outputs, refuse_donation
+from pyc_mlir.outputs import check_outputs, donated_memory
 from pyc_mlir.pipelines.contract import Contract
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
@@ -139,8 +139,9 @@ class Program:
         out: an `Array` of this device for the result, or a sequence with one for each result
             (None: a fresh one); they are written and returned. Their memory must not be an
             input's or each other's (OUTPUT_OVERLAP); NO_ARENA_ENTRY where the program cannot.
-        donate: numbers of inputs whose memory may be overwritten. Refused (DONATION_UNSAFE):
-            nothing proves yet that an input was read before an output is written there.
+        donate: numbers of inputs whose memory a result of as many bytes takes: an array given
+            there holds that result afterwards. Refused (DONATION_UNSAFE) unless the plan proves
+            that the input was read before the result is written.
         """
         began = perf_counter()
         mode = self._mode if self._rule is None else self._mode_by_rule()
@@ -154,6 +155,8 @@ class Program:
             arrays, launch, on_device = self._admit(args, mode)
         if out is not None or donate:
             values = self._into(mode, arrays, launch, out, donate)
+            if out is None and not on_device:
+                values = [r.host() for r in values]
         else:
             arena = mode.arena
             if mode.by_arena and arena is not None:
@@ -179,8 +182,9 @@ class Program:
     ) -> Sequence[Array]:
         """Call with memory of the caller. Raises PycError, as `__call__` says."""
         try:
-            refuse_donation(donate, self.signature)
-            given = check_outputs(out, launch, arrays, self.signature, mode.arena)
+            known = launch, arrays, self.signature, mode.arena
+            donated = donated_memory(donate, out, *known) if donate else {}
+            given = check_outputs(out, *known, donated)
         except PycError:
             with self._lock:
                 self._guard_failures += 1

@@ -22,7 +22,7 @@ from pyc_mlir.iree.executable import Entry, Executable, ResultType
 # Names in the reflection: two of IREE's, and those that the compile left (arena_entry.py).
 _QUERY = "iree.abi.transients.size"
 _CONSTANT = "iree.abi.transients.size.constant"
-_OUTPUTS, _BUFFERS = "pyc.outputs", "pyc.buffers"
+_OUTPUTS, _BUFFERS, _DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
 _List = rt.VmVariantList
 
 
@@ -32,13 +32,14 @@ class ArenaFacts:
 
     `outputs` are the shapes of the results: sizes and [input, axis] pairs, None where the shape
     is not known before the call or an input is handed back. `buffers` are the numbers of those
-    that take buffers.
+    that take buffers. `donations` are pairs (input, output): the input's memory may be the buffer.
     """
 
     arena_bytes: int | None
     query: str
     outputs: tuple[tuple[int | tuple[int, int], ...] | None, ...]
     buffers: tuple[int, ...]
+    donations: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def of(reflection: Mapping[str, str]) -> "ArenaFacts":
@@ -54,7 +55,9 @@ class ArenaFacts:
             buffers = tuple(map(int, json.loads(reflection[_BUFFERS])))
             if any(outputs[number] is None for number in buffers):
                 raise ValueError("a buffer of unknown shape")
-            return ArenaFacts(None if constant is None else int(constant), query, outputs, buffers)
+            pairs = [(int(i), int(o)) for i, o in json.loads(reflection.get(_DONATIONS, "[]"))]
+            arena = None if constant is None else int(constant)
+            return ArenaFacts(arena, query, outputs, buffers, tuple(pairs))
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,

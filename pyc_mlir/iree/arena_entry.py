@@ -14,16 +14,18 @@ dynamic ones that are a dimension of an input. It does take one if `taken` says 
 leaves it out where IREE would make the value elsewhere and copy it. The shapes travel in the
 function's reflection, as ``pyc.outputs``: JSON, for each result its dimensions (a size, or [input,
 axis]) or null; ``pyc.buffers`` are the numbers of the results that take buffers, in that order.
+``pyc.donations``, which comes with the memory plan, are pairs [input, result]: the input's memory
+may be the buffer of the result.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pyc_mlir.pipelines.stream_ir import ir, maker, operations
 
 SUFFIX = "$arena"
-OUTPUTS, BUFFERS = "pyc.outputs", "pyc.buffers"
+OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
 _RESHAPE, _DISPATCH = "flow.tensor.reshape", "flow.dispatch"
 # Dimensions of an output: a size, or the input and its axis that have it. None: not known.
 Shape = list[int | list[int]] | None
@@ -58,6 +60,13 @@ def add_entry(module: Any, function: str, name: str, left_out: Collection[int] =
             del twin.attributes[attributes]
     twin.verify()
     return ""
+
+
+def note_donations(function: Any, pairs: Sequence[tuple[int, int]]) -> None:
+    """Have the reflection of an entry say which inputs may give their memory to a result."""
+    entries = {a.name: a.attr for a in ir.DictAttr(function.attributes["iree.reflection"])}
+    entries[DONATIONS] = ir.StringAttr.get(json.dumps(list(map(list, pairs))))
+    function.attributes["iree.reflection"] = ir.DictAttr.get(entries)
 
 
 def _obstacle(main: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from iree import runtime as rt
+from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
@@ -158,6 +159,12 @@ def overlap(one: Array, other: Array) -> bool:
         theirs: Any = other.view.get_buffer()
         return mine.ref == theirs.ref
     return first < second + other.nbytes and second < first + one.nbytes
+
+
+def reinterpreted(source: Array, spec: Spec) -> Array:
+    """The memory of an array as another one of as many bytes."""
+    kind: Any = map_dtype_to_hal_element_type(spec[1])
+    return Array(rt.HalBufferView(source.view.get_buffer(), list(spec[0]), kind), spec)
 
 
 def copy(source: Array, target: Array) -> None:

@@ -131,6 +131,11 @@ def buffer_number(import_: Any) -> int | None:
     return numbers[place] if place >= 0 else None
 
 
+def takes_buffers(function: Any) -> bool:
+    """Is it an entry whose caller hands in the scratch, and memory for results?"""
+    return _handed_memory(function) is not None
+
+
 def _handed_memory(function: Any) -> list[int] | None:
     """The results that a function takes buffers for; None where it is not handed its scratch."""
     if "iree.reflection" not in function.attributes:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.call_memory import ARENA, Call, read_call
+from pyc_mlir.iree.arena_entry import note_donations
+from pyc_mlir.iree.call_memory import ARENA, Call, buffer_number, read_call, takes_buffers
 from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.planner.picture import Layout
 from pyc_mlir.pipelines.planner.problem import Plan
@@ -25,6 +26,7 @@ from pyc_mlir.pipelines.stream_apply import (
     shared_offsets,
 )
 from pyc_mlir.pipelines.stream_cost import DispatchCosts
+from pyc_mlir.pipelines.stream_donation import donations
 from pyc_mlir.pipelines.stream_ir import (
     EXECUTE,
     constant_of,
@@ -114,6 +116,7 @@ def carry_out(
             if region.index in plans:
                 shared[region.index] = shared_bindings(region, plans[region.index])
                 apply_plan(region, plans[region.index])
+        _note_donations(module, target)
         module.verify()
         count = len(find(module, EXECUTE))
         session.run_passes(ALLOCATE)
@@ -140,6 +143,15 @@ def finish(session: Session, version: Version) -> None:
     """Go on with a version, to the end of the stream phase. Raises CompileError (PASS_FAILED)."""
     session.use(version.module)
     session.run_passes(TO_END)
+
+
+def _note_donations(module: Any, target: Target) -> None:
+    """In entries that take memory of the caller, say which inputs' memory a result may take."""
+    entries = [f for f in find(module, "util.func") if takes_buffers(f)]
+    bodies = Bodies.of(module, target.in_place) if entries else None
+    for function in entries:
+        assert bodies is not None
+        note_donations(function, donations(function, buffer_number, bodies))
 
 
 def regions_of(module: Any, target: Target) -> list[Region]:

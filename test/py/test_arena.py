@@ -342,14 +342,6 @@ def test_overlap():
     assert overlap(a, import_dlpack(a, device)) and not overlap(empty, import_dlpack(a, device))
 
 
-def test_donation_is_refused():
-    p = program()
-    text = refused(ReasonCode.DONATION_UNSAFE, p, inputs(), donate=(0,))
-    assert "read before an output is written" in text
-    refused(ReasonCode.BAD_ARGUMENT, p, inputs(), donate=(1,))
-    refused(ReasonCode.BAD_ARGUMENT, p, inputs(), donate=("x",))
-
-
 def test_a_program_without_the_entry_says_so():
     p = compile(LOOP.decode(), device=Device("local-sync"))
     (decision,) = [d for d in p.artifact.decisions if d.site.pass_name == "arena-entry"]
