@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from pyc_mlir.artifact import Artifact, to_bytes
 from pyc_mlir.bench.table import quantity
 from pyc_mlir.cache.cache import choose
+from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
@@ -93,6 +94,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
         *([("memory", memory)] if (memory := memory_line(artifact)) else []),
+        *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
         ("run it", run_command(place, signature)),
         ("with IREE", iree_command(place, artifact)),
@@ -116,6 +118,11 @@ def memory_line(artifact: Artifact) -> str:
     ]
     calls = f", {concurrency} calls at once" if concurrency > 1 else ""
     return f"{quantity(total, 'B')} in all{calls}: {', '.join(parts)}"
+
+
+def cache_line(record: CacheRecord) -> str:
+    """``hit 0cf0b4480cf0b448``, or ``miss ...`` with the reasons."""
+    return "; ".join([f"{record.outcome} {record.key[:16]}".strip(), *map(str, record.events)])
 
 
 def run_command(path: str, signature: Signature) -> str:

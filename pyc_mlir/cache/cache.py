@@ -64,7 +64,9 @@ class Cache:
             held = self._held.get(key.digest)
             if held is not None:
                 self._held.move_to_end(key.digest)
-                return Answer(MEMORY, held)
+        if held is not None:
+            self.store.touch(key.digest)
+            return Answer(MEMORY, held)
         found = self.store.read(key.digest, key.text)
         if found.event is not None:
             return Answer(MISS, event=found.event)

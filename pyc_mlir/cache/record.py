@@ -13,7 +13,6 @@ from pyc_mlir.pipelines.choices import CACHE, Alternative, Decision, Site
 # Found on disk; found in this process; compiled and, unless an event says why not, kept; compiled
 # without the cache.
 HIT, MEMORY, MISS, BYPASS = "hit", "memory", "miss", "bypass"
-_OUTCOMES = tuple(map(Alternative, (HIT, MEMORY, MISS, BYPASS)))
 _SHOWN = 16
 
 
@@ -47,7 +46,7 @@ class CacheRecord:
         return Decision(
             Site(CACHE, self.key[:_SHOWN] or "none"),
             self.outcome,
-            _OUTCOMES,
+            (Alternative(self.outcome),),
             CACHE,
             tuple(map(str, self.events)),
             {"key_seconds": self.key_seconds, "find_seconds": self.find_seconds},

@@ -16,10 +16,11 @@ with an `Event`.
 
 import contextlib
 import errno
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,10 +115,13 @@ class Store:
             return self._unreadable(path, error)
         finally:
             os.close(folder)
-        # A cache that cannot be written to still answers.
-        with contextlib.suppress(OSError):
-            os.utime(path, (self.clock(), self.clock()))
+        self.touch(name)
         return Found(data)
+
+    def touch(self, name: str) -> None:
+        """Note that an entry was used now. A cache that cannot be written to still answers."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(name), (self.clock(), self.clock()))
 
     def _unreadable(self, path: Path, error: OSError) -> Found:
         if error.errno in _BROKEN:
@@ -225,7 +229,7 @@ class Store:
         return _unsealed_file(self.path(name) / SIDE / _small_name(side))
 
     def write_side(self, name: str, side: str, data: bytes) -> tuple[Event, ...]:
-        """Keep something small beside an entry: ``verdict-<runtime and CPU>``, say."""
+        """Keep something small beside an entry, under a name such as `side_name` makes."""
         folder = self.path(name) / SIDE
         return self._replace(folder / _small_name(side), data, parents=False)
 
@@ -285,6 +289,11 @@ def _part(folder: int, name: str, most: int) -> bytes:
 
 def _line(name: str, data: bytes, digest: str) -> str:
     return f"{len(data)} {digest} {block_digest(data)} {name}\n"
+
+
+def side_name(kind: str, who: Mapping[str, str]) -> str:
+    """The name of a fact that holds for some only: a verdict under a runtime, on a CPU."""
+    return f"{kind}-{sha256(json.dumps(dict(who), sort_keys=True).encode())[:16]}"
 
 
 def _small_name(name: str) -> str:

@@ -221,7 +221,8 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
     for run, more in enumerate(([], [], ["--memory-budget", "1MiB", "--planner-mode", "balanced"])):
         out, log = tmp_path / f"{run}.vmfb", tmp_path / f"{run}.jsonl"
         line = [str(source), "-o", str(out), "--log", str(log), *flags, *more]
-        assert pyc_compile.run(line) == 0, capsys.readouterr().err
+        assert pyc_compile.run([*line, "-v"]) == 0
+        assert "cache      " in capsys.readouterr().err
         logs.append(read_log(log))
     assert (tmp_path / "0.vmfb").read_bytes() == (tmp_path / "1.vmfb").read_bytes()
     assert [log[-1].chosen for log in logs] == ["miss", "memory", "miss"]

@@ -12,7 +12,7 @@ import pytest
 from conftest import FULL, sample
 
 from pyc_mlir.cache.files import sha256, sweep
-from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store, side_name
 from pyc_mlir.dialects.errors import ReasonCode
 
 HERE = Path(__file__).parent
@@ -243,6 +243,8 @@ def test_side_files(store):
     assert store.read_side(name, "verdict-x") is None
     assert store.read(*entry()).data == DATA
     assert store.drop(name) and store.read_side(name, "verdict-x") is None
+    names = {side_name("verdict", {"runtime": r, "cpu": "x"}) for r in ("1", "2", "1")}
+    assert len(names) == 2 and all(n.startswith("verdict-") for n in names)
 
 
 def test_memos(store):
