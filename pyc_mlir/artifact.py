@@ -62,11 +62,12 @@ _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime"
 class Artifact:
     """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
 
-    `memory` is the JSON of its memory report, empty without one. `cached` says what the compile
-    cache did, if one was asked; it is no part of the bytes.
+    `vmfb` has the buffer protocol; that of a cache's entry lies on large pages. `memory` is the
+    JSON of its memory report, empty without one. `cached` says what the compile cache did, if one
+    was asked; it is no part of the bytes.
     """
 
-    vmfb: bytes
+    vmfb: bytes | memoryview
     manifest: Mapping[str, Any]
     decisions: Sequence[Decision] = ()
     module: bytes = b""
@@ -160,7 +161,7 @@ def to_bytes(artifact: Artifact) -> bytes:
     start = _directory_start(artifact.vmfb)
     log = "".join(f"{json.dumps(_unplaced(d), ensure_ascii=False)}\n" for d in artifact.decisions)
     parts = {
-        _TAIL: artifact.vmfb[start:],
+        _TAIL: bytes(artifact.vmfb[start:]),
         _DECISIONS: log.encode(),
         _MODULE: artifact.module,
         **({_MEMORY: artifact.memory} if artifact.memory else {}),
@@ -187,15 +188,18 @@ def write(artifact: Artifact, path: str | Path) -> None:
     Path(path).write_bytes(to_bytes(artifact))
 
 
-def from_bytes(data: bytes, name: str = "artifact", verified: bool = False) -> Artifact:
+def from_bytes(
+    data: bytes | memoryview, name: str = "artifact", verified: bool = False
+) -> Artifact:
     """Read what `to_bytes` made; the result's `vmfb` is IREE's, byte for byte.
 
+    data: a memoryview that can be written to becomes memory of the artifact.
     verified: the caller has compared all bytes with a checksum of its own.
     Raises PycError (BAD_ARTIFACT), with `name` first, for anything else: a file that is no
     archive, one without PyC's entries, a manifest of another schema, a checksum that differs.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with zipfile.ZipFile(_View(data)) as archive:
             entries = {i.filename: i.header_offset for i in archive.infolist()}
             parts = {n: archive.read(n) for n in entries if n.startswith(_FOLDER)}
     # zipfile raises whatever the damaged field leads to.
@@ -206,13 +210,50 @@ def from_bytes(data: bytes, name: str = "artifact", verified: bool = False) -> A
         raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
     manifest = _read_manifest(parts[_MANIFEST], name)
     start = min(offset for entry, offset in entries.items() if entry.startswith(_FOLDER))
-    vmfb = b"".join((memoryview(data)[:start], parts[_TAIL]))
+    vmfb = _iree_part(data, start, parts[_TAIL])
     checksums = manifest.pop("checksums")
     for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
         if part != _MANIFEST and checksums.get(part) != _sha256(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
     decisions = _read_decisions(parts[_DECISIONS], name)
     return Artifact(vmfb, manifest, decisions, parts[_MODULE], parts.get(_MEMORY, b""))
+
+
+def _iree_part(data: bytes | memoryview, start: int, tail: bytes) -> bytes | memoryview:
+    """IREE's bytes: all before PyC's entries, and its own end, which one of them holds."""
+    if isinstance(data, memoryview) and not data.readonly:
+        data[start : start + len(tail)] = tail
+        return data[: start + len(tail)].toreadonly()
+    return b"".join((memoryview(data)[:start], tail))
+
+
+class _View(io.RawIOBase):
+    """Bytes as a file to read, without a copy of them."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data, self._at = memoryview(data), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a place in the file, not {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 def read(path: str | Path) -> Artifact:
@@ -254,10 +295,10 @@ def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
         raise _bad(name, "a log of decisions", str(error)) from None
 
 
-def _directory_start(vmfb: bytes) -> int:
+def _directory_start(vmfb: bytes | memoryview) -> int:
     """Where IREE's archive ends and its directory begins: PyC's entries go there."""
     try:
-        with zipfile.ZipFile(io.BytesIO(vmfb)) as archive:
+        with zipfile.ZipFile(_View(vmfb)) as archive:
             if any(n.startswith(_FOLDER) for n in archive.namelist()):
                 raise _bad("vmfb", "IREE's own bytes", "an artifact of PyC; read it first")
             return archive.start_dir
@@ -267,7 +308,7 @@ def _directory_start(vmfb: bytes) -> int:
         ) from None
 
 
-def _sha256(data: bytes) -> str:
+def _sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

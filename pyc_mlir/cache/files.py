@@ -29,7 +29,7 @@ def sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def block_digest(data: bytes) -> str:
+def block_digest(data: bytes | memoryview) -> str:
     """SHA-256 over the CRC-32 of each 64 KiB, in hex: a check at every read must be quick.
 
     No change of up to 32 bits in a row escapes it, other damage in one block of 2**32. Against who
@@ -69,9 +69,9 @@ def sealed(data: bytes) -> bytes:
     return f"{sha256(data)}\n".encode() + data
 
 
-def unsealed(data: bytes) -> bytes | None:
+def unsealed(data: bytes | memoryview) -> bytes | None:
     """What `sealed` was given; None for anything damaged."""
-    rest = data[_DIGITS + 1 :]
+    rest = bytes(data[_DIGITS + 1 :])
     return rest if data[: _DIGITS + 1] == f"{sha256(rest)}\n".encode() else None
 
 

@@ -22,6 +22,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from pyc_mlir.cache.files import (
@@ -38,6 +39,7 @@ from pyc_mlir.cache.files import (
 )
 from pyc_mlir.cache.record import Event
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.iree.pages import read_on_large_pages
 
 VERSION = "v1"
 KEY, ARTIFACT, CHECKSUMS, SIDE = "key.json", "artifact.vmfb", "checksums", "side"
@@ -57,7 +59,7 @@ _BROKEN = (errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 class Found:
     """An entry's program, or the event that says why there is none."""
 
-    data: bytes = b""
+    data: bytes | memoryview = b""
     event: Event | None = None
 
 
@@ -258,7 +260,7 @@ class Store:
                 path.unlink()
 
 
-def _verified(folder: int, key: bytes, whole: bool = False) -> bytes:
+def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryview:
     """The program of an open entry; `whole` checks SHA-256, too. Raises _Damaged, or OSError."""
     sums = unsealed(_part(folder, CHECKSUMS, _SMALL_BYTES))
     lines = [] if sums is None else sums.decode().splitlines()
@@ -275,16 +277,17 @@ def _verified(folder: int, key: bytes, whole: bool = False) -> bytes:
     return data
 
 
-def _part(folder: int, name: str, most: int) -> bytes:
+def _part(folder: int, name: str, most: int) -> bytes | memoryview:
     """A file of an open entry, of at most `most` bytes. Raises _Damaged, or OSError."""
     try:
         descriptor = os.open(name, _NO_FOLLOW, dir_fd=folder)
     except FileNotFoundError:
         raise _Damaged(f"{name}: expected a file, found none") from None
-    with open(descriptor, "rb", buffering=0) as file:
-        if os.fstat(descriptor).st_size > most:
+    with FileIO(descriptor) as file:
+        size = os.fstat(descriptor).st_size
+        if size > most:
             raise _Damaged(f"{name}: expected at most {most} bytes")
-        return file.read()
+        return read_on_large_pages(file, size)
 
 
 def _line(name: str, data: bytes, digest: str) -> str:

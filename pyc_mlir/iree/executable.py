@@ -35,7 +35,7 @@ class ResultType:
 class Executable:
     """A vmfb loaded on `device`. Several threads may call its entries."""
 
-    def __init__(self, vmfb: bytes, device: Device) -> None:
+    def __init__(self, vmfb: bytes | memoryview, device: Device) -> None:
         """Load. Raises PycError (BAD_ARTIFACT) for bytes that IREE cannot load here."""
         self.device = device
         instance = rt.VmInstance()
@@ -64,7 +64,7 @@ class Executable:
         return function
 
 
-def _module(instance: rt.VmInstance, vmfb: bytes) -> rt.VmModule:
+def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
     """The module in memory that it keeps alive: constants stay where the vmfb has them."""
     if len(vmfb) < LARGE_BYTES:
         return rt.VmModule.copy_buffer(instance, vmfb)

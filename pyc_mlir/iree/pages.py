@@ -9,6 +9,7 @@ is not taken, nothing changes but speed.
 import ctypes
 import mmap
 from functools import cache
+from io import FileIO
 from typing import Any
 
 # Below one large page there is nothing to gain.
@@ -26,13 +27,34 @@ def advise_large(address: int, size: int) -> None:
         advise(first, end - first, mmap.MADV_HUGEPAGE)
 
 
-def on_large_pages(content: bytes) -> Any:
-    """A copy of `content` with Python's buffer protocol; small contents as they are."""
+def on_large_pages(content: bytes | memoryview) -> Any:
+    """A copy of `content` with Python's buffer protocol; as it is if small or there already."""
     if len(content) < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return content
-    memory = mmap.mmap(-1, len(content))
-    advise_large(ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(content))
+    if isinstance(content, memoryview) and isinstance(content.obj, mmap.mmap):
+        return content
+    memory = _large(len(content))
     memory[:] = content
+    return memory
+
+
+def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
+    """The rest of an open file, of `size` bytes or fewer; large ones can be written to.
+
+    Raises OSError.
+    """
+    if size < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return file.read()
+    memory = memoryview(_large(size))
+    done = 0
+    while done < size and (count := file.readinto(memory[done:])):
+        done += count
+    return memory[:done]
+
+
+def _large(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    advise_large(ctypes.addressof(ctypes.c_char.from_buffer(memory)), size)
     return memory
 
 

@@ -22,6 +22,7 @@ from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.pages import on_large_pages
 from pyc_mlir.pipelines.choices import Recipe, read_log
 from pyc_mlir.tools import pyc_cache, pyc_compile
 
@@ -222,7 +223,7 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
         out, log = tmp_path / f"{run}.vmfb", tmp_path / f"{run}.jsonl"
         line = [str(source), "-o", str(out), "--log", str(log), *flags, *more]
         assert pyc_compile.run([*line, "-v"]) == 0
-        assert "cache      " in capsys.readouterr().err
+        assert "  cache " in capsys.readouterr().out
         logs.append(read_log(log))
     assert (tmp_path / "0.vmfb").read_bytes() == (tmp_path / "1.vmfb").read_bytes()
     assert [log[-1].chosen for log in logs] == ["miss", "memory", "miss"]
@@ -278,3 +279,17 @@ def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
     store = Store(tmp_path / "cache")
     assert [store.check(e.name) for e in store.entries()] == [""]
     assert os.listdir(store.root / "making") == []
+
+
+def test_large_programs_are_not_copied(tmp_path):
+    """An entry is read to large pages, where a `Program` leaves it."""
+    large = np.arange(1 << 20, dtype=np.float32).reshape(32, -1)
+    options = make_options(kernels="iree", planner_mode="iree")
+    kept, _, _ = compiled(cache_in(tmp_path), lambda x: x @ large, [X], options)
+    found, outcome, _ = compiled(cache_in(tmp_path), lambda x: x @ large, [X], options)
+    assert outcome == "hit" and isinstance(found.vmfb, memoryview) and found.vmfb.readonly
+    assert on_large_pages(found.vmfb) is found.vmfb
+    assert found.vmfb == kept.vmfb and to_bytes(found) == to_bytes(kept)
+    first, second = pyc_mlir.Program(found), pyc_mlir.Program(found)
+    np.testing.assert_allclose(first(X), X @ large, rtol=1e-4)
+    np.testing.assert_array_equal(first(X), second(X))
