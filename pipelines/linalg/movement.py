@@ -59,7 +59,7 @@ def broadcast_to(
             dims[i] = lowering.require_equal(have, dims[i], "broadcast dimensions")
     if tuple(dims) == x.dims:
         return x
-    return pointwise(lowering, [stretched(lowering, x, dims)], dims, x.dtype, lambda v, _: v)
+    return pointwise(lowering, [stretched(lowering, x, tuple(dims))], dims, x.dtype, lambda v, _: v)
 
 
 @lowers("pad")
