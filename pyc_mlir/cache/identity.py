@@ -52,7 +52,7 @@ def process_start(proc: Path = Path("/proc")) -> float:
     return now - since
 
 
-def _source_files() -> tuple[tuple[str, str, int], ...]:
+def source_files() -> tuple[tuple[str, str, int], ...]:
     """PyC's modules: name, path, time of modification in nanoseconds; sorted by name.
 
     A module has the same name wherever PyC is installed.
@@ -71,7 +71,7 @@ def _source_files() -> tuple[tuple[str, str, int], ...]:
 
 # Taken when this module is loaded; a forked child has the code of its parent. What was changed
 # later shows in the files themselves, what was changed before in their times.
-BEGAN, SEEN = process_start(), _source_files()
+BEGAN, SEEN = process_start(), source_files()
 
 
 def current_identity(
@@ -83,7 +83,7 @@ def current_identity(
     neither the old source nor the new one.
     """
     newest = max(mtime for _, _, mtime in seen)
-    if seen != _source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
+    if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
         raise Unkeyed("PyC's own source was changed since this process began, or just before")
     return Identity(_versions(), _source_digest(seen), _host())
 

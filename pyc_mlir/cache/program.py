@@ -15,6 +15,7 @@ from pyc_mlir.cache.files import sha256, tree_digest
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.resources import as_resource, resource_array, resource_key
 from pyc_mlir.frontends.sources import Source
 
@@ -38,6 +39,8 @@ def module_digests(module: ir.Module) -> dict[str, str]:
         return f"dense_resource<#{order.setdefault(match[1].strip(chr(34)), len(order))}>"
 
     graph = _RESOURCE.sub(numbered, text.partition("\n{-#")[0])
+    if foreign := [name for name in _foreign_ops() if f'"pyc.{name}"' in graph]:
+        raise Unkeyed(f"the op pyc.{foreign[0]} is defined outside of PyC, and code has no name")
     blobs = _resources(module)
     unknown = sorted(set(order) ^ set(blobs))
     if unknown:
@@ -46,6 +49,11 @@ def module_digests(module: ir.Module) -> dict[str, str]:
     for name in order:
         digest.update(f"{name} {blobs[name]}\n".encode())
     return {"graph": sha256(graph.encode()), "constants": digest.hexdigest()}
+
+
+def _foreign_ops() -> list[str]:
+    """Ops whose meaning is not in PyC's own source."""
+    return sorted(n for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir."))
 
 
 def _resources(module: ir.Module) -> dict[str, str]:

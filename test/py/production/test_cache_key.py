@@ -23,6 +23,7 @@ from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.frontends.trace import trace
@@ -178,7 +179,7 @@ class TestIdentity:
         other = (*identities.SEEN[1:], ("new.py", "new.py", 0))
         with pytest.raises(Unkeyed, match="since this process began"):
             current_identity(began=time.time() + 1e9, seen=other)
-        found = current_identity(began=time.time() + 1e9)
+        found = current_identity(began=time.time() + 1e9, seen=identities.source_files())
         assert len(found.source) == 64 and found.versions["numpy"] == np.__version__
         assert {"torch-mlir", "iree-base-compiler", "ml_dtypes"} <= found.versions.keys()
 
@@ -208,6 +209,12 @@ class TestProgram:
 
         assert digests(one, X) == digests(two, X)
 
+    def test_every_bit_of_a_constant_counts(self):
+        bits = [[0, 1, 2], [1 << 31, 1, 2], [0x7FC00000, 1, 2], [0x7FC00001, 1, 2], [1, 1, 2]]
+        values = [np.array(b, np.uint32).view(np.float32) for b in bits]
+        graphs = [digests(lambda x, v=v: x + v, Tensor["f32", 3])["graph"] for v in values]
+        assert len(set(graphs)) == len(bits)
+
     def test_weights_types_ops_and_names_are(self):
         plain = digests(lambda x: x @ W, X)
         changed = W.copy()
@@ -230,6 +237,13 @@ class TestProgram:
             source = load_source(str(module), None, context)
             assert source.module is not None
             assert module_digests(source.module) == module_digests(module)
+
+    def test_an_op_of_others_is_refused(self, monkeypatch):
+        with new_context():
+            module = trace(lambda x: np.tanh(x), X)
+            monkeypatch.setattr(OPS["tanh"], "__module__", "elsewhere")
+            with pytest.raises(Unkeyed, match=r"pyc\.tanh is defined outside"):
+                module_digests(module)
 
     def test_a_constant_where_it_cannot_be_read_is_refused(self):
         with new_context(), ir.Location.unknown():
