@@ -59,8 +59,11 @@ class TorchBuilder(Recorder):
         return self._value(self.graph.get_attr(name), TensorType(array.shape, array.dtype))
 
     def finish(self, results: Sequence[Value]) -> Any:
-        """The module that returns `results` as a tuple."""
-        self.graph.output(tuple(r.handle.node for r in results))
+        """The module that returns `results` as a tuple, row by row: a view computes nothing."""
+        handles = (r.handle for r in results)
+        self.graph.output(
+            tuple((h.contiguous() if h.node.target == "permute" else h).node for h in handles)
+        )
         self.graph.eliminate_dead_code()
         return self.torch.fx.GraphModule(self.root, self.graph).eval()
 
