@@ -37,6 +37,10 @@ class ReasonCode(Enum):
     DIMENSION_MISMATCH = Reason(
         "two dynamic dimensions that must agree do not", "pass arrays whose named dimensions agree"
     )
+    DIMENSION_OUT_OF_RANGE = Reason(
+        "a dynamic dimension is outside of the range that it was declared with",
+        "pass arrays of sizes within the range, or compile with a wider one",
+    )
     INVALID_IR = Reason("a module does not parse or verify", "mend the line that the error names")
     INVALID_PIPELINE = Reason(
         "a pass pipeline names an unknown pass, option or anchor", "see `pyc-opt --list-passes`"

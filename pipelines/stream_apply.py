@@ -14,7 +14,6 @@ from pyc_mlir.pipelines.stream_ir import (
     CONCURRENT,
     DISPATCH,
     UNTIED,
-    constant_of,
     find,
     group,
     index_constant,
@@ -26,6 +25,8 @@ from pyc_mlir.pipelines.stream_ir import (
     ties,
 )
 from pyc_mlir.pipelines.stream_problem import Region, is_scalar
+from pyc_mlir.pipelines.stream_ranges import Ranges
+from pyc_mlir.pipelines.stream_sizes import size_of
 
 # (first step, last step, bytes) of each slice; bytes that are few enough -> (offset of each slice,
 # bytes of the arena).
@@ -182,16 +183,22 @@ def shared_offsets(execute: Any, shared: Shared) -> dict[Any, Any]:
 
 
 def replace_packs(
-    packs: Sequence[Any], packer: Packer, alignment: int, shared: Mapping[Any, Any], enough: int
+    packs: Sequence[Any],
+    packer: Packer,
+    alignment: int,
+    shared: Mapping[Any, Any],
+    enough: int,
+    ranges: Ranges | None = None,
 ) -> None:
     """Give the slices of each ``stream.resource.pack`` the packer's offsets.
 
     `shared` names, by the value of its offset, the slice whose storage a slice takes over: the
-    packer sees both as one. It need not search for less than `enough` bytes, the plan's arena. A
-    pack with an unknown size is left to IREE, which lets equal sizes share.
+    packer sees both as one. It need not search for less than `enough` bytes, the plan's arena. Of
+    sizes that `ranges` bound the largest value is packed. A pack with an unknown size is left to
+    IREE, which lets equal sizes share.
     """
     for pack in packs:
-        slices = slices_of(pack, alignment)
+        slices = slices_of(pack, alignment, ranges)
         if not slices:
             continue
         joined, place = _joined(slices, _pairs_of(pack, shared))
@@ -203,9 +210,9 @@ def replace_packs(
         pack.erase()
 
 
-def slices_of(pack: Any, alignment: int = 64) -> list[Slice]:
-    """The slices of a ``stream.resource.pack``; none where a size is unknown."""
-    sizes = [constant_of(v) for v in group(pack, 1)]
+def slices_of(pack: Any, alignment: int = 64, ranges: Ranges | None = None) -> list[Slice]:
+    """The slices of a ``stream.resource.pack``, at their largest; none where a size is unknown."""
+    sizes = [size_of(v, ranges).largest for v in group(pack, 1)]
     if group(pack, 0) or any(size is None for size in sizes):
         return []
     ends = [ir.IntegerAttr(a).value for a in ir.ArrayAttr(pack.attributes["lifetime_intervals"])]

@@ -38,6 +38,7 @@ from pyc_mlir.pipelines.stream_ir import (
     ties,
 )
 from pyc_mlir.pipelines.stream_own import is_own_memory
+from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 
 # Seconds of one op: its symbol and the bytes that it reads and writes.
@@ -76,16 +77,20 @@ class Region:
 
 
 def read_regions(
-    module: Any, estimate: Estimate, bodies: Bodies, alignment: int = 64
+    module: Any,
+    estimate: Estimate,
+    bodies: Bodies,
+    alignment: int = 64,
+    ranges: Ranges | None = None,
 ) -> list[Region]:
     """The regions of a module that a plan can change: all of known ops, two buffers to place.
 
-    Sizes that are unknown enter the problem as a guess and clear `exact`. `bodies` tells which
-    results may take over an operand's storage.
+    Sizes that are unknown enter the problem as a guess (as the largest where `ranges` of dimensions
+    bound them) and clear `exact`. `bodies` tells which results may take over an operand's storage.
     """
     found = []
     for index, execute in enumerate(find(module, EXECUTE)):
-        reader = _Reader(execute, estimate, bodies, alignment)
+        reader = _Reader(execute, estimate, bodies, alignment, ranges)
         if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
             region = reader.read(index)
             if sum(not b.pinned for b in region.problem.buffers) > 1:
@@ -102,12 +107,20 @@ def is_scalar(op: Any) -> bool:
 class _Reader:
     """Walks one region once, numbering values as they come."""
 
-    def __init__(self, execute: Any, estimate: Estimate, bodies: Bodies, alignment: int) -> None:
+    def __init__(
+        self,
+        execute: Any,
+        estimate: Estimate,
+        bodies: Bodies,
+        alignment: int,
+        ranges: Ranges | None,
+    ) -> None:
         self.execute = execute
         self.block = execute.regions[0].blocks[0]
         self._estimate = estimate
         self._bodies = bodies
         self._alignment = alignment
+        self._ranges = ranges
         # Buffers: the storage that each is a version of, named by its first version.
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
@@ -220,7 +233,7 @@ class _Reader:
         storage = number if before is None else self._storage[before]
         self._numbers[value] = number
         self._values.append(value)
-        self._bytes.append(size_of(size))
+        self._bytes.append(size_of(size, self._ranges))
         self._storage.append(storage)
         self._latest[storage] = number
         return number

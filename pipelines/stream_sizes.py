@@ -4,15 +4,16 @@ A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim
 What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand
 for equal values in two versions of one function. Unknowns are not negative: a size whose every
 coefficient is at most another's is never larger, which is how a plan for dynamic shapes is proven
-no worse than IREE's.
+no worse than IREE's. Where dimensions have declared ranges, a size also knows its largest value.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.stream_ir import constant_of, ir, maker
+from pyc_mlir.pipelines.stream_ranges import Ranges, interval_of
 
 # Depth and number of a function's first block.
 _ENTRY = (1, 0)
@@ -22,28 +23,29 @@ _ENTRY = (1, 0)
 class Size:
     """``constant`` bytes plus a multiple of each unknown; `nominal` is a guess of the sum.
 
-    `unit` divides the value, whatever the unknowns are.
+    `unit` divides the value, whatever the unknowns are. `largest` is what the value is at most,
+    None where nothing bounds it; it is the guess too where there is one.
     """
 
     constant: int = 0
     terms: Mapping[str, int] = field(default_factory=dict)
     nominal: int = 0
     unit: int = 1
+    largest: int | None = 0
 
     @staticmethod
     def of(number: int) -> "Size":
         """A size that is known."""
-        return Size(number, {}, number, number or 1 << 30)
+        return Size(number, {}, number, number or 1 << 30, number)
+
+    def bounded(self, largest: int) -> "Size":
+        """This size, which is known to be at most `largest`."""
+        return replace(self, nominal=largest, largest=largest)
 
     @property
     def known(self) -> bool:
         """True when no unknown takes part."""
         return not self.terms
-
-    @property
-    def largest(self) -> int | None:
-        """What the value is at most; None where that is not known."""
-        return self.constant if self.known else None
 
     def __add__(self, other: "Size") -> "Size":
         terms = dict(self.terms)
@@ -54,13 +56,18 @@ class Size:
             terms,
             self.nominal + other.nominal,
             _common(self.unit, other.unit),
+            _sum(self.largest, other.largest),
         )
 
     def times(self, factor: int) -> "Size":
         """The product with a number."""
         terms = {name: count * factor for name, count in self.terms.items() if factor}
         return Size(
-            self.constant * factor, terms, self.nominal * factor, self.unit * factor or 1 << 30
+            self.constant * factor,
+            terms,
+            self.nominal * factor,
+            self.unit * factor or 1 << 30,
+            self.constant * factor if self.known else None,
         )
 
     def at_most(self, other: "Size") -> bool:
@@ -69,10 +76,20 @@ class Size:
             count <= other.terms.get(name, 0) for name, count in self.terms.items()
         )
 
+    def largest_at_most(self, other: "Size") -> bool:
+        """True if this size's largest value is at most the other's; else as `at_most`."""
+        if self.largest is None or other.largest is None:
+            return self.at_most(other)
+        return self.largest <= other.largest
+
     def __str__(self) -> str:
         counted = sorted(self.terms.items())
         parts = [name if count == 1 else f"{count} * {name}" for name, count in counted]
         return " + ".join([str(self.constant), *parts] if self.constant or not parts else parts)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
 
 
 def _common(a: int, b: int) -> int:
@@ -81,8 +98,14 @@ def _common(a: int, b: int) -> int:
     return both & -both
 
 
-def size_of(value: Any) -> Size:
-    """The size that an index value of stream IR is."""
+def size_of(value: Any, ranges: Ranges | None = None) -> Size:
+    """The size that an index value of stream IR is, with dimensions of declared ranges."""
+    size = _read(value)
+    bounds = interval_of(value, ranges) if ranges and not size.known else None
+    return size if bounds is None else size.bounded(bounds[1])
+
+
+def _read(value: Any) -> Size:
     number = constant_of(value)
     if number is not None:
         return Size.of(number)
@@ -90,22 +113,22 @@ def size_of(value: Any) -> Size:
     if op is None:
         return _unknown(_name(value))
     if op.name == "arith.addi":
-        return size_of(op.operands[0]) + size_of(op.operands[1])
+        return _read(op.operands[0]) + _read(op.operands[1])
     if op.name == "arith.muli":
-        sides = [size_of(v) for v in op.operands]
+        sides = [_read(v) for v in op.operands]
         for factor, other in (sides, sides[::-1]):
             if factor.known:
                 return other.times(factor.constant)
         return _unknown(_name(value), sides[0].nominal * sides[1].nominal)
     if op.name == "util.align":
-        size, alignment = size_of(op.operands[0]), size_of(op.operands[1])
+        size, alignment = _read(op.operands[0]), _read(op.operands[1])
         return _aligned(size, alignment, _name(value))
     return _unknown(_name(value))
 
 
 def rounded_size_of(value: Any, to: int) -> Size:
     """The size rounded up to a multiple, as if IREE had computed that with ``util.align``."""
-    return _aligned(size_of(value), Size.of(to), f"util.align({_name(value)}, {to})")
+    return _aligned(_read(value), Size.of(to), f"util.align({_name(value)}, {to})")
 
 
 def _aligned(size: Size, alignment: Size, name: str) -> Size:
@@ -117,11 +140,11 @@ def _aligned(size: Size, alignment: Size, name: str) -> Size:
     if size.unit % to == 0:
         return size
     rounded = -(-size.nominal // to) * to
-    return Size(0, {name: 1}, rounded, to)
+    return Size(0, {name: 1}, rounded, to, None)
 
 
 def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> Size:
-    return Size(0, {name: 1}, nominal)
+    return Size(0, {name: 1}, nominal, 1, None)
 
 
 def _name(value: Any) -> str:

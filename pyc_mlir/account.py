@@ -3,7 +3,8 @@
     constants + inputs + transients x calls at once + outputs
 
 Constants are what the program holds as long as it is loaded; transients are the scratch arena of
-one call. A part is None where it depends on the sizes of a call, or is not known.
+one call. A part is None where it depends on the sizes of a call, or is not known; where sizes have
+declared ranges, parts are those of the largest call.
 """
 
 import math
@@ -29,7 +30,9 @@ class Account:
         signature: Signature, constants: int | None = None, transients: int | None = None
     ) -> "Account":
         """The account of a program with this signature."""
-        inputs, outputs = _bytes(signature.inputs), _bytes(signature.outputs)
+        ranges = signature.ranges
+        inputs = _bytes([a.largest(ranges) for a in signature.inputs])
+        outputs = _bytes([a.largest(ranges) for a in signature.outputs])
         return Account(constants, inputs, transients, outputs)
 
     def total(self, concurrency: int = 1) -> int | None:

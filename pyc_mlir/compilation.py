@@ -20,6 +20,7 @@ from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.front import compiled
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.guards import Ranges, checked_range
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.arena_choice import SITE as ARENA_SITE
@@ -69,6 +70,7 @@ def compile(
     also_modes: Sequence[str] = (),
     kernels: str = ALL_KERNELS,
     calibration: Calibration | str | Path | None = None,
+    dims: Ranges | None = None,
     cache: Cache | bool | str | Path | None = None,
 ) -> Program:
     """Compile `source` and load it on a device.
@@ -89,6 +91,9 @@ def compile(
         code to IREE.
     calibration: figures of this CPU that `pyc-doctor --calibrate` wrote; choices go by them in
         place of the target's published ones, and log and manifest name them.
+    dims: for dynamic dimensions the smallest and the largest size, ``{"batch": (1, 64)}``; one
+        without a name goes by its place, ``"x[0]"``. Calls outside are refused, and a memory
+        budget is kept up to the largest sizes.
     cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
         `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
 
@@ -105,6 +110,7 @@ def compile(
         also_modes,
         kernels,
         calibration,
+        dims,
     )
     chosen = choose(cache, os.environ)
     return Program(build(source, inputs, options, cache=chosen), device)
@@ -121,6 +127,7 @@ def make_options(
     also_modes: Sequence[str] = (),
     kernels: str = ALL_KERNELS,
     calibration: Calibration | str | Path | None = None,
+    dims: Ranges | None = None,
 ) -> Options:
     """Options from what users give.
 
@@ -167,6 +174,7 @@ def make_options(
         kernels=kernels,
         also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
         calibration=measured,
+        ranges={name: checked_range(name, value) for name, value in (dims or {}).items()},
     )
 
 
@@ -236,6 +244,7 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
     choices.require_recipe_used()
     facts = read_facts(vmfb, arena.name)
     account = _account(lowered, options, arena)
+    _require_kept(account, options.contract, arena)
     manifest = make_manifest(
         options.target,
         lowered.signature,
@@ -267,13 +276,41 @@ def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:
 def _account(lowered: Lowered, options: Options, arena: ArenaEntry) -> Account:
     """What a program needs, of the entry that a Program takes (program.py)."""
     account = Account.of(lowered.signature, arena.constants_bytes)
-    by_arena = options.target.device == "local" or options.contract.memory_budget_bytes is not None
-    called = arena.main if arena.twin is None or not by_arena else arena.twin
-    if called is None or called.known is None or arena.outputs is None:
+    contract = options.contract
+    by_arena = options.target.device == "local" or contract.memory_budget_bytes is not None
+    in_arena = arena.twin is not None and by_arena
+    called = arena.twin if in_arena else arena.main
+    needed = None if called is None else called.largest
+    outputs = None if arena.outputs is None else arena.outputs.largest
+    if needed is None or outputs is None:
         return account
-    outputs = arena.outputs.constant
-    arenas = 0 if arena.twin is None else arena.arena_bytes.constant
-    return replace(account, outputs=outputs, transients=max(arenas, called.known - outputs))
+    arenas = 0 if arena.twin is None else arena.arena_bytes.largest or 0
+    transients = max(arenas, needed - outputs)
+    if contract.max_concurrency > 1:
+        # Another call's outputs may be there before this one's are.
+        call = arena.calls[arena.name if in_arena else arena.function]
+        transients = max(transients, call.beside_outputs + (arenas if in_arena else 0))
+    return replace(account, outputs=outputs, transients=transients)
+
+
+def _require_kept(account: Account, contract: Contract, arena: ArenaEntry) -> None:
+    """Raise PycError (BUDGET_NOT_FOUND) unless what was made keeps the budget, every mode of it.
+
+    Plans were chosen by the same figures, before IREE's last passes over them.
+    """
+    if contract.memory_budget_bytes is None:
+        return
+    modes = [None if m is None else m.largest for m in arena.in_modes.values()]
+    beside = [None if m is None else m - (account.outputs or 0) for m in modes]
+    largest = [account.transients, *beside]
+    known = [size for size in largest if size is not None]
+    total = replace(account, transients=max(known, default=0)).total(contract.max_concurrency)
+    if len(known) < len(largest) or total is None or total > contract.memory_budget_bytes:
+        raise PycError(
+            ReasonCode.BUDGET_NOT_FOUND,
+            f"memory budget: expected at most {contract.memory_budget_bytes} bytes, got a program "
+            f"that needs {total} ({account}); raise the budget, or leave further modes out",
+        )
 
 
 def compile_entries(
@@ -288,7 +325,8 @@ def compile_entries(
     none = Alternative(NONE, reason="only the plain ABI")
     wanted = choices.choose(site, (made, none)).name == MADE
     decided = len(choices.log) - 1
-    arena = ArenaEntry(lowered.entry, wanted, options.also_modes)
+    ranges = lowered.signature.ranges_of_inputs
+    arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
     vmfb, seen = _generate(lowered, options, choices, arena)
     if wanted and arena.missing:
         why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
@@ -310,6 +348,7 @@ def _generate(
         None if folder is None else str(folder),
         lowered.locations,
         arena,
+        arena.ranges,
     )
     first = "plain" if lowered.mixes_rows else "aggressive"
     if options.planner_modes:
@@ -324,5 +363,13 @@ def _generate(
 def _budget(lowered: Lowered, contract: Contract) -> Budget | None:
     if contract.memory_budget_bytes is None:
         return None
+    if undeclared := lowered.signature.undeclared:
+        name, where = undeclared[0]
+        raise PycError(
+            ReasonCode.BUDGET_NOT_FOUND,
+            f"memory budget: expected a range of every dynamic dimension, got none of `{name}` "
+            f"({where}); declare it as in dims={{{name!r}: (1, 64)}} or --dim {name}=1:64, or give "
+            "static shapes in `inputs`",
+        )
     inputs = Account.of(lowered.signature).inputs
     return Budget(contract.memory_budget_bytes, inputs, contract.max_concurrency)

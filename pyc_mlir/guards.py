@@ -1,11 +1,12 @@
 """What a program accepts: its signature, and the check that runs before anything else does.
 
 IREE checks element types and static dimensions, but not that dynamic dimensions agree (it would
-read out of bounds). A signature names dimensions: equal names must have equal sizes.
+read out of bounds). A signature names dimensions: equal names must have equal sizes, and sizes of
+dimensions with a declared range must lie in it. One without a name goes by its place, ``x[0]``.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from pyc_mlir.dialects.types import DTYPES, dtype_name
 
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
+# The smallest and the largest size of a dimension.
+Range = tuple[int, int]
+Ranges = Mapping[str, Range]
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,20 @@ class Argument:
         known = tuple(d for d in self.shape if isinstance(d, int))
         return known if len(known) == len(self.shape) else None
 
+    @property
+    def dynamic(self) -> dict[int, str]:
+        """By axis, what each dynamic dimension goes by."""
+        named = enumerate(self.shape)
+        return {i: d or f"{self.name}[{i}]" for i, d in named if not isinstance(d, int)}
+
+    def largest(self, ranges: Ranges) -> "Argument":
+        """This argument with the largest size in place of each dynamic dimension of a range."""
+        names = self.dynamic
+        shape = [
+            ranges[names[i]][1] if names.get(i) in ranges else d for i, d in enumerate(self.shape)
+        ]
+        return replace(self, shape=tuple(shape))
+
     def to_json(self) -> dict[str, Any]:
         """The manifest's form of it."""
         return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
@@ -50,16 +68,51 @@ class Argument:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives."""
+    """What a program takes and gives, and the `ranges` that sizes are declared to keep."""
 
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
+    ranges: Ranges = field(default_factory=dict)
+
+    @property
+    def undeclared(self) -> list[tuple[str, str]]:
+        """The dynamic dimensions of inputs without a range: (what it goes by, where it is)."""
+        return [
+            (name, f"axis {axis} of `{a.name}`")
+            for a in self.inputs
+            for axis, name in a.dynamic.items()
+            if name not in self.ranges
+        ]
+
+    @property
+    def ranges_of_inputs(self) -> dict[tuple[int, int], Range]:
+        """The ranges by (input, axis)."""
+        return {
+            (number, axis): self.ranges[name]
+            for number, a in enumerate(self.inputs)
+            for axis, name in a.dynamic.items()
+            if name in self.ranges
+        }
+
+    def with_ranges(self, given: Mapping[str, Any]) -> "Signature":
+        """This signature with more ranges. Raises PycError (BAD_ARGUMENT) for what is none."""
+        known = sorted({name for a in self.inputs for name in a.dynamic.values()})
+        ranges = dict(self.ranges)
+        for name, value in given.items():
+            if name not in known:
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"dims: expected dynamic dimensions of the inputs "
+                    f"({', '.join(known) or 'there is none'}), got {name!r}",
+                )
+            ranges[name] = checked_range(name, value)
+        return replace(self, ranges=ranges)
 
     def check(self, given: Sequence[tuple[tuple[int, ...], np.dtype]]) -> dict[str, int]:
         """Raise PycError unless arrays of these (shape, dtype) fit; return the named sizes.
 
-        Codes: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH; the message
-        names the argument.
+        Codes: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH,
+        DIMENSION_OUT_OF_RANGE; the message names the argument.
         """
         if len(given) != len(self.inputs):
             names = ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
@@ -71,13 +124,16 @@ class Signature:
         for expected, (shape, dtype) in zip(self.inputs, given, strict=True):
             _check_argument(expected, shape, dtype)
             _bind(expected, shape, bound)
+            _check_ranges(expected, shape, self.ranges)
         return {name: size for name, (size, _) in bound.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The manifest's form of it."""
+        ranges = {name: list(ends) for name, ends in self.ranges.items()}
         return {
             "inputs": [a.to_json() for a in self.inputs],
             "outputs": [a.to_json() for a in self.outputs],
+            **({"ranges": ranges} if ranges else {}),
         }
 
     @staticmethod
@@ -87,13 +143,37 @@ class Signature:
             return Signature(
                 tuple(Argument.from_json(a) for a in data["inputs"]),
                 tuple(Argument.from_json(a) for a in data["outputs"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            ).with_ranges(data.get("ranges", {}))
+        except (AttributeError, PycError, KeyError, TypeError, ValueError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"manifest: expected inputs and outputs with name, dtype and shape, "
                 f"got {data!r:.200} ({type(error).__name__}: {error})",
             ) from None
+
+
+def checked_range(name: str, value: Any) -> Range:
+    """A range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
+    ends = tuple(value) if isinstance(value, tuple | list) else ()
+    whole = all(isinstance(e, int | np.integer) and not isinstance(e, bool) for e in ends)
+    if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1]:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"dims: expected the smallest and the largest size of `{name}`, such as (1, 64), "
+            f"got {value!r}",
+        )
+    return int(ends[0]), int(ends[1])
+
+
+def _check_ranges(expected: Argument, shape: tuple[int, ...], ranges: Ranges) -> None:
+    for axis, name in expected.dynamic.items() if ranges else ():
+        low, high = ranges.get(name, (0, shape[axis]))
+        if not low <= shape[axis] <= high:
+            raise PycError(
+                ReasonCode.DIMENSION_OUT_OF_RANGE,
+                f"dimension `{name}`: expected {low} to {high}, got {shape[axis]} on axis {axis} "
+                f"of `{expected.name}`; compile with a wider range",
+            )
 
 
 def _check_argument(expected: Argument, shape: tuple[int, ...], dtype: np.dtype) -> None:

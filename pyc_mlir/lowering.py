@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.sources import Source, load_source
-from pyc_mlir.guards import Signature
+from pyc_mlir.guards import Ranges, Signature
 from pyc_mlir.iree.signature import read_signature
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.calibration_choice import record_calibration
@@ -29,7 +29,14 @@ from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target import TARGETS, Target
 from pyc_mlir.pipelines.work_cost import predicted_seconds
-from pyc_mlir.signatures import refined, shapes_text, signature_of
+from pyc_mlir.signatures import (
+    RANGES,
+    declare_ranges,
+    drop_settled_ranges,
+    refined,
+    shapes_text,
+    signature_of,
+)
 
 HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
@@ -87,6 +94,8 @@ class Options:
     parts_for: str = ""
     # Further modes, each with a plan and an entry of its own, to be switched to at run time.
     also_modes: tuple[str, ...] = ()
+    # By dynamic dimension, the smallest and the largest size of it in a call.
+    ranges: Ranges = field(default_factory=dict)
     # The evidence for the target's figures, which are its own already; None: they are published.
     calibration: Calibration | None = None
 
@@ -134,6 +143,7 @@ def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry, signature = read_signature(source.foreign, source.name)
     decisions = tuple(choices_of(options).log)
+    signature = signature.with_ranges(options.ranges)
     return Lowered(source.foreign, entry, signature, "", 0, decisions, {}, "")
 
 
@@ -145,6 +155,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     if inputs is not None:
         _refine(module, inputs, choices)
         given = refined(given, signature_of(function))
+    declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id = OpIds(function).graph_id
     _optimize(module, options, choices)
@@ -210,6 +221,7 @@ def emit(
         with module.context, ir.Location.unknown():
             choices = choices_of(options)
             _refine(module, None if callable(source) else inputs, choices)
+            declare_ranges(entry_function(module), options.ranges)
             _optimize(module, options, choices)
             if stage == "linalg":
                 run_pipeline(module, to_linalg(options.target), choices)
@@ -243,6 +255,7 @@ def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -
         )
     if inputs:
         run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
+        drop_settled_ranges(entry_function(module))
 
 
 def bytecode(module: ir.Module) -> bytes:
@@ -256,9 +269,9 @@ def bytecode(module: ir.Module) -> bytes:
 
 
 def _drop_argument_attributes(module: ir.Module) -> None:
-    """Take `pyc.*` attributes off arguments and results: IREE knows no such dialect there."""
+    """Take `pyc.*` attributes off functions and arguments: IREE knows no such dialect there."""
     for function in functions_of(module):
-        for name in ("arg_attrs", "res_attrs"):
+        for name in ("arg_attrs", "res_attrs", RANGES):
             if name in function.attributes:
                 del function.attributes[name]
 

@@ -1,10 +1,10 @@
 """Signatures of pyc modules: names, element types and dimensions of what `main` takes and gives.
 
 Front ends leave `pyc.name` and `pyc.dims` on arguments and results; sizes come from the types,
-which passes refine.
+which passes refine. Declared ranges of dynamic dimensions stand on the function, as `pyc.ranges`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,55 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.guards import Argument, Signature
+from pyc_mlir.guards import Argument, Ranges, Signature
+
+# On a function: by dimension, the smallest and the largest size.
+RANGES = "pyc.ranges"
 
 
 def signature_of(function: ir.Operation) -> Signature:
-    """Names, element types and dimensions of a function's arguments and results."""
+    """Names, element types and dimensions of a function's arguments and results.
+
+    Raises PycError (BAD_ARGUMENT) for ranges of other dimensions, and for what is no range.
+    """
+    return _without_ranges(function).with_ranges(_ranges(function))
+
+
+def _without_ranges(function: ir.Operation) -> Signature:
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     return Signature(
         _arguments(function, "arg_attrs", type_.inputs, "arg"),
         _arguments(function, "res_attrs", type_.results, "result"),
     )
+
+
+def _ranges(function: ir.Operation) -> dict[str, tuple[int, ...]]:
+    if RANGES not in function.attributes:
+        return {}
+    found = ir.DictAttr(function.attributes[RANGES])
+    return {a.name: tuple(ir.DenseI64ArrayAttr(a.attr)) for a in found}
+
+
+def declare_ranges(function: ir.Operation, ranges: Ranges) -> None:
+    """Write ranges of dimensions on a function, beside those that it has.
+
+    Raises PycError (BAD_ARGUMENT) for names that its arguments lack, and for what is no range.
+    """
+    _write(function, signature_of(function).with_ranges(ranges).ranges)
+
+
+def drop_settled_ranges(function: ir.Operation) -> None:
+    """Forget the ranges of dimensions that have become static."""
+    names = {n for a in _without_ranges(function).inputs for n in a.dynamic.values()}
+    _write(function, {n: ends for n, ends in _ranges(function).items() if n in names})
+
+
+def _write(function: ir.Operation, ranges: Mapping[str, Sequence[int]]) -> None:
+    if RANGES in function.attributes:
+        del function.attributes[RANGES]
+    if ranges:
+        found = {name: ir.DenseI64ArrayAttr.get(list(ends)) for name, ends in ranges.items()}
+        function.attributes[RANGES] = ir.DictAttr.get(found)
 
 
 def _arguments(
@@ -59,7 +98,9 @@ def refined(given: Signature, now: Signature) -> Signature:
         )
 
     return Signature(
-        tuple(map(merge, given.inputs, now.inputs)), tuple(map(merge, given.outputs, now.outputs))
+        tuple(map(merge, given.inputs, now.inputs)),
+        tuple(map(merge, given.outputs, now.outputs)),
+        now.ranges,
     )
 
 

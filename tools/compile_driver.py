@@ -18,7 +18,7 @@ from pyc_mlir.lowering import Options, emit, lower
 from pyc_mlir.pipelines.choices import Decision, Recipe, write_log
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
-from pyc_mlir.tools.model_source import InputShape, read_model, with_shapes
+from pyc_mlir.tools.model_source import InputShape, read_model, read_range, with_shapes
 from pyc_mlir.tools.run_inputs import example
 
 
@@ -45,6 +45,7 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         flags.also_mode,
         flags.kernels,
         flags.calibration,
+        dict(read_range(text) for text in flags.dim),
     )
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
@@ -126,8 +127,9 @@ def cache_line(record: CacheRecord) -> str:
 
 
 def run_command(path: str, signature: Signature) -> str:
-    """A command line that runs the program on random inputs; dynamic dimensions are 1."""
-    inputs = (f" --input {a.name}={example(a)}=@seed:0" for a in signature.inputs)
+    """A command line that runs the program on random inputs; dynamic dimensions are small."""
+    shapes = {a.name: example(a, signature.ranges) for a in signature.inputs}
+    inputs = (f" --input {name}={shape}=@seed:0" for name, shape in shapes.items())
     return f"pyc-run {path}{''.join(inputs)}"
 
 
@@ -135,7 +137,8 @@ def iree_command(path: str, artifact: Artifact) -> str:
     """The same for IREE's own tool, on ones."""
     manifest = artifact.manifest
     device = "local-task" if manifest["device"] == "local" else manifest["device"]
-    inputs = (f" --input={example(a)}=1" for a in artifact.signature.inputs)
+    signature = artifact.signature
+    inputs = (f" --input={example(a, signature.ranges)}=1" for a in signature.inputs)
     function = manifest["entries"]["main"]["function"]
     return f"iree-run-module --module={path} --device={device} --function={function}" + "".join(
         inputs

@@ -24,7 +24,7 @@ from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.frontends.specs import TensorSpec, annotated_specs
-from pyc_mlir.guards import Argument, Dim
+from pyc_mlir.guards import Argument, Dim, Range
 from pyc_mlir.signatures import signature_of
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
@@ -57,6 +57,18 @@ class InputShape:
             )
         dims = tuple(None if w == "?" else int(w) for w in sizes)
         return InputShape(name or None, dims, dtype)
+
+
+def read_range(text: str) -> tuple[str, Range]:
+    """A dimension and its range from ``NAME=LOW:HIGH``. Raises PycError (BAD_ARGUMENT)."""
+    name, _, ends = text.rpartition("=")
+    match = re.fullmatch(r"(\d+):(\d+)", ends, re.ASCII)
+    if not name or match is None:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--dim {text}: expected NAME=LOW:HIGH, such as batch=1:64 or x[0]=1:64",
+        )
+    return name, (int(match[1]), int(match[2]))
 
 
 def read_model(text: str, stdin: BinaryIO) -> Any:

@@ -27,6 +27,7 @@ on standard input.
 examples:
   pyc-compile model.onnx -o model.vmfb
   pyc-compile model.onnx --input image=1x1x8x8 --target cuda-sm_80 -o model.vmfb
+  pyc-compile model.onnx --dim batch=1:64 --memory-budget 64MiB -o model.vmfb
   pyc-compile model.py:forward --emit linalg
   pyc-compile model.onnx --memory-budget 64MiB --planner-mode memory_first -o model.vmfb
   pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
@@ -90,6 +91,28 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="[NAME=]SHAPE",
         help="sizes for dynamic dimensions, e.g. image=1x1x8x8; once per input",
     )
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=LOW:HIGH",
+        help="the sizes that a dynamic dimension may have, e.g. batch=1:64; x[0] is one by place",
+    )
+    _add_decisions(parser)
+    iree = parser.add_argument_group("IREE")
+    iree.add_argument("--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR")
+    iree.add_argument("--dump-phases", metavar="DIR", help="write the IR after each phase")
+    iree.add_argument(
+        "--Xiree", action="append", default=[], metavar="FLAG", help="pass a flag: --Xiree=--flag"
+    )
+    _add_cache_flags(parser)
+    add_flags(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
+    parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
+    return parser
+
+
+def _add_decisions(parser: argparse.ArgumentParser) -> None:
     decisions = parser.add_argument_group("decisions")
     decisions.add_argument(
         "--policy", default="default", metavar="NAME", help="who prefers; default: default"
@@ -121,17 +144,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
-    iree = parser.add_argument_group("IREE")
-    iree.add_argument("--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR")
-    iree.add_argument("--dump-phases", metavar="DIR", help="write the IR after each phase")
-    iree.add_argument(
-        "--Xiree", action="append", default=[], metavar="FLAG", help="pass a flag: --Xiree=--flag"
-    )
-    _add_cache_flags(parser)
-    add_flags(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
-    parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
-    return parser
 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:

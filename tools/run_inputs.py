@@ -17,7 +17,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
-from pyc_mlir.guards import Argument
+from pyc_mlir.guards import Argument, Ranges
 
 _SPEC = re.compile(rf"((?:\d+x)*)({'|'.join(DTYPES)})(?:=(.*))?$", re.S)
 _SEED = re.compile(r"@seed:(\d+)$")
@@ -49,9 +49,12 @@ def read_inputs(texts: Sequence[str], inputs: Sequence[Argument]) -> list[np.nda
     return [_as_declared(found[a.name], a) for a in inputs]
 
 
-def example(argument: Argument) -> str:
-    """``1x784xf32``: an argument's type with 1 for every dynamic dimension."""
-    dims = [str(d) if isinstance(d, int) else "1" for d in argument.shape]
+def example(argument: Argument, ranges: Ranges | None = None) -> str:
+    """``1x784xf32``: an argument's type with 1, or the next legal size, for dynamic dimensions."""
+    dims = [str(d) for d in argument.shape]
+    for axis, name in argument.dynamic.items():
+        low, high = (ranges or {}).get(name, (1, 1))
+        dims[axis] = str(min(max(1, low), high))
     return "x".join([*dims, dtype_name(argument.dtype)])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyc_mlir.iree.arena_entry import SUFFIX, add_entry, function_named
 from pyc_mlir.iree.budget import BudgetNotKept
-from pyc_mlir.iree.call_memory import CallBytes, buffer_number, call_bytes, output_bytes
+from pyc_mlir.iree.call_memory import Call, CallBytes, Sized, buffer_number, call_bytes, read_call
 from pyc_mlir.iree.session import CompileError, Session
 from pyc_mlir.iree.versions import TO_ASYNC, held_bytes
 from pyc_mlir.pipelines.stream_ir import (
@@ -30,6 +30,7 @@ from pyc_mlir.pipelines.stream_ir import (
     resources,
     ties,
 )
+from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.stream_sizes import Size, rounded_size_of, size_of
 
 SITE, MADE, NONE = "arena-entry", "made", "none"
@@ -60,19 +61,21 @@ class Way:
 class ArenaEntry:
     """Asks a compile for the second entry of `function`; afterwards, what came of it.
 
-    Where it is not `wanted`, none is made, and only the account is read. `missing` says why there
+    Where it is not `wanted`, none is made, and only the account is read, with dimensions of the
+    arguments within `ranges`. `missing` says why there
     is none; `constants_bytes` is the memory that the program holds from its start to its end, None
     where that is not known. `main` and `twin` are what a call of each entry needs, arena, scratch
     and outputs together; None where that is not known, or where there is no such entry.
     `also` are further modes of the planner: each gets a second entry of its own, and `in_modes` is
     what a call of each needs. `proven` says that the second entry needs no more than `main`;
     `arena_bytes` is its arena's part. `left_out` are the outputs that take no buffer since it would
-    cost memory. `outputs` are bytes of the outputs that a call allocates.
+    cost memory. `calls` tell by function when which part is there.
     """
 
     function: str
     wanted: bool = True
     also: tuple[str, ...] = ()
+    ranges: Ranges = field(default_factory=dict)
     missing: str = ""
     constants_bytes: int | None = None
     main: CallBytes | None = None
@@ -81,12 +84,17 @@ class ArenaEntry:
     left_out: tuple[int, ...] = ()
     proven: bool = False
     arena_bytes: Size = field(default_factory=Size)
-    outputs: Size | None = None
+    calls: dict[str, Call] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """What the second entry is called."""
         return self.function + SUFFIX
+
+    @property
+    def outputs(self) -> Size | None:
+        """Bytes of the outputs that a call allocates; None where that is not known."""
+        return None if self.function not in self.calls else self.calls[self.function].outputs
 
     @property
     def modes(self) -> dict[str, str]:
@@ -175,18 +183,21 @@ class ArenaEntry:
         self.constants_bytes = held_bytes(module)
         with session.context:
             main, twin = (function_named(module, n) for n in (self.function, self.name))
-            self.main = None if main is None else call_bytes(main)
-            self.outputs = None if main is None else output_bytes(main)
+            sized = partial(size_of, ranges=self.ranges)
+            self.main = None if main is None else call_bytes(main, sized)
+            found = {self.function: main, self.name: twin}
+            self.calls = {n: read_call(f, sized) for n, f in found.items() if f is not None}
             self.twin, self.proven, self.in_modes = None, False, {}
             if twin is None:
                 return
-            self.twin = _needed(module, twin, size_of)
+            self.arena_bytes = _arena_size(module, twin, sized)
+            self.twin = _needed(twin, self.arena_bytes, sized)
             for name, mode in self.modes.items():
                 entry = function_named(module, name)
-                self.in_modes[mode] = None if entry is None else _needed(module, entry, size_of)
-            self.arena_bytes = _arena_size(module, twin)
+                assert entry is not None, "entries are made together"
+                self.in_modes[mode] = _needed(entry, _arena_size(module, entry, sized), sized)
             # IREE rounds up where it packs results together, which no unknown size shows.
-            rounded = _needed(module, twin, partial(rounded_size_of, to=_ALIGNMENT))
+            rounded = _needed(twin, self.arena_bytes, partial(rounded_size_of, to=_ALIGNMENT))
             self.proven = any(
                 twin is not None and self.main is not None and twin.at_most(self.main)
                 for twin in (self.twin, rounded)
@@ -200,25 +211,25 @@ def _results(session: Session, module: Any, function: str) -> int:
         return 0 if found is None else len(operations(found.regions[0].blocks[0])[-1].operands)
 
 
-def _needed(module: Any, twin: Any, sized: Callable[[Any], Size]) -> CallBytes | None:
+def _needed(twin: Any, arena: Size, sized: Sized) -> CallBytes | None:
     """What a call of the second entry needs: what it takes and what it allocates besides."""
     allocated = call_bytes(twin, sized)
     if allocated is None:
         return None
-    taken = _arena_size(module, twin)
+    taken = arena
     for op in find(twin, _IMPORT):
         if buffer_number(op) is not None:
             taken = taken + sized(op.operands[len(op.operands) - 1])
     return allocated + taken
 
 
-def _arena_size(module: Any, twin: Any) -> Size:
+def _arena_size(module: Any, twin: Any, sized: Sized) -> Size:
     reflection = ir.DictAttr(twin.attributes["iree.reflection"])
     if _QUERY not in reflection:
         return Size()
     query = function_named(module, ir.FlatSymbolRefAttr(reflection[_QUERY]).value)
     assert query is not None, "IREE names a function of the module"
-    return size_of(operations(query.regions[0].blocks[0])[-1].operands[0])
+    return sized(operations(query.regions[0].blocks[0])[-1].operands[0])
 
 
 def copied_outputs(twin: Any) -> set[int]:

@@ -118,7 +118,7 @@ def _emplace(made: Any, tensor: Any, dims: list[Any], export: Any, block: Any) -
     """
     buffer = block.add_argument(_buffer(), ir.Location.unknown())
     maker_ = maker(made)
-    static = made == tensor or not dims
+    static = made == tensor or ir.RankedTensorType(made.type).has_static_shape
     if maker_ is None or maker_.name != _DISPATCH or not static:
         alias = _alias(tensor, dims, buffer, ir.InsertionPoint(export))
         export.operands[0] = alias.result

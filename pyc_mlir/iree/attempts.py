@@ -7,12 +7,14 @@ silent: the fallback is recorded as a decision with IREE's words as evidence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import ArenaEntry, Way
 from pyc_mlir.iree.compiler import opened, run
+from pyc_mlir.iree.range_checks import assert_ranges
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.target import Target
 
 SITE = "iree-fusion"
@@ -31,7 +33,8 @@ _EVIDENCE_CHARACTERS = 300
 class Request:
     """What to compile: the module, for what, how, and what its op ids stand for.
 
-    `arena` asks for a second entry, and is told what came of it.
+    `arena` asks for a second entry, and is told what came of it. `ranges` are those that dynamic
+    dimensions of the arguments keep.
     """
 
     code: bytes
@@ -40,18 +43,25 @@ class Request:
     dump_phases: str | None = None
     locations: Mapping[str, str] | None = None
     arena: ArenaEntry | None = None
+    ranges: Ranges = field(default_factory=dict)
 
     def compile(self, setting: str) -> bytes:
         """The vmfb under one of SETTINGS. Raises as `compile_module`."""
         flags = (*SETTINGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
             session.run(to="flow")
+            assert_ranges(session, self.function, self.ranges)
             if self.arena is None:
                 self.way.whole(session)
             else:
                 self.arena.compile(session, self.way)
             run(session, self.target, start="stream")
             return session.vmfb()
+
+    @property
+    def function(self) -> str:
+        """The entry of the plain ABI."""
+        return "main" if self.arena is None else self.arena.function
 
     @property
     def way(self) -> Way:

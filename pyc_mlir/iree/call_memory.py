@@ -18,9 +18,12 @@ from pyc_mlir.pipelines.stream_sizes import Size, size_of
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 _DEALLOCATION = "stream.resource.dealloca"
 _AWAIT, _SUBVIEW = "stream.timepoint.await", "stream.resource.subview"
+_TRANSIENTS = "stream.resource.transients"
 _IMPORT, _EXPORT = "stream.tensor.import", "stream.tensor.export"
 # On an allocation: the number of the execution region whose planned arena it is.
 ARENA = "pyc.arena_of"
+# The size of one allocation, read from the value that gives it.
+Sized = Callable[[Any], Size]
 # What may allocate out of sight.
 _ELSEWHERE = "util.call"
 
@@ -45,6 +48,13 @@ class CallBytes:
             return None
         return max(size.constant for size in self.sums)
 
+    @property
+    def largest(self) -> int | None:
+        """The peak of any call; None where nothing bounds it."""
+        found = [size.largest for size in self.sums]
+        known = [size for size in found if size is not None]
+        return max(known) if len(known) == len(found) else None
+
     def __str__(self) -> str:
         known = self.known
         return str(known) if known is not None else " or ".join(map(str, self.sums))
@@ -52,9 +62,13 @@ class CallBytes:
 
 @dataclass(frozen=True)
 class Moment:
-    """What one call has allocated at one time: `fixed` bytes, and the arenas of these regions."""
+    """What one call has allocated at one time.
+
+    fixed: bytes besides those of results and of the arenas of these regions.
+    """
 
     fixed: Size = field(default_factory=Size)
+    results: Size = field(default_factory=Size)
     arenas: frozenset[int] = frozenset()
 
 
@@ -63,7 +77,8 @@ class Call:
     """What one call of a function allocates, before its regions' arenas have been decided.
 
     moments: the sets of allocations that may be there at once; None where control flow decides.
-    outputs: bytes of the results that have memory of their own, part of the moments; None likewise.
+    outputs: bytes of the results that have memory of their own; None likewise. IREE may give them
+        more than that, as the moments say.
     handed: whether the caller hands in the scratch.
     """
 
@@ -71,24 +86,40 @@ class Call:
     outputs: Size | None
     handed: bool = False
 
+    @property
+    def padding(self) -> int:
+        """Bytes that IREE gives results beyond their size, at most."""
+        given = (moment.results.largest or 0 for moment in self.moments or ())
+        return max(
+            0, max(given, default=0) - (0 if self.outputs is None else self.outputs.largest or 0)
+        )
 
-def read_call(function: Any, sized: Callable[[Any], Size] = size_of) -> Call:
+    @property
+    def beside_outputs(self) -> int:
+        """Bytes of the largest moment without results, arenas that are not decided left out."""
+        fixed = (moment.fixed.largest or 0 for moment in self.moments or ())
+        return max(fixed, default=0) + self.padding
+
+
+def read_call(function: Any, sized: Sized = size_of) -> Call:
     """The moments of a function whose arenas are marked with ARENA.
 
     Memory that the caller hands in for results counts. A function that is handed its scratch too
     holds all of it from its start to its end.
     """
     ops = _straight(function)
-    outputs = output_bytes(function, sized)
+    origins = _outputs(function)
     handed = _handed_memory(function) is not None
-    if ops is None:
-        return Call(None, outputs, handed)
+    if ops is None or origins is None:
+        return Call(None, None, handed)
+    outputs = sum((sized(op.operands[len(op.operands) - 1]) for op in origins), Size())
     all_of_it = [op for op in ops if op.name in _ALLOCATIONS or _is_buffer(op)]
     live_sets = [all_of_it] if handed else _live_sets(ops)
-    return Call(tuple(_moment(live, sized) for live in live_sets), outputs, handed)
+    results = set(origins.values())
+    return Call(tuple(_moment(live, results, sized) for live in live_sets), outputs, handed)
 
 
-def call_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> CallBytes | None:
+def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
     """The peak of the allocations of one call; None where control flow decides what it allocates.
 
     What the caller hands in is not counted. `sized` reads the size of one allocation.
@@ -100,11 +131,10 @@ def call_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> CallByt
     return CallBytes(_largest([Size(), *sums]))
 
 
-def output_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> Size | None:
-    """Bytes of the results that a call allocates, or that the caller hands in memory for.
+def _outputs(function: Any) -> dict[Any, Any] | None:
+    """By the export of each result with memory of its own: the op that this memory comes from.
 
-    Not of inputs and constants that are handed back, and each value once. None where control flow
-    decides what is handed out.
+    Not of inputs that are handed back, and each value once. None where control flow decides.
     """
     blocks = list(function.regions[0].blocks)
     if len(blocks) != 1:
@@ -112,9 +142,12 @@ def output_bytes(function: Any, sized: Callable[[Any], Size] = size_of) -> Size 
     returned = operations(blocks[0])[-1].operands
     makers = (maker(value) for value in dict.fromkeys(returned))
     exports = [op for op in makers if op is not None and op.name == _EXPORT]
-    origins = [(op, _allocation(op.operands[0])) for op in exports]
-    own = [op for op, o in origins if o is not None and (o.name in _ALLOCATIONS or _is_buffer(o))]
-    return sum((sized(op.operands[len(op.operands) - 1]) for op in own), Size())
+    origins = {op: _allocation(op.operands[0]) for op in exports}
+    return {
+        op: origin
+        for op, origin in origins.items()
+        if origin is not None and (origin.name in _ALLOCATIONS or _is_buffer(origin))
+    }
 
 
 def buffer_number(import_: Any) -> int | None:
@@ -148,14 +181,17 @@ def _is_buffer(op: Any) -> bool:
     return op.name == _IMPORT and buffer_number(op) is not None
 
 
-def _moment(live: list[Any], sized: Callable[[Any], Size]) -> Moment:
+def _moment(live: list[Any], outputs: set[Any], sized: Sized) -> Moment:
     """What is live, as far as it is decided."""
-    fixed = (_bytes_of(op, sized) for op in live if ARENA not in op.attributes)
+    decided = [op for op in live if ARENA not in op.attributes]
+    fixed = (_bytes_of(op, sized) for op in decided if op not in outputs)
+    results = (_bytes_of(op, sized) for op in decided if op in outputs)
     arenas = (op.attributes[ARENA] for op in live if ARENA in op.attributes)
-    return Moment(sum(fixed, Size()), frozenset(ir.IntegerAttr(a).value for a in arenas))
+    numbers = frozenset(ir.IntegerAttr(a).value for a in arenas)
+    return Moment(sum(fixed, Size()), sum(results, Size()), numbers)
 
 
-def _bytes_of(op: Any, sized: Callable[[Any], Size]) -> Size:
+def _bytes_of(op: Any, sized: Sized) -> Size:
     return sized(op.operands[0 if op.name in _ALLOCATIONS else len(op.operands) - 1])
 
 
@@ -202,8 +238,8 @@ def _before(op: Any) -> set[Any]:
 def _allocation(value: Any) -> Any | None:
     """The op whose memory a resource is or lies in, where waiting is all that lies between."""
     op = maker(value)
-    while op is not None and op.name in (_AWAIT, _SUBVIEW):
-        # A wait hands on what it is given, in that order; a view has one source.
+    while op is not None and op.name in (_AWAIT, _SUBVIEW, _TRANSIENTS):
+        # A wait hands on what it is given, in that order; the others what they are given first.
         value = resources(op.operands)[resources(op.results).index(value)]
         op = maker(value)
     return op

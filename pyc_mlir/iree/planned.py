@@ -18,10 +18,10 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import Way
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
-from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze
-from pyc_mlir.iree.call_memory import Call, Moment
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, squeeze
 from pyc_mlir.iree.session import CompileError, Session
-from pyc_mlir.iree.versions import Version, carry_out, finish, regions_of
+from pyc_mlir.iree.shares import arena_bytes, shares_of
+from pyc_mlir.iree.versions import Comparison, Version, carry_out, finish, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
@@ -41,6 +41,7 @@ from pyc_mlir.pipelines.planner.shared import SharedPlans
 from pyc_mlir.pipelines.stream_apply import Packer, Slice
 from pyc_mlir.pipelines.stream_ir import ir
 from pyc_mlir.pipelines.stream_problem import Region
+from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.stream_sizes import Size
 from pyc_mlir.pipelines.target import Target
 
@@ -111,7 +112,8 @@ def compile_planned(
     PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
     """
     name = f"{graph_id or 'module'}"
-    planning = _Planning(request.target, name, choices, planner, dict(only or {}), budget)
+    only = dict(only or {})
+    planning = _Planning(request.target, name, choices, planner, only, budget, request.ranges)
     planned = _PlannedRequest(**vars(request), planning=planning)
     vmfb = compile_with_fallback(planned, graph_id, choices, first)
     choices.log.extend(planning.decisions)
@@ -150,6 +152,7 @@ class _Planning:
     planner: Planner
     only: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
+    ranges: Ranges = field(default_factory=dict)
     preferred: dict[int, float] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
     report: MemoryReport = field(default_factory=MemoryReport)
@@ -163,7 +166,7 @@ class _Planning:
         offers: list[_Offer] = []
         try:
             with session.context:
-                regions = regions_of(start, self.target)
+                regions = regions_of(start, self.target, self.ranges)
             offers = self._offers(session, start, regions, reference)
             self.preferred = {i: p.seconds for o in offers[:1] for i, p in o.plans.items()}
         except (PycError, ir.MLIRError) as error:
@@ -172,7 +175,7 @@ class _Planning:
         offers += self._squeezed(session, start, regions, offers, shares, reference)
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
         best = self._joined(session, start, regions, chosen, reference)
-        assert best.never_above(reference), "one region's plan changed another one"
+        assert best.never_above(reference, self._at_most), "one region's plan changed another one"
         self._check(best)
         try:
             finish(session, best)
@@ -186,7 +189,28 @@ class _Planning:
         self.report = self._report(regions, offers, chosen, reference)
 
     def _carried(self, session: Session, start: Any, plans: Plans) -> Version:
-        return carry_out(session, start, plans, self.planner.pack, self.target)
+        return carry_out(
+            session,
+            start,
+            plans,
+            self.planner.pack,
+            self.target,
+            self.ranges,
+            at_largest=self.budget is not None,
+        )
+
+    @property
+    def _at_most(self) -> Comparison:
+        """When a size is no larger: in every call; under a budget, in the largest one."""
+        return Size.at_most if self.budget is None else Size.largest_at_most
+
+    def _better(self, region: Region, offer: _Offer, reference: Version) -> bool:
+        """Is a region under an offer proven smaller than under IREE's plan?"""
+        if region.index not in offer.plans:
+            return False
+        ours = offer.version.regions[region.index].total
+        theirs = reference.regions[region.index].total
+        return self._at_most(ours, theirs) and not self._at_most(theirs, ours)
 
     def _offers(
         self, session: Session, start: Any, regions: list[Region], reference: Version
@@ -201,7 +225,7 @@ class _Planning:
             }
             if plans:
                 offers.append(_Offer(name, plans, self._carried(session, start, plans)))
-        left = [r for r in regions if not any(_better(r, o, reference) for o in offers)]
+        left = [r for r in regions if not any(self._better(r, o, reference) for o in offers)]
         ordered = {r.index: self.planner.in_waves(r.problem, r.waves) for r in left if r.exact}
         if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
             offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
@@ -217,18 +241,11 @@ class _Planning:
         """What the budget allows the regions of each function; nothing without a budget."""
         if self.budget is None:
             return {}
-        found = {}
-        for name, call in reference.calls.items():
-            moments, outputs = _known(call)
-            allowance = self.budget.allowance(reference.constants, outputs.largest)
-            times = _times(moments, outputs)
-            smallest = {
-                i: min(_arena(v, i) for v in (reference, *_versions(i, offers)))
-                for i, region in enumerate(reference.regions)
-                if region.function == name
-            }
-            found[name] = Shares(allowance, smallest, times)
-        return found
+        versions = {
+            i: [reference, *(o.version for o in offers if i in o.plans)]
+            for i in range(len(reference.regions))
+        }
+        return shares_of(self.budget, reference, versions)
 
     def _squeezed(
         self,
@@ -311,7 +328,7 @@ class _Planning:
         """The offer that one region takes; None is IREE's plan."""
         theirs = reference.regions[region.index].total
         sequence = sum(task.seconds for task in region.problem.tasks)
-        better = [o for o in offers if _better(region, o, reference)]
+        better = [o for o in offers if self._better(region, o, reference)]
         iree = Alternative(
             UNPLANNED, Cost(sequence, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
         )
@@ -322,7 +339,7 @@ class _Planning:
             legal = {
                 a: o
                 for a, o in legal.items()
-                if _arena(o.version if o else reference, region.index)
+                if arena_bytes(o.version if o else reference, region.index)
                 <= share.allowed(region.index)
             }
         evidence = tuple(
@@ -333,12 +350,14 @@ class _Planning:
         )
         if not legal:
             assert share is not None, "without a budget every plan is legal"
-            share.take(region.index, _arena(reference, region.index))
+            share.take(region.index, arena_bytes(reference, region.index))
             self._require({region.function: share}, reference, (sequence, sequence))
         site = Site(SITE, f"{self.name}#{region.index}")
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
-            share.take(region.index, _arena(offer.version if offer else reference, region.index))
+            share.take(
+                region.index, arena_bytes(offer.version if offer else reference, region.index)
+            )
         return offer
 
     def _joined(
@@ -389,56 +408,6 @@ class _Planning:
                 if r.function == shown
             )
         )
-
-
-def _arena(version: Version, region: int) -> int:
-    return _largest(version.arenas[region], "an arena")
-
-
-def _versions(region: int, offers: list[_Offer]) -> list[Version]:
-    return [offer.version for offer in offers if region in offer.plans]
-
-
-def _known(call: Call) -> tuple[tuple[Moment, ...], Size]:
-    """The moments and the outputs of a call.
-
-    Raises PycError (BUDGET_NOT_FOUND) where control flow decides them.
-    """
-    if call.moments is None or call.outputs is None:
-        raise PycError(
-            ReasonCode.BUDGET_NOT_FOUND,
-            "memory budget: expected a program whose allocations are known at compile time, got "
-            "one whose control flow decides them; unroll its loops and conditions",
-        )
-    return call.moments, call.outputs
-
-
-def _times(moments: Sequence[Moment], outputs: Size) -> tuple[Together, ...]:
-    """What a call needs besides its outputs."""
-    beside = _largest(outputs, "outputs")
-    fixed = [_largest(moment.fixed, "memory") - beside for moment in moments]
-    pairs = zip(fixed, (moment.arenas for moment in moments), strict=True)
-    return tuple(Together(*pair) for pair in dict.fromkeys(pairs))
-
-
-def _largest(size: Size, what: str) -> int:
-    """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
-    if size.largest is None:
-        raise PycError(
-            ReasonCode.BUDGET_NOT_FOUND,
-            f"memory budget: expected {what} whose size is known at compile time, got "
-            f"{size} bytes; give static shapes in `inputs`",
-        )
-    return size.largest
-
-
-def _better(region: Region, offer: _Offer, reference: Version) -> bool:
-    """Is a region under an offer proven smaller than under IREE's plan?"""
-    if region.index not in offer.plans:
-        return False
-    ours = offer.version.regions[region.index].total
-    theirs = reference.regions[region.index].total
-    return ours.at_most(theirs) and not theirs.at_most(ours)
 
 
 def _alternative(region: Region, offer: _Offer) -> Alternative:

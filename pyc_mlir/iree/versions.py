@@ -6,13 +6,21 @@ puts plans in and runs the rest. Without plans it makes IREE's own version, the 
 is generated for either, so several can be compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_entry import note_donations
-from pyc_mlir.iree.call_memory import ARENA, Call, buffer_number, read_call, takes_buffers
+from pyc_mlir.iree.call_memory import (
+    ARENA,
+    Call,
+    Sized,
+    buffer_number,
+    read_call,
+    takes_buffers,
+)
 from pyc_mlir.iree.session import Session
 from pyc_mlir.pipelines.planner.picture import Layout
 from pyc_mlir.pipelines.planner.problem import Plan
@@ -38,6 +46,7 @@ from pyc_mlir.pipelines.stream_ir import (
 )
 from pyc_mlir.pipelines.stream_picture import WatchedPack, watch
 from pyc_mlir.pipelines.stream_problem import Region, read_regions
+from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.stream_sizes import Size, size_of
 from pyc_mlir.pipelines.target import Target
 
@@ -55,6 +64,8 @@ TO_END = (
     "iree-stream-cleanup-pipeline,symbol-dce"
 )
 _CMD_EXECUTE, _ALLOCATION = "stream.cmd.execute", "stream.resource.alloca"
+# Whether one size is known to be at most another.
+Comparison = Callable[[Size, Size], bool]
 _LASTING = ("<constant>", "<variable>", "<*>")
 
 
@@ -93,26 +104,34 @@ class Version:
     arenas: tuple[Size, ...] = ()
     calls: Mapping[str, Call] = field(default_factory=dict)
 
-    def never_above(self, other: "Version") -> bool:
+    def never_above(self, other: "Version", compared: Comparison = Size.at_most) -> bool:
         """True if it is proven that no region needs more than it does in `other`."""
         return len(self.regions) == len(other.regions) and all(
-            mine.total.at_most(theirs.total)
+            compared(mine.total, theirs.total)
             for mine, theirs in zip(self.regions, other.regions, strict=True)
         )
 
 
 def carry_out(
-    session: Session, start: Any, plans: Mapping[int, Plan], packer: Packer, target: Target
+    session: Session,
+    start: Any,
+    plans: Mapping[int, Plan],
+    packer: Packer,
+    target: Target,
+    ranges: Ranges | None = None,
+    *,
+    at_largest: bool = False,
 ) -> Version:
     """A copy of `start` (after TO_ASYNC) as far as LAY_OUT, with `plans` by region.
 
-    Raises CompileError (PASS_FAILED).
+    `ranges` are those that dimensions of the arguments are declared with; with `at_largest` plans
+    are packed for the largest sizes, whatever a call's are. Raises CompileError (PASS_FAILED).
     """
     session.use(start.clone())
     module = session.module
     shared: dict[int, Shared] = {}
     with session.context:
-        for region in regions_of(module, target) if plans else ():
+        for region in regions_of(module, target, ranges) if plans else ():
             if region.index in plans:
                 shared[region.index] = shared_bindings(region, plans[region.index])
                 apply_plan(region, plans[region.index])
@@ -131,11 +150,14 @@ def carry_out(
         for i, pairs in shared.items():
             offsets = shared_offsets(executes[i], pairs)
             enough = plans[i].arena_bytes
-            replace_packs(_packs(executes[i]), packer, target.alignment, offsets, enough)
+            largest = ranges if at_largest else None
+            packs = _packs(executes[i])
+            replace_packs(packs, packer, target.alignment, offsets, enough, largest)
         session.run_passes(LAY_OUT)
-        regions = tuple(_allocated(e) for e in find(module, _CMD_EXECUTE))
+        sized = partial(size_of, ranges=ranges)
+        regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))
         layouts = tuple(_layout(packs) for packs in watched)
-        arenas, calls = _read_arenas(module, len(regions))
+        arenas, calls = _read_arenas(module, len(regions), sized)
     return Version(module, regions, layouts, held_bytes(module), arenas, calls)
 
 
@@ -154,10 +176,11 @@ def _note_donations(module: Any, target: Target) -> None:
         note_donations(function, donations(function, buffer_number, bodies))
 
 
-def regions_of(module: Any, target: Target) -> list[Region]:
+def regions_of(module: Any, target: Target, ranges: Ranges | None = None) -> list[Region]:
     """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
     bodies = Bodies.of(module, target.in_place)
-    return read_regions(module, DispatchCosts(module, target), bodies, target.alignment)
+    costs = DispatchCosts(module, target)
+    return read_regions(module, costs, bodies, target.alignment, ranges)
 
 
 def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:
@@ -207,23 +230,25 @@ def _mark_arenas(executes: Sequence[Any]) -> None:
             allocation.attributes[ARENA] = ir.IntegerAttr.get(ir.IndexType.get(), number)
 
 
-def _read_arenas(module: Any, regions: int) -> tuple[tuple[Size, ...], dict[str, Call]]:
+def _read_arenas(
+    module: Any, regions: int, sized: Sized
+) -> tuple[tuple[Size, ...], dict[str, Call]]:
     """The arena of each region, and the calls of the functions; takes the marks off."""
     arenas = [Size()] * regions
     functions = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
-    calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f) for f in functions}
+    calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f, sized) for f in functions}
     for op in find(module, _ALLOCATION):
         if ARENA in op.attributes:
             number = ir.IntegerAttr(op.attributes[ARENA]).value
-            arenas[number] = arenas[number] + size_of(op.operands[0])
+            arenas[number] = arenas[number] + sized(op.operands[0])
             del op.attributes[ARENA]
     return tuple(arenas), calls
 
 
-def _allocated(execute: Any) -> Allocated:
+def _allocated(execute: Any, sized: Sized) -> Allocated:
     transient, results = Size(), Size()
     for op in _allocations(execute):
-        size = size_of(op.operands[0])
+        size = sized(op.operands[0])
         if _is_transient(op):
             transient = transient + size
         else:

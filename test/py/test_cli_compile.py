@@ -119,6 +119,10 @@ REFUSED = [
     ("foreign.mlir -o x --contract broken.toml", ReasonCode.BAD_ARGUMENT, "broken.toml"),
     ("foreign.mlir -o x --max-compile-time=5s", ReasonCode.UNSUPPORTED_CLAUSE, "=5.0"),
     ("foreign.mlir -o x --latency-goal=soon", ReasonCode.BAD_ARGUMENT, "--latency-goal"),
+    ("m.py:layer -o x --dim batch=4", ReasonCode.BAD_ARGUMENT, "--dim batch=4: expected NAME=LOW"),
+    ("m.py:layer -o x --dim batch=4:2", ReasonCode.BAD_ARGUMENT, "got (4, 2)"),
+    ("m.py:layer -o x --dim n=1:2", ReasonCode.BAD_ARGUMENT, "(batch), got 'n'"),
+    ("m.py:layer -o x --memory-budget 1MiB", ReasonCode.BUDGET_NOT_FOUND, "--dim batch=1:64"),
 ]
 
 
@@ -290,6 +294,17 @@ def test_contract_flags_win_over_the_file(tmp_path):
     assert contract_flags.read_contract(flags) == Contract(
         memory_budget_bytes=2 << 20, determinism=True, max_error=0.5, allowed_targets=("cpu",)
     )
+
+
+def test_ranges_of_dimensions(folder, capsys):
+    compiled(*shlex.split("m.py:layer -o p.vmfb --dim batch=2:6 --memory-budget 1MiB -v"))
+    assert "--input x=2x8xf32=@seed:0" in capsys.readouterr().out
+    artifact = read("p.vmfb")
+    assert artifact.signature.ranges == {"batch": (2, 6)}
+    assert artifact.account.inputs == 4 * 6 * (8 + 4)
+    assert pyc_run.main(["p.vmfb", "--input", "x=6x8xf32=1", "--input", "y=6x4xf32=1"]) == 0
+    assert pyc_run.main(["p.vmfb", "--input", "x=7x8xf32=1", "--input", "y=7x4xf32=1"]) == 1
+    assert ReasonCode.DIMENSION_OUT_OF_RANGE.name in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

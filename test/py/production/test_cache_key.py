@@ -73,6 +73,7 @@ CHANGES: dict[str, Any] = {
     "kernels": "iree",
     "parts_for": "memory_first",
     "also_modes": ("balanced",),
+    "ranges": {"batch": (1, 64)},
     "calibration": calibration(),
 }
 REFUSED: dict[str, Any] = {"dump_phases": Path("phases"), "passes": "pyc-canonicalize"}
