@@ -15,6 +15,7 @@ from typing import Any, overload
 from pyc_mlir.compilation import compile
 from pyc_mlir.frontends import jit as frontend
 from pyc_mlir.frontends.jit import JitFunction
+from pyc_mlir.guards import Ranges
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.choices import Policy, Recipe
 from pyc_mlir.pipelines.contract import Contract
@@ -32,6 +33,7 @@ def jit(
     recipe: Recipe | str | Path | None = None,
     device: Device | None = None,
     iree_flags: Sequence[str] = (),
+    dims: Ranges | None = None,
 ) -> Callable[[Callable[..., Any]], JitFunction]: ...
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Compile `function` at its first call for each kind of arguments, and run it.

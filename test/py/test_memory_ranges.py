@@ -63,7 +63,8 @@ def test_a_call_outside_of_a_range_is_refused():
     device = Device("local-sync")
     p = compile(model, SPECS, dims=DIMS, device=device)
     assert p.signature.ranges == DIMS
-    p(*arrays(1, 2)), p(*arrays(50, 9))
+    p(*arrays(1, 2))
+    p(*arrays(50, 9))
     for rows, text in (
         ((51, 9), "`batch`: expected 1 to 50, got 51 on axis 0 of `x`; compile with a wider"),
         ((0, 9), "`batch`: expected 1 to 50, got 0"),
