@@ -53,7 +53,8 @@ def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
 
 
 def _large(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
+    # Linux gives shared memory, which is Python's default, no large pages however it is asked.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     advise_large(ctypes.addressof(ctypes.c_char.from_buffer(memory)), size)
     return memory
 

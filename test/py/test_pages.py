@@ -25,6 +25,15 @@ def test_contents_are_copied_whole(size):
     assert (memory is content) == (size < LARGE_BYTES)
 
 
+def test_copies_are_private():
+    """Shared mappings are on small pages on most systems."""
+    memory = on_large_pages(bytes(LARGE_BYTES))
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    mappings = (line.split()[:2] for line in Path("/proc/self/maps").read_text().splitlines())
+    spans = [(*(int(end, 16) for end in span.split("-")), mode) for span, mode in mappings]
+    assert [mode for first, last, mode in spans if first <= address < last] == ["rw-p"]
+
+
 def large_page_bytes(array):
     """Bytes on large pages of the mapping that the middle of an array lies in."""
     address, inside = array.ctypes.data + array.nbytes // 2, False
