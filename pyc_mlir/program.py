@@ -108,10 +108,15 @@ class Program:
         manifest = artifact.manifest
         self.artifact = artifact
         self.signature = artifact.signature
-        self.device = device or Device.default_for(manifest["device"], manifest["seconds"])
+        contract = Contract.from_json(manifest["contract"])
+        # A budget counts what a call holds, not what an allocator keeps of earlier ones.
+        recycles = contract.memory_budget_bytes is None
+        self.device = device or Device.default_for(
+            manifest["device"], manifest["seconds"], recycles
+        )
         _check_device(manifest["device"], manifest["features"], self.device)
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
-        entries, contract = manifest["entries"], Contract.from_json(manifest["contract"])
+        entries = manifest["entries"]
         executable = Executable(artifact.vmfb, self.device)
         self._entry = executable.entry(entries[MAIN]["function"], results)
         # A bound method is called sooner than an object.

@@ -107,18 +107,20 @@ class Device:
         return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"
 
     @staticmethod
-    def default_for(target: Target | str, seconds: float | None = None) -> "Device":
+    def default_for(
+        target: Target | str, seconds: float | None = None, recycles: bool = True
+    ) -> "Device":
         """The process's own device for a target, or for a device kind (``Target.device``).
 
         The same object every time, so that arrays go from program to program. CPU programs run
         on ``local-task``; on ``local-sync`` where there is one core, and where the `seconds` that
         a call is predicted to take there do not pay for waking the workers. Their results go
-        into recycled memory.
+        into recycled memory unless told otherwise: what is kept for later is in no account.
         """
         device = target if isinstance(target, str) else target.device
         if device == "local":
             device = Device.cpu_kind(os.cpu_count() or 1, seconds)
-        return _default_device(device)
+        return _default_device(device, recycles)
 
     @staticmethod
     def cpu_kind(cores: int, seconds: float | None = None) -> str:
@@ -225,8 +227,8 @@ def host_cpu() -> CpuInfo | None:
 
 
 @functools.cache
-def _default_device(kind: str) -> Device:
-    return Device(kind, allocator=DEFAULT_ALLOCATOR if kind in CPU_KINDS else None)
+def _default_device(kind: str, recycles: bool) -> Device:
+    return Device(kind, allocator=DEFAULT_ALLOCATOR if recycles and kind in CPU_KINDS else None)
 
 
 def _check(kind: str, threads: int | None, allocator: str | None) -> None:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from modules import add_program, ramp
 
+from pyc_mlir.compilation import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.iree.array import Array, import_dlpack, to_device
 from pyc_mlir.iree.device import KINDS, Device
+from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.target import Target
 
 
@@ -248,6 +250,13 @@ def test_a_recycling_device_keeps_four_pieces_at_most():
 def test_default_device_is_shared():
     assert Device.default_for("local") is Device.default_for(Target.named("cpu"))
     assert Device.default_for("local").is_cpu
+
+
+def test_programs_with_a_budget_run_where_nothing_is_kept():
+    budget = Contract(memory_budget_bytes=1 << 20)
+    with_budget = compile(lambda x: x + 1, [np.zeros(4, np.float32)], contract=budget)
+    without = compile(lambda x: x + 1, [np.zeros(4, np.float32)])
+    assert (with_budget.device.allocator, without.device.allocator) == (None, "recycling")
 
 
 def test_array_slots_free_memory_before_the_device():
