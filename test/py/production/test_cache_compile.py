@@ -66,6 +66,13 @@ def folder(kept, tmp_path) -> Path:
     return shutil.copytree(kept, tmp_path / "cache")
 
 
+@pytest.fixture
+def quick(plain, monkeypatch) -> None:
+    """The compiler's place is taken by its answer."""
+    answer = artifact.from_bytes(plain)
+    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: answer)
+
+
 def no_compile(monkeypatch) -> None:
     monkeypatch.setattr("pyc_mlir.compilation.within_budget", None)
 
@@ -91,7 +98,7 @@ def test_artifacts_hold_no_paths(plain):
         assert text.encode() not in plain
 
 
-def test_a_miss_says_what_differs(folder):
+def test_a_miss_says_what_differs(folder, quick):
     cache = cache_in(folder)
     made, outcome, codes = compiled(cache, lambda x: np.tanh(x @ W), [Tensor["f32", 2, 32]])
     assert (outcome, codes) == ("hit", []), "another function, the same program"
@@ -113,7 +120,7 @@ def test_a_damaged_entry_is_compiled_again(folder, plain):
     assert compiled(cache_in(folder))[1] == "hit"
 
 
-def test_whole_bytes_that_are_no_artifact(folder, plain):
+def test_whole_bytes_that_are_no_artifact(folder, quick):
     cache = cache_in(folder)
     (entry,) = cache.store.entries()
     key = cache.store.key_of(entry.name)
@@ -122,14 +129,14 @@ def test_whole_bytes_that_are_no_artifact(folder, plain):
     assert compiled(cache)[1:] == ("miss", [ReasonCode.CACHE_DAMAGED])
 
 
-def test_a_folder_that_cannot_be_used(tmp_path, plain):
+def test_a_folder_that_cannot_be_used(tmp_path, plain, quick):
     (tmp_path / "file").write_bytes(b"")
     made, outcome, codes = compiled(cache_in(tmp_path / "file" / "cache"))
     assert outcome == "miss" and codes[-1] is ReasonCode.CACHE_FOLDER
     assert to_bytes(made) == plain
 
 
-def test_what_goes_past_the_cache(tmp_path, plain, monkeypatch):
+def test_what_goes_past_the_cache(tmp_path, plain, quick):
     def changed() -> Identity:
         raise Unkeyed("changed")
 
@@ -137,7 +144,6 @@ def test_what_goes_past_the_cache(tmp_path, plain, monkeypatch):
     assert (outcome, codes) == ("bypass", [ReasonCode.CACHE_BYPASSED]) and to_bytes(made) == plain
     answers = iter((WHO, Identity({}, "other", {})))
     cache = cache_in(tmp_path, lambda: next(answers))
-    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
     outcome, codes = compiled(cache)[1:]
     assert outcome == "miss" and codes == [ReasonCode.CACHE_MISS, ReasonCode.CACHE_BYPASSED]
     dumping = make_options(kernels="iree", planner_mode="iree", dump_phases=tmp_path / "phases")
@@ -168,16 +174,14 @@ def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):
     assert compiled(fresh, file)[1] == "memory"
 
 
-def test_shapes_of_dynamic_programs_are_in_the_key(tmp_path, monkeypatch, plain):
-    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
+def test_shapes_of_dynamic_programs_are_in_the_key(tmp_path, quick):
     cache = cache_in(tmp_path)
     text = str(pyc_mlir.trace(lambda x: np.tanh(x), Tensor["f32", "n"]))
     outcomes = [compiled(cache, text, shapes)[1] for shapes in (None, [(2,)], [(3,)], [(3,)])]
     assert outcomes == ["miss", "miss", "miss", "memory"]
 
 
-def test_programs_that_enter_at_iree(tmp_path, monkeypatch, plain):
-    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: artifact.from_bytes(plain))
+def test_programs_that_enter_at_iree(tmp_path, quick):
     cache = cache_in(tmp_path)
     text = "func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {\n  return %a : tensor<4xf32>\n}\n"
     outcomes = [compiled(cache, t)[1] for t in (text, text, text.replace("4x", "5x"))]

@@ -64,7 +64,7 @@ def flip(path: Path, seed: int) -> None:
 
 def test_flipped_bytes_are_found_dropped_and_written_again(store):
     name, key = written(store)
-    for seed in sample(range(1000), 150):
+    for seed in sample(range(1000), 60):
         flip(store.path(name), seed)
         assert store.check(name) != "", seed
         assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED, seed
