@@ -64,6 +64,34 @@ class ReasonCode(Enum):
     UNSUPPORTED_CLAUSE = Reason(
         "a contract asks for a promise that PyC cannot make yet", "drop the clause"
     )
+    UNCHECKABLE_CLAUSE = Reason(
+        "a contract asks for a promise that nothing could check",
+        "add what the message names, or drop the clause",
+    )
+    CONTRACT_CONFLICT = Reason(
+        "two clauses of a contract, or a clause and an option, cannot hold together",
+        "drop one of the two",
+    )
+    NO_ORACLE = Reason(
+        "there is no reference to compare a program with, or rounding leaves nothing to compare",
+        "drop the clause `max_error`, or do what the message says",
+    )
+    LATENCY_MISSED = Reason(
+        "the median call takes longer than the contract's goal",
+        "raise the goal, or let it be advisory",
+    )
+    NOT_DETERMINISTIC = Reason(
+        "a program gave different bits for equal inputs under a strict contract",
+        "report the program",
+    )
+    FALLBACK_REFUSED = Reason(
+        "a fallback was needed, and the contract refuses it or names none that is left",
+        "name the fallback in the contract, or compile with what the message names",
+    )
+    FALLBACK_TAKEN = Reason(
+        "a program failed its comparison, and a fallback of its contract serves in its place",
+        "nothing; report the program, `Program.stats().contract` says what failed",
+    )
     UNKNOWN_TARGET = Reason("no such target", "choose one of those that the message lists")
     TARGET_COMPILE_FAILED = Reason(
         "IREE could not compile the module for the target", "see the diagnostic of the named op"
@@ -79,8 +107,8 @@ class ReasonCode(Enum):
     BAD_MODEL = Reason("a model file is malformed", "export the model again")
     RUNTIME_FAILED = Reason("the device refused or failed a call", "see the runtime's message")
     WRONG_RESULT = Reason(
-        "a measured program computes something else than its reference",
-        "report the program; its figures were not stored",
+        "a program computes something else than its reference",
+        "report the program; no answer or figure of it was used",
     )
     UNTRACEABLE = Reason(
         "a Python function does something that tracing cannot record",

@@ -4,7 +4,8 @@ Input: a module whose function holds pyc ops; output: the arrays that it returns
 `flush_denormals` the results are flushed as IREE's CPU drivers do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from pyc_mlir.dialects.attributes import params_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
 from pyc_mlir.dialects.types import is_float
+
+Value = TypeVar("Value")
 
 
 def entry_function(module: ir.Module, name: str = "main") -> ir.Operation:
@@ -39,20 +42,40 @@ def interpret(
     flush_denormals: bool = False,
 ) -> list[np.ndarray]:
     """Run a pyc function on arrays. Raises PycError for ops that are not of the pyc dialect."""
-    entry = entry_function(module, function)
-    block = entry.regions[0].blocks[0]
+
+    def step(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+        definition = op_definition(op)
+        out = evaluate(definition, operands, **params_of(definition, op))
+        _check_type(op, out)
+        return flush_subnormals(out) if flush_denormals else out
+
+    return walk(module, list(map(np.asarray, inputs)), step, function)
+
+
+def walk(
+    module: ir.Module,
+    inputs: Sequence[Value],
+    step: Callable[[ir.Operation, list[Value]], Value],
+    function: str = "main",
+) -> list[Value]:
+    """What a pyc function returns if `step` computes each op from its operands, in order.
+
+    Raises PycError (ARGUMENT_COUNT), and what `step` raises.
+    """
+    block = entry_function(module, function).regions[0].blocks[0]
     if len(inputs) != len(block.arguments):
         raise PycError(
             ReasonCode.ARGUMENT_COUNT,
             f"{function}: expected {len(block.arguments)} arrays, got {len(inputs)}",
         )
-    values = dict(zip(block.arguments, map(np.asarray, inputs), strict=True))
-    return _run_block(block, values, flush_denormals)
+    return _run_block(block, dict(zip(block.arguments, inputs, strict=True)), step)
 
 
 def _run_block(
-    block: ir.Block, values: dict[ir.Value, np.ndarray], flush: bool
-) -> list[np.ndarray]:
+    block: ir.Block,
+    values: dict[ir.Value, Value],
+    step: Callable[[ir.Operation, list[Value]], Value],
+) -> list[Value]:
     """Evaluate a block's ops in order; return the operands of its terminator."""
     for op in block.operations:
         operation = op.operation
@@ -60,23 +83,27 @@ def _run_block(
         if name in ("func.return", "pyc.yield"):
             return [values[v] for v in operation.operands]
         if name == "pyc.group":
-            (result,) = _run_block(operation.regions[0].blocks[0], values, flush)
+            (result,) = _run_block(operation.regions[0].blocks[0], values, step)
         elif name == "tensor.cast":
             result = values[operation.operands[0]]
         else:
-            result = _run_op(operation, [values[v] for v in operation.operands])
-        values[operation.result] = flush_subnormals(result) if flush else result
+            result = step(operation, [values[v] for v in operation.operands])
+        values[operation.result] = result
     raise AssertionError("a verified block ends in a terminator")
 
 
-def _run_op(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+def op_definition(op: ir.Operation) -> type[OpDef]:
+    """The definition of a pyc op. Raises PycError (UNSUPPORTED_OP) for another one."""
     definition = OPS.get(op.name.removeprefix("pyc."))
     if definition is None or not op.name.startswith("pyc."):
         raise PycError(
             ReasonCode.UNSUPPORTED_OP,
             f"{op.location}: expected an op of the pyc dialect, got {op.name}",
         )
-    out = evaluate(definition, operands, **params_of(definition, op))
+    return definition
+
+
+def _check_type(op: ir.Operation, out: np.ndarray) -> None:
     declared = from_mlir(op.result.type)
     fits = all(d is None or d == s for d, s in zip(declared.shape, out.shape, strict=True))
     if not fits:
@@ -84,7 +111,6 @@ def _run_op(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
             ReasonCode.DIMENSION_MISMATCH,
             f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
         )
-    return out
 
 
 def flush_subnormals(array: np.ndarray) -> np.ndarray:

@@ -1,17 +1,38 @@
 """What a user may ask PyC to promise, and which of it PyC can keep.
 
-A `Contract` is data: its clauses travel in the artifact's manifest. A clause that was given and
-that PyC cannot keep is refused by `check`, with its name; none is ever dropped in silence.
+A `Contract` is data: its clauses travel in the artifact's manifest. A clause that cannot be checked
+and clauses that cannot hold together are refused when the contract is made; a clause that PyC
+cannot keep is refused by `check`, with its name. None is ever dropped in silence.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 # Clauses that the compile pipeline keeps; the others are refused when given.
-KEPT = frozenset({"allowed_targets", "max_concurrency", "memory_budget_bytes"})
+KEPT = frozenset(
+    {
+        "allowed_targets",
+        "determinism",
+        "fallbacks",
+        "latency_binding",
+        "latency_goal_seconds",
+        "max_concurrency",
+        "max_error",
+        "memory_budget_bytes",
+    }
+)
+STRICT, ROUNDING = "strict", "rounding"
+# What may take a program's place, and whether its results have the same bits.
+NO_FALLBACK, OTHER_PLANS, IREE_CODE, REFERENCE = "none", "modes", "iree", "numpy"
+FALLBACKS: Mapping[str, bool] = {
+    NO_FALLBACK: True,
+    OTHER_PLANS: True,
+    IREE_CODE: False,
+    REFERENCE: False,
+}
 _POSITIVE = (
     "memory_budget_bytes",
     "max_concurrency",
@@ -27,42 +48,47 @@ class Contract:
     memory_budget_bytes: device memory of one call, its results included.
     max_concurrency: how many calls may overlap while the other clauses hold.
     max_compile_seconds: a compile that takes longer is ended and refused.
-    determinism: equal inputs give equal bits.
-    max_error: greatest relative error against the numpy reference.
+    determinism: ``strict``: equal module, recipe, target and versions give equal artifacts, and
+        equal inputs give equal bits, whatever the number of threads.
+    max_error: the greatest |difference| from the reference, as a share of the greatest |element| of
+        that result; ``rounding`` asks only that rounding explains every difference, which any
+        value of the clause asks too.
     latency_goal_seconds: median seconds of one call.
+    latency_binding: a program that misses the goal is refused; else that is reported.
     allowed_targets: names of the targets that may be compiled for; empty allows all.
-    fallbacks: what may serve a call that the program cannot, in this order.
+    fallbacks: what may take the place of a program that fails its comparison, in this order:
+        ``modes`` (the artifact's other memory plans), ``iree`` (IREE's code for all of it),
+        ``numpy`` (the reference answers); ``none`` refuses every fallback, a compile's too.
     """
 
     memory_budget_bytes: int | None = None
     max_concurrency: int = 1
     max_compile_seconds: float | None = None
-    determinism: bool = False
-    max_error: float | None = None
+    determinism: str = ""
+    max_error: float | str | None = None
     latency_goal_seconds: float | None = None
+    latency_binding: bool = False
     allowed_targets: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for a value that no clause can have."""
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise PycError(
-                    ReasonCode.BAD_ARGUMENT,
-                    f"contract clause `{name}`: expected a number above 0, got {value!r}",
-                )
-        if type(self.max_concurrency) is not int:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                "contract clause `max_concurrency`: expected a whole number, "
-                f"got {self.max_concurrency!r}",
-            )
-        if self.max_error is not None and self.max_error < 0:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"contract clause `max_error`: expected 0 or more, got {self.max_error!r}",
-            )
+        """Raise PycError for what no program can keep.
+
+        BAD_ARGUMENT for a value that no clause can have, UNCHECKABLE_CLAUSE, CONTRACT_CONFLICT.
+        """
+        for refused in (_bad_values, _uncheckable, _conflicts):
+            if (error := next(refused(self), None)) is not None:
+                raise error
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether artifacts and results are to be the same, bit by bit."""
+        return self.determinism == STRICT
+
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared with a reference."""
+        return self.max_error is not None
 
     def given(self) -> dict[str, Any]:
         """The clauses that differ from their default."""
@@ -112,3 +138,76 @@ class Contract:
             name: tuple(v) if isinstance(v, list) else v for name, v in data.items()
         }
         return Contract(**values)
+
+
+def _bad_values(contract: Contract) -> Iterator[PycError]:
+    for name in _POSITIVE:
+        value = getattr(contract, name)
+        if value is not None and (not _is_number(value) or not value > 0):
+            yield _bad(name, "a number above 0", value)
+    if type(contract.max_concurrency) is not int:
+        yield _bad("max_concurrency", "a whole number", contract.max_concurrency)
+    if contract.determinism not in ("", STRICT):
+        yield _bad("determinism", f"{STRICT!r}", contract.determinism)
+    error = contract.max_error
+    if error not in (None, ROUNDING) and not (_is_number(error) and 0 <= float(error) < 1):
+        yield _bad("max_error", f"a number from 0 to below 1, or {ROUNDING!r}", error)
+    if len(set(contract.fallbacks)) != len(contract.fallbacks) or not (
+        set(contract.fallbacks) <= FALLBACKS.keys()
+    ):
+        yield _bad("fallbacks", f"some of {', '.join(FALLBACKS)}, each once", contract.fallbacks)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _bad(name: str, expected: str, value: object) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"contract clause `{name}`: expected {expected}, got {value!r}",
+    )
+
+
+def _uncheckable(contract: Contract) -> Iterator[PycError]:
+    """Clauses that nothing would ever check."""
+    if contract.latency_binding and contract.latency_goal_seconds is None:
+        yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
+    if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
+        yield uncheckable("fallbacks", "a comparison that calls for one", "no `max_error`")
+
+
+def uncheckable(name: str, expected: str, got: str) -> PycError:
+    """The error for a clause that nothing can check."""
+    return PycError(
+        ReasonCode.UNCHECKABLE_CLAUSE,
+        f"contract clause `{name}`: expected {expected}, got {got}, so that nothing would check "
+        "it; add what is missing, or drop the clause",
+    )
+
+
+def _conflicts(contract: Contract) -> Iterator[PycError]:
+    """Pairs of clauses that cannot both hold."""
+    chain = contract.fallbacks
+    if NO_FALLBACK in chain and len(chain) > 1:
+        yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")
+    others = [name for name in chain if not FALLBACKS[name]]
+    if contract.is_strict and others:
+        yield conflict(
+            f"determinism={STRICT!r}", f"fallback {others[0]!r}", "its results have other bits"
+        )
+    if REFERENCE in chain and contract.memory_budget_bytes is not None:
+        yield conflict(
+            "memory_budget_bytes", f"fallback {REFERENCE!r}", "numpy allocates as it likes"
+        )
+    if REFERENCE in chain and contract.latency_binding:
+        yield conflict("latency_binding", f"fallback {REFERENCE!r}", "its time is not bounded")
+
+
+def conflict(first: str, second: str, why: str) -> PycError:
+    """The error for two parts of a contract, or of a compile, that cannot hold together."""
+    return PycError(
+        ReasonCode.CONTRACT_CONFLICT,
+        f"contract: expected clauses that can hold together, got {first} and {second} ({why}); "
+        "drop one of them",
+    )

@@ -6,6 +6,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
+    pyc/samples          under `max_error`: answers of the reference (samples.py)
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
 Equal inputs give equal bytes: no paths, no times, keys in order.
@@ -25,11 +26,14 @@ from typing import Any
 from pyc_mlir.account import Account
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Evidence
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract_report import ContractReport
 from pyc_mlir.pipelines.target import Target
+from pyc_mlir.samples import Samples
 
 SCHEMA_VERSION = 1
 _FOLDER = "pyc/"
@@ -37,6 +41,7 @@ _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
 _MODULE = "pyc/module.mlir"
 _MEMORY = "pyc/memory.json"
+_SAMPLES = "pyc/samples"
 _TAIL = "pyc/vmfb-tail"
 _FIELDS: Mapping[str, type | UnionType] = {
     "target": str,
@@ -53,8 +58,8 @@ _FIELDS: Mapping[str, type | UnionType] = {
 }
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
-# The one field that a manifest may lack.
-CALIBRATION = "calibration"
+# Fields that a manifest may lack.
+CALIBRATION, PROMISES = "calibration", "promises"
 _PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
 
 
@@ -63,8 +68,9 @@ class Artifact:
     """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
 
     `vmfb` has the buffer protocol; that of a cache's entry lies on large pages. `memory` is the
-    JSON of its memory report, empty without one. `cached` says what the compile cache did, if one
-    was asked; it is no part of the bytes.
+    JSON of its memory report, `samples` are answers of its reference; both are empty without.
+    Neither `evidence`, what the process that compiled knows besides, is part of the bytes, nor
+    `cached`, what the compile cache did if one was asked.
     """
 
     vmfb: bytes | memoryview
@@ -72,7 +78,14 @@ class Artifact:
     decisions: Sequence[Decision] = ()
     module: bytes = b""
     memory: bytes = b""
+    samples: bytes = b""
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
     cached: CacheRecord | None = field(default=None, compare=False)
+
+    @property
+    def promises(self) -> ContractReport:
+        """What the compile says of each clause of the contract."""
+        return ContractReport.from_json(self.manifest.get(PROMISES, ()))
 
     @property
     def signature(self) -> Signature:
@@ -106,6 +119,7 @@ def make_manifest(
     modes: Mapping[str, Mode] | None = None,
     seconds: float | None = None,
     calibration: Calibration | None = None,
+    promises: ContractReport | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
@@ -114,7 +128,7 @@ def make_manifest(
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `versions` to those of the installed packages. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
-    the hash of its content.
+    the hash of its content. `promises` say what became of the contract's clauses.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -123,7 +137,9 @@ def make_manifest(
         entries[ARENA] = {"function": arena_entry, **asdict(first)}
         for function, mode in known.items():
             entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
-    named = {} if calibration is None else {CALIBRATION: _named(calibration)}
+    named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
+    if promises is not None and promises.clauses:
+        named[PROMISES] = promises.unmeasured().to_json()
     return {
         "schema": SCHEMA_VERSION,
         **named,
@@ -165,6 +181,7 @@ def to_bytes(artifact: Artifact) -> bytes:
         _DECISIONS: log.encode(),
         _MODULE: artifact.module,
         **({_MEMORY: artifact.memory} if artifact.memory else {}),
+        **({_SAMPLES: artifact.samples} if artifact.samples else {}),
     }
     checksums = {name: _sha256(data) for name, data in parts.items()}
     checksums["vmfb"] = _sha256(artifact.vmfb)
@@ -216,7 +233,10 @@ def from_bytes(
         if part != _MANIFEST and checksums.get(part) != _sha256(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
     decisions = _read_decisions(parts[_DECISIONS], name)
-    return Artifact(vmfb, manifest, decisions, parts[_MODULE], parts.get(_MEMORY, b""))
+    samples = parts.get(_SAMPLES, b"")
+    _check_samples(samples, manifest, name)
+    memory = parts.get(_MEMORY, b"")
+    return Artifact(vmfb, manifest, decisions, parts[_MODULE], memory, samples)
 
 
 def _iree_part(data: bytes | memoryview, start: int, tail: bytes) -> bytes | memoryview:
@@ -286,6 +306,15 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     Signature.from_json(manifest["signature"])
     Account.from_json(manifest["memory"])
     return manifest
+
+
+def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless promises and samples can be read."""
+    try:
+        ContractReport.from_json(manifest.get(PROMISES, ()))
+        Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _bad(name, "promises and samples of this version", str(error)) from None
 
 
 def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.front import compiled
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Evidence, Oracle
 from pyc_mlir.guards import Ranges, checked_range
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
@@ -28,9 +30,11 @@ from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
+from pyc_mlir.keeping import check_options, kept
 from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
+from pyc_mlir.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import (
     Alternative,
@@ -46,6 +50,8 @@ from pyc_mlir.pipelines.planner.planner import MODES
 from pyc_mlir.pipelines.policies import load_policy, planner_modes
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
+from pyc_mlir.promises import Facts, promised
+from pyc_mlir.samples import Samples
 
 _EVIDENCE_CHARACTERS = 300
 Stage = Callable[[str], AbstractContextManager[None]]
@@ -163,7 +169,7 @@ def make_options(
         )
     if kernels not in (ALL_KERNELS, NO_KERNELS):
         _require_families(kernels.split("+"))
-    return Options(
+    options = Options(
         found,
         promised,
         asked,
@@ -176,6 +182,8 @@ def make_options(
         calibration=measured,
         ranges={name: checked_range(name, value) for name, value in (dims or {}).items()},
     )
+    check_options(options)
+    return options
 
 
 def _check_kinds(**given: Any) -> None:
@@ -229,9 +237,14 @@ def build(
         with stage(f"IREE compiles for {options.target.name}"):
             return finish(lowered, options, before.log)
 
-    if cache is not None:
-        return compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
-    return within_budget(options, make)
+    if cache is None:
+        return kept(options, lambda options: within_budget(options, make))
+    found = compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
+    if found.evidence is not None:
+        return found
+    # What was compiled elsewhere is tried here.
+    again = partial(build, source, inputs, stage=stage, cache=cache)
+    return kept(options, lambda asked: found if asked is options else again(asked))
 
 
 def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:
@@ -239,6 +252,8 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
 
     before: decisions made before the program was lowered.
     """
+    oracle = oracle_of(lowered) if options.contract.compares else None
+    samples = Samples() if oracle is None else make_samples(oracle, lowered.signature)
     choices = Choices(options.policy, options.recipe, [*before, *lowered.decisions])
     vmfb, arena, seen = compile_entries(lowered, options, choices)
     choices.require_recipe_used()
@@ -257,9 +272,36 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
         calibration=options.calibration,
+        promises=promised(options.contract, _facts(options, account, samples, oracle)),
     )
     memory = report_bytes(seen) if seen.regions else b""
-    return Artifact(vmfb, manifest, tuple(choices.log), lowered.pyc_text.encode(), memory)
+    return Artifact(
+        vmfb,
+        manifest,
+        tuple(choices.log),
+        lowered.pyc_text.encode(),
+        memory,
+        samples.to_bytes() if samples.samples else b"",
+        Evidence(oracle),
+    )
+
+
+def oracle_of(lowered: Lowered) -> Oracle:
+    """Who knows what the program should answer."""
+    if lowered.graph_id:
+        return PycOracle(lowered.reference, lowered.entry)
+    return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
+
+
+def _facts(options: Options, account: Account, samples: Samples, oracle: Oracle | None) -> Facts:
+    used = options.calibration
+    return Facts(
+        options.target.name,
+        account,
+        len(samples.samples),
+        "" if oracle is None else oracle.name,
+        "" if used is None else f"{used.name} ({used.hash[:12]})",
+    )
 
 
 def _modes(vmfb: bytes, options: Options, arena: ArenaEntry) -> dict[str, Mode]:

@@ -116,6 +116,8 @@ class Lowered:
     mixes_rows: bool = False
     # Predicted for one core of the target; None where nothing is known of the program.
     seconds: float | None = None
+    # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
+    reference: bytes = b""
 
 
 def choices_of(options: Options) -> Choices:
@@ -143,8 +145,8 @@ def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry, signature = read_signature(source.foreign, source.name)
     decisions = tuple(choices_of(options).log)
-    signature = signature.with_ranges(options.ranges)
-    return Lowered(source.foreign, entry, signature, "", 0, decisions, {}, "")
+    signature, code = signature.with_ranges(options.ranges), source.foreign
+    return Lowered(code, entry, signature, "", 0, decisions, {}, "", reference=code)
 
 
 def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -158,6 +160,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id = OpIds(function).graph_id
+    reference = bytecode_of(module) if options.contract.compares else b""
     _optimize(module, options, choices)
     function = entry_function(module)
     ids = OpIds(function)
@@ -186,6 +189,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         pyc_text,
         mixes,
         seconds,
+        reference,
     )
 
 
@@ -263,8 +267,13 @@ def bytecode(module: ir.Module) -> bytes:
     plain = ir.Module.create(ir.Location.unknown(module.context))
     for op in list(module.body.operations):
         plain.body.append(op)
+    return bytecode_of(plain)
+
+
+def bytecode_of(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode, as it is."""
     buffer = BytesIO()
-    plain.operation.write_bytecode(buffer)
+    module.operation.write_bytecode(buffer)
     return buffer.getvalue()
 
 

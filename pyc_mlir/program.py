@@ -14,23 +14,27 @@ for each call that the contract lets overlap; further calls wait.
     program.use_mode("memory_first")
 
 takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
+Under a contract with `max_error` answers are compared with the reference (watch.py).
 """
 
 import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from pyc_mlir import artifact as artifacts
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Verdict
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
@@ -40,6 +44,9 @@ from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
 from pyc_mlir.outputs import check_outputs, donated_memory
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract_report import ContractReport
+from pyc_mlir.promises import Counts, so_far
+from pyc_mlir.watch import Fallback, Watch
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
@@ -57,8 +64,10 @@ class ProgramStats:
 
     `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
     and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
-    `mode_switches` counts the changes of it, and `switches` are the latest. `cache` is what the
-    compile cache did for the program, if it was asked."""
+    `mode_switches` counts the changes of it, and `switches` are the latest. `contract` tells of
+    each clause; `comparisons` counts calls that were compared with the reference (which is no part
+    of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
+    were taken. `cache` is what the compile cache did for the program, if it was asked."""
 
     calls: int
     guard_failures: int
@@ -74,6 +83,10 @@ class ProgramStats:
     mode: str
     mode_switches: int
     switches: tuple[ModeSwitch, ...]
+    contract: ContractReport
+    comparisons: int
+    wrong_results: int
+    fallbacks: tuple[Fallback, ...]
     cache: CacheRecord | None = None
 
 
@@ -94,16 +107,21 @@ class Program:
         "_seconds",
         "_switch_count",
         "_switches",
+        "_watch",
         "artifact",
         "device",
         "signature",
     )
 
-    def __init__(self, artifact: Artifact, device: Device | None = None) -> None:
+    def __init__(
+        self, artifact: Artifact, device: Device | None = None, verdict: Verdict | None = None
+    ) -> None:
         """Load `artifact` on `device` (None: the process's own for the artifact's target).
 
-        Raises PycError: BAD_ARTIFACT, or DEVICE_UNAVAILABLE when the program needs another
-        device, or CPU features that this machine lacks.
+        verdict: of an earlier load under `max_error`; if it was here, nothing is compared again.
+
+        Raises PycError: BAD_ARTIFACT, DEVICE_UNAVAILABLE when the program needs another device, or
+        CPU features that this machine lacks, and WRONG_RESULT when it fails its comparison.
         """
         manifest = artifact.manifest
         self.artifact = artifact
@@ -134,6 +152,10 @@ class Program:
         self._guard_failures = 0
         self._seconds = 0.0
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
+        self._watch: Watch | None = None
+        if contract.compares:
+            self._watch = Watch(self, contract, _stand_in)
+            self._watch.judge(verdict)
 
     def __call__(self, *args: Any, out: Any = None, donate: Sequence[int] = ()) -> Any:
         """Run the program. Raises PycError before anything runs when the arguments do not fit:
@@ -171,6 +193,8 @@ class Program:
             if not on_device:
                 values = [r.host() for r in values]
         seconds = perf_counter() - began
+        if self._watch is not None:
+            values = self._watch.see(arrays, values)
         with self._lock:
             self._calls += 1
             self._seconds += seconds
@@ -197,6 +221,47 @@ class Program:
         assert mode.arena is not None
         return mode.arena.call(arrays, launch, given)
 
+    def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Compute without guards, comparison and count, by the plan in use: for `Watch`."""
+        mode = self._mode
+        arrays = [to_device(a, self.device) for a in inputs]
+        if mode.by_arena and mode.arena is not None:
+            return [r.numpy() for r in mode.arena.call(arrays, mode.arena.needs(arrays))]
+        return [r.numpy() for r in self._run(arrays)]
+
+    def take_plan(self, name: str, why: str, code: ReasonCode) -> None:
+        """Take the plan of another mode, for a reason with this code; ends a rule."""
+        self._rule = None
+        self._switch(name, why, code)
+
+    def take_code(self, run: Callable[[Sequence[Array]], list[Array]]) -> None:
+        """Let `run` answer from now on; it has no plans."""
+        self._rule = None
+        self._run = run
+        self._mode = PlannedMode("", None, False)
+        self._modes = {"": self._mode}
+        self._take_arenas_of(self._mode)
+
+    def compare_every(self, calls: int) -> None:
+        """Compare every so many calls with the reference too, besides the first of each shape.
+
+        Raises PycError (NO_ORACLE) where none can be asked: without `max_error` in the contract,
+        or in another process than the one that compiled.
+        """
+        evidence = self.artifact.evidence
+        if self._watch is None or evidence is None or evidence.oracle is None:
+            raise PycError(
+                ReasonCode.NO_ORACLE,
+                "compare_every: expected a program compiled in this process under `max_error`, "
+                "got one without a reference to ask",
+            )
+        self._watch.every = calls
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the samples compared, to be stored beside the artifact; None without `max_error`."""
+        return None if self._watch is None else self._watch.verdict
+
     @property
     def mode(self) -> str:
         """The mode of the planner whose plan calls take now."""
@@ -218,8 +283,7 @@ class Program:
         (BAD_ARGUMENT) for a mode that the artifact has no plan of.
         """
         known_mode(name, self._modes)
-        self._rule = None
-        self._switch(name, "asked for")
+        self.take_plan(name, "asked for", ReasonCode.MODE_SWITCHED)
 
     def switch_below(
         self, free_bytes: int, mode: str, free: Callable[[], int] | None = None
@@ -243,14 +307,14 @@ class Program:
             return self._modes[name]
         return self._mode
 
-    def _switch(self, name: str, why: str) -> None:
+    def _switch(self, name: str, why: str, code: ReasonCode = ReasonCode.MODE_SWITCHED) -> None:
         with self._lock:
             before, after = self._mode, self._modes[name]
             if before is after:
                 return
             self._mode = after
             self._switch_count += 1
-            self._switches.append(ModeSwitch(before.name, name, why))
+            self._switches.append(ModeSwitch(before.name, name, why, code))
             self._take_arenas_of(after)
 
     def _take_arenas_of(self, mode: PlannedMode) -> None:
@@ -271,6 +335,7 @@ class Program:
             recent = list(self._recent)
             calls, failures, total = self._calls, self._guard_failures, self._seconds
             switches, switch_count = tuple(self._switches), self._switch_count
+        counts = Counts() if self._watch is None else self._watch.counts()
         return ProgramStats(
             calls=calls,
             guard_failures=failures,
@@ -286,6 +351,10 @@ class Program:
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
+            contract=so_far(self.artifact, counts, recent),
+            comparisons=counts.compared,
+            wrong_results=0 if self._watch is None else self._watch.wrong,
+            fallbacks=() if self._watch is None else tuple(self._watch.taken),
             cache=self.artifact.cached,
         )
 
@@ -332,6 +401,12 @@ class Program:
                 mode.accepted.clear()
             mode.accepted[specs] = launch
         return arrays, launch, on_device
+
+
+def _stand_in(artifact: Artifact, device: Device) -> Callable[[Sequence[Array]], list[Array]]:
+    """The code of another artifact of the same program."""
+    program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
+    return program._run
 
 
 def _modes(

@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Options, emit, lower
 from pyc_mlir.pipelines.choices import Decision, Recipe, write_log
+from pyc_mlir.promises import Counts, so_far
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
 from pyc_mlir.tools.model_source import InputShape, read_model, read_range, with_shapes
@@ -29,6 +31,7 @@ class Output:
     data: bytes
     decisions: tuple[Decision, ...]
     summary: str = ""
+    promises: str = ""
 
 
 def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
@@ -61,7 +64,7 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         data = to_bytes(artifact)
         text = summary(flags.output, len(data), artifact, progress.seconds)
         told = () if artifact.cached is None else (artifact.cached.decision,)
-        output = Output(data, (*artifact.decisions, *told), text)
+        output = Output(data, (*artifact.decisions, *told), text, promises(artifact))
     if flags.log is not None:
         write_log(output.decisions, flags.log)
     return output
@@ -105,6 +108,13 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         f"in {quantity(seconds, 's')}\n"
     )
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def promises(artifact: Artifact) -> str:
+    """A line for each clause of the contract; nothing without one."""
+    verdict = None if artifact.evidence is None else artifact.evidence.verdict
+    report = so_far(artifact, Counts(verdict))
+    return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 
 def memory_line(artifact: Artifact) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract import FALLBACKS, ROUNDING, STRICT, Contract
 
 _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{p}iB": 1 << 10 * i for i, p in enumerate("KMG", 1)}
@@ -41,11 +41,21 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
     return float(match[1]) * units[match[2]]
 
 
-def _number(text: str) -> float:
+def _number(text: str, expected: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError("a number") from None
+        raise ValueError(expected) from None
+
+
+def _error(text: str) -> float | str:
+    return text if text == ROUNDING else _number(text, f"a number, or {ROUNDING}")
+
+
+def _strictness(text: str) -> str:
+    if text != STRICT:
+        raise ValueError(STRICT)
+    return text
 
 
 def _count(text: str) -> int:
@@ -87,19 +97,30 @@ CLAUSES: Mapping[str, Clause] = {
         "--max-compile-time", duration, (int, float), "TIME", "end a compile that takes longer"
     ),
     "determinism": Clause(
-        "--deterministic", _yes_or_no, (bool,), "true|false", "equal inputs give equal bits"
+        "--determinism", _strictness, (), STRICT, "equal artifacts, and equal bits of results"
     ),
     "max_error": Clause(
-        "--max-error", _number, (int, float), "X", "greatest relative error against numpy"
+        "--max-error",
+        _error,
+        (int, float),
+        f"X|{ROUNDING}",
+        "compare with the reference: greatest error as a share of the greatest element",
     ),
     "latency_goal_seconds": Clause(
         "--latency-goal", duration, (int, float), "TIME", "median time of one call, e.g. 5ms"
+    ),
+    "latency_binding": Clause(
+        "--latency-binding", _yes_or_no, (bool,), "true|false", "refuse what misses the goal"
     ),
     "allowed_targets": Clause(
         "--allowed-targets", _names, (list,), "A,B", "the only targets to compile for"
     ),
     "fallbacks": Clause(
-        "--fallbacks", _names, (list,), "A,B", "what may serve calls that the program cannot"
+        "--fallbacks",
+        _names,
+        (list,),
+        "A,B",
+        f"what may stand in for a wrong program: {', '.join(FALLBACKS)}",
     ),
 }
 
@@ -147,7 +168,7 @@ def _typed(name: str, value: Any, path: Path) -> Any:
     if type(value) not in clause.types or (
         isinstance(value, list) and not all(isinstance(v, str) for v in value)
     ):
-        kinds = " or ".join(t.__name__ for t in clause.types)
+        kinds = " or ".join([t.__name__ for t in clause.types] or ["str"])
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{path}: {name}: expected {kinds} ({clause.help}), got {value!r}",

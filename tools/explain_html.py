@@ -99,7 +99,12 @@ def _overview(subject: Subject) -> str:
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
     note = "" if subject.report.regions else f'<p class="note">{_NO_REPORT}</p>'
-    return f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}</section>'
+    told = [(c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.promises.clauses]
+    contract = _table(("contract", "as compiled"), told, "facts") if told else ""
+    return (
+        f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'
+        "</section>"
+    )
 
 
 def _tile(story: Story) -> str:

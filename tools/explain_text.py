@@ -1,5 +1,6 @@
 """The explanation for a terminal: head, memory with charts, decisions, as one string."""
 
+import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.bench.table import quantity
@@ -21,6 +22,7 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
     parts = [
         f"{subject.name}\n{_rows(subject.facts())}",
         _account(subject),
+        _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
         _WITHOUT_REPORT if not subject.report.regions else "",
         f"decisions, `>` marks the choice\n{''.join(map(_decision, shown))}{more}",
@@ -48,6 +50,11 @@ def _account(subject: Subject) -> str:
     unit, rows = in_table(subject.account())
     width = max(len(text) for _, text in rows)
     return f"memory of one call, {unit}\n{_rows([(n, f'{t:>{width}}') for n, t in rows])}"
+
+
+def _promises(subject: Subject) -> str:
+    report = subject.artifact.promises
+    return f"contract, as compiled\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 
 def _region(story: Story, levels: str) -> str:

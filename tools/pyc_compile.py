@@ -30,6 +30,8 @@ examples:
   pyc-compile model.onnx --dim batch=1:64 --memory-budget 64MiB -o model.vmfb
   pyc-compile model.py:forward --emit linalg
   pyc-compile model.onnx --memory-budget 64MiB --planner-mode memory_first -o model.vmfb
+  pyc-compile model.onnx --contract contract.toml -o model.vmfb
+  pyc-compile model.onnx --max-error rounding --determinism strict -o model.vmfb
   pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
 """
 
@@ -70,6 +72,8 @@ def _run(argv: Sequence[str]) -> int:
     to_stdout = flags.output not in (None, "-")
     if output.summary and (flags.verbose or (to_stdout and sys.stdout.isatty())):
         print(output.summary, end="", file=sys.stdout if to_stdout else sys.stderr)
+    if output.promises:
+        print(output.promises, end="", file=sys.stdout if to_stdout else sys.stderr)
     return cli.OK
 
 

@@ -176,6 +176,7 @@ def statistics(stats: "ProgramStats", program: "Program") -> str:
         ("program", quantity(stats.artifact_bytes, "B")),
         ("constants", quantity(stats.constants_bytes, "B")),
     ]
+    rows += [("contract", str(clause)) for clause in stats.contract.clauses]
     return "".join(f"{name:<14} {value}\n" for name, value in rows)
 
 

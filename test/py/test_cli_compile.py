@@ -118,6 +118,7 @@ REFUSED = [
     ("foreign.mlir -o x --contract unknown.toml", ReasonCode.UNSUPPORTED_CLAUSE, "colour"),
     ("foreign.mlir -o x --contract broken.toml", ReasonCode.BAD_ARGUMENT, "broken.toml"),
     ("foreign.mlir -o x --max-compile-time=5s", ReasonCode.UNSUPPORTED_CLAUSE, "=5.0"),
+    ("foreign.mlir -o x --fallbacks=iree", ReasonCode.UNCHECKABLE_CLAUSE, "max_error"),
     ("foreign.mlir -o x --latency-goal=soon", ReasonCode.BAD_ARGUMENT, "--latency-goal"),
     ("m.py:layer -o x --dim batch=4", ReasonCode.BAD_ARGUMENT, "--dim batch=4: expected NAME=LOW"),
     ("m.py:layer -o x --dim batch=4:2", ReasonCode.BAD_ARGUMENT, "got (4, 2)"),
@@ -289,10 +290,10 @@ def test_contract_flags_win_over_the_file(tmp_path):
     path.write_text('memory_budget_bytes = "1MiB"\nmax_error = 0.5\nallowed_targets = ["cpu"]\n')
     parser = pyc_compile.make_parser()
     flags = parser.parse_args(
-        ["--contract", str(path), "--memory-budget=2MiB", "--deterministic=true"]
+        ["--contract", str(path), "--memory-budget=2MiB", "--determinism=strict"]
     )
     assert contract_flags.read_contract(flags) == Contract(
-        memory_budget_bytes=2 << 20, determinism=True, max_error=0.5, allowed_targets=("cpu",)
+        memory_budget_bytes=2 << 20, determinism="strict", max_error=0.5, allowed_targets=("cpu",)
     )
 
 

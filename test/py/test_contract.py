@@ -6,16 +6,25 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.contract import KEPT, Contract
+from pyc_mlir.pipelines.contract_report import ClauseReport, ContractReport, Status
 
 GIVEN: dict[str, Any] = {
     "memory_budget_bytes": 1 << 20,
     "max_concurrency": 2,
     "max_compile_seconds": 5.0,
-    "determinism": True,
+    "determinism": "strict",
     "max_error": 1e-3,
     "latency_goal_seconds": 0.01,
+    "latency_binding": True,
     "allowed_targets": ("cpu",),
-    "fallbacks": ("numpy",),
+    "fallbacks": ("modes",),
+}
+
+
+# What a clause needs beside it.
+NEEDS: dict[str, dict[str, Any]] = {
+    "fallbacks": {"max_error": "rounding"},
+    "latency_binding": {"latency_goal_seconds": 1.0},
 }
 
 
@@ -26,8 +35,9 @@ def test_empty_contract_is_kept():
 
 @pytest.mark.parametrize("clause", [f.name for f in fields(Contract)])
 def test_each_clause_is_kept_or_refused_by_name(clause):
-    contract = Contract(**{clause: GIVEN[clause]})
-    assert contract.given() == {clause: GIVEN[clause]}
+    asked = {clause: GIVEN[clause], **NEEDS.get(clause, {})}
+    contract = Contract(**asked)
+    assert contract.given() == asked
     if clause in KEPT:
         contract.check()
         return
@@ -44,7 +54,21 @@ def test_allowed_targets():
 
 
 @pytest.mark.parametrize(
-    "clause", [{"memory_budget_bytes": 0}, {"max_compile_seconds": -1.0}, {"max_error": -1e-9}]
+    "clause",
+    [
+        {"memory_budget_bytes": 0},
+        {"memory_budget_bytes": True},
+        {"max_compile_seconds": -1.0},
+        {"max_concurrency": 1.5},
+        {"max_error": -1e-9},
+        {"max_error": 1.0},
+        {"max_error": float("nan")},
+        {"max_error": "little"},
+        {"latency_goal_seconds": "5ms"},
+        {"determinism": "loose"},
+        {"fallbacks": ("prayer",)},
+        {"fallbacks": ("none", "none")},
+    ],
 )
 def test_impossible_values(clause):
     with pytest.raises(PycError, match="expected") as caught:
@@ -61,3 +85,58 @@ def test_unknown_clause_is_refused():
     with pytest.raises(PycError, match="`power_budget_watts`") as caught:
         Contract.from_json({"power_budget_watts": 3})
     assert caught.value.code is ReasonCode.UNSUPPORTED_CLAUSE
+
+
+@pytest.mark.parametrize(
+    ("clauses", "code", "text"),
+    [
+        ({"fallbacks": ("iree",)}, ReasonCode.UNCHECKABLE_CLAUSE, "`fallbacks`"),
+        ({"latency_binding": True}, ReasonCode.UNCHECKABLE_CLAUSE, "`latency_binding`"),
+        ({"max_error": 0, "fallbacks": ("none", "iree")}, ReasonCode.CONTRACT_CONFLICT, "none"),
+        (
+            {"max_error": 0, "fallbacks": ("modes", "iree"), "determinism": "strict"},
+            ReasonCode.CONTRACT_CONFLICT,
+            "other bits",
+        ),
+        (
+            {"max_error": 0, "fallbacks": ("numpy",), "memory_budget_bytes": 1 << 20},
+            ReasonCode.CONTRACT_CONFLICT,
+            "memory_budget_bytes",
+        ),
+        (
+            {
+                "max_error": 0,
+                "fallbacks": ("numpy",),
+                "latency_goal_seconds": 1.0,
+                "latency_binding": True,
+            },
+            ReasonCode.CONTRACT_CONFLICT,
+            "latency_binding",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_or_hold_together_is_refused_when_made(clauses, code, text):
+    with pytest.raises(PycError, match=text) as caught:
+        Contract(**clauses)
+    assert caught.value.code is code
+
+
+def test_strict_takes_fallbacks_of_equal_bits():
+    Contract(determinism="strict", max_error="rounding", fallbacks=("modes",))
+    Contract(determinism="strict", fallbacks=("none",))
+
+
+def test_a_report_round_trips_and_leaves_out_what_was_measured():
+    clauses = (
+        ClauseReport("max_error", 1e-3, Status.SAMPLED, ("two samples",), "", 2, 3, {"worst": 0.5}),
+        ClauseReport("allowed_targets", ("cpu",), Status.PROVEN),
+        ClauseReport("latency_goal_seconds", 0.1, Status.BROKEN, code="LATENCY_MISSED"),
+    )
+    report = ContractReport(clauses)
+    assert ContractReport.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert report.unmeasured()["max_error"].measured == {} and not report.holds
+    assert str(report).splitlines() == [
+        "max_error = 0.001: sampled 2 of 3; two samples; worst 0.5",
+        "allowed_targets = cpu: proven",
+        "latency_goal_seconds = 0.1: broken [LATENCY_MISSED]",
+    ]

@@ -21,12 +21,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.interpreter import interpret
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.uncertain import interpret_uncertain
 from pyc_mlir.iree.executable import Executable
 from pyc_mlir.lowering import HIGH_LEVEL, TO_LINALG
 from pyc_mlir.pipelines.choices import Choices, Recipe
 from pyc_mlir.pipelines.convert_to_linalg import require_no_pyc
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.roundtrip import roundtrip_difference
+from pyc_mlir.samples import Expected, compare
 from pyc_mlir.signatures import shapes_text
 
 BATCH = 32
@@ -140,6 +142,9 @@ def test_compiled_programs_compute_the_reference(batch: int, passes: str):
     graphs = [graph_of(seed) for seed in range(first, first + BATCH)]
     for i, got in enumerate(run_together(graphs, passes)):
         graphs[i].check(got, f"seed {first + i}")
+        known = interpret_uncertain(graphs[i].module(), graphs[i].inputs)
+        expected = [Expected(u.value, u.tolerance) for u in known]
+        assert not compare(got, expected).wrong, f"seed {first + i}"
 
 
 def test_a_batch_holds_most_ops_and_every_kind_of_dimension():

@@ -209,9 +209,9 @@ COMPILE: dict[str, tuple[Callable[[Path], Any], ReasonCode, str]] = {
         "complex64",
     ),
     "a clause that cannot be kept": (
-        lambda p: pyc_mlir.compile(relu, [SPEC], contract=Contract(max_error=1e-3)),
+        lambda p: pyc_mlir.compile(relu, [SPEC], contract=Contract(max_compile_seconds=5)),
         ReasonCode.UNSUPPORTED_CLAUSE,
-        "max_error",
+        "max_compile_seconds",
     ),
     "a flag that IREE does not know": (
         lambda p: pyc_mlir.compile(relu, [SPEC], iree_flags=["--iree-no-such-flag"]),

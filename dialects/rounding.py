@@ -1,0 +1,76 @@
+"""How far may a correct program be from the numpy reference? A tolerance for every element.
+
+Comes in: arrays; goes out: for each value of a program the reference's array and the standard
+deviation of the error that roundings explain, element by element. It is a running error analysis
+(Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 3.3) in the probabilistic
+model of Higham and Mary (A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci.
+Comput. 41, 2019): roundings are independent with mean zero, so that deviations of operands add in
+quadrature and a sum of n terms errs by sqrt(n) u * sum |terms| where the worst case says n. An
+error beyond `LAMBDA` deviations has, for a sum, a probability below 2 exp(-LAMBDA^2 / 2).
+
+What rounding may decide (a comparison of nearly equal values, the index of a maximum, the side of
+an integer) gets a deviation as large as the step that it decides.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
+
+LAMBDA = 6.0
+# Half the distance of 1 from the next number.
+UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertain:
+    """A value of the reference, and the standard deviation (f64, same shape) of its error."""
+
+    value: np.ndarray
+    deviation: np.ndarray
+
+    @staticmethod
+    def exact(value: np.ndarray) -> "Uncertain":
+        """A value that every correct program has, but that subnormal numbers may be zero."""
+        value = np.asarray(value)
+        deviation = np.zeros(value.shape)
+        if is_float(value.dtype) and value.dtype.itemsize >= 4:
+            tiny = float(np.finfo(value.dtype).tiny)
+            deviation[(np.abs(value) < tiny) & (value != 0)] = tiny
+        return Uncertain(value, deviation)
+
+    @property
+    def tolerance(self) -> np.ndarray:
+        """How far a correct program may be: it and the reference err independently."""
+        return LAMBDA * math.sqrt(2) * self.deviation
+
+
+# The deviation of a result, from the result, the operands and the op's parameters.
+Rule = Callable[..., np.ndarray]
+
+
+def roundoff(dtype: np.dtype) -> float:
+    """The unit roundoff of an element type; 0 for integers."""
+    return UNIT_ROUNDOFF.get(dtype_name(dtype), 0.0)
+
+
+def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
+    """What a result computed to `ulps` roundings errs by; subnormal results may be zero.
+
+    An infinity is taken as exact.
+    """
+    dtype = value.dtype
+    if not is_float(dtype):
+        return np.zeros(value.shape)
+    tiny = float(np.finfo(dtype).tiny) if dtype.itemsize >= 4 else 0.0
+    size = np.abs(value.astype(np.float64))
+    return ulps * roundoff(dtype) * np.where(np.isfinite(size), size, 0.0) + tiny
+
+
+def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:
+    """What a sum errs by whose terms have absolute values that add up to `magnitudes`."""
+    inner = roundoff(accumulator(value.dtype)) * math.sqrt(max(terms, 1))
+    return inner * magnitudes + rounded(value)

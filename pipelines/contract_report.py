@@ -1,0 +1,118 @@
+"""What became of each clause of a contract, with a code and the evidence.
+
+    memory_budget_bytes   proven    1048576: needs 401408 bytes
+    max_error             sampled 2 of 2   0.001: greatest error 0.03 of what is allowed
+
+Comes in: clauses as the compile and the runs judge them; goes out: plain data for the manifest,
+`Program.stats()` and the tools. What was measured stands apart, so that the rest is deterministic.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+
+class Status(Enum):
+    """How sure a clause is."""
+
+    PROVEN = "proven"  # follows from the program, for every call
+    CHECKED = "checked"  # holds for all that was done so far
+    SAMPLED = "sampled"  # holds for n of N
+    BROKEN = "broken"  # does not hold
+    REFUSED = "refused"  # nothing was made under it
+
+
+@dataclass(frozen=True)
+class ClauseReport:
+    """One clause: its name, what was asked, how sure it is, and why.
+
+    code: the name of a reason code, empty where all is well. done, of: for what was sampled.
+    evidence: sentences. measured: numbers that another run may change.
+    """
+
+    clause: str
+    asked: Any
+    status: Status
+    evidence: tuple[str, ...] = ()
+    code: str = ""
+    done: int = 0
+    of: int = 0
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        status = self.status.value
+        if self.status is Status.SAMPLED:
+            status = f"{status} {self.done} of {self.of}"
+        asked = ", ".join(self.asked) if isinstance(self.asked, list | tuple) else self.asked
+        told = [*self.evidence, *(f"{name} {value:g}" for name, value in self.measured.items())]
+        code = f" [{self.code}]" if self.code else ""
+        return f"{self.clause} = {asked}: {status}{code}{'; ' if told else ''}{'; '.join(told)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, `measured` apart from the rest."""
+        asked = list(self.asked) if isinstance(self.asked, tuple) else self.asked
+        found = {"clause": self.clause, "asked": asked, "status": self.status.value}
+        if self.status is Status.SAMPLED:
+            found |= {"done": self.done, "of": self.of}
+        return {
+            **found,
+            "code": self.code,
+            "evidence": list(self.evidence),
+            "measured": dict(self.measured),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "ClauseReport":
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
+        asked = data["asked"]
+        return ClauseReport(
+            str(data["clause"]),
+            tuple(asked) if isinstance(asked, list) else asked,
+            Status(data["status"]),
+            tuple(map(str, data["evidence"])),
+            str(data["code"]),
+            int(data.get("done", 0)),
+            int(data.get("of", 0)),
+            {str(name): float(value) for name, value in data["measured"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class ContractReport:
+    """All clauses that were given, in the contract's order."""
+
+    clauses: tuple[ClauseReport, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether no clause is broken or refused."""
+        return all(c.status not in (Status.BROKEN, Status.REFUSED) for c in self.clauses)
+
+    def __getitem__(self, clause: str) -> ClauseReport:
+        """The report of a clause. Raises KeyError for one that was not given."""
+        for found in self.clauses:
+            if found.clause == clause:
+                return found
+        raise KeyError(clause)
+
+    def __str__(self) -> str:
+        return "".join(f"{clause}\n" for clause in self.clauses)
+
+    def updated(self, changed: Iterable[ClauseReport]) -> "ContractReport":
+        """With these clauses in the place of those of their name."""
+        by_name = {c.clause: c for c in changed}
+        return ContractReport(tuple(by_name.get(c.clause, c) for c in self.clauses))
+
+    def unmeasured(self) -> "ContractReport":
+        """Without what another run may change: for artifacts, which are deterministic."""
+        return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain data."""
+        return [clause.to_json() for clause in self.clauses]
+
+    @staticmethod
+    def from_json(data: Iterable[Mapping[str, Any]]) -> "ContractReport":
+        """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
+        return ContractReport(tuple(map(ClauseReport.from_json, data)))

@@ -1,0 +1,67 @@
+"""A program on vmvx, IREE's interpreter: slow, and no code generator of a target in it.
+
+Comes in: MLIR that IREE accepts; goes out: an executable on the caller's own thread, to compare a
+compiled program with.
+"""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+from iree.compiler import ir
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.executable import Executable
+from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.target import Target
+
+_FLAGS = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
+# Least of IREE's own rewriting, and none of its aggressive fusion.
+_OPTIMIZATION = ("--iree-opt-level=O1",)
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)\w+>$")
+
+
+def interpreted(code: bytes) -> Executable:
+    """The program on ``local-sync``. Raises PycError (NO_ORACLE) where vmvx cannot compile it."""
+    target = replace(Target.named("cpu"), name="vmvx", flags=_FLAGS)
+    try:
+        vmfb = compile_module(code, target, _OPTIMIZATION)
+    except PycError as error:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "contract clause `max_error`: expected a program that IREE's interpreter vmvx runs, "
+            f"got: {error.message}; drop the clause",
+        ) from None
+    return Executable(vmfb, Device("local-sync"))
+
+
+def summed_terms(code: bytes) -> int:
+    """An upper estimate of how many terms one element of a result is summed from.
+
+    The sum over all ops of sqrt(|a| |b| / |out|), which is k for a product [m, k] x [k, n], and of
+    |in| / |out| for ops of one operand; ops of unknown sizes count as 1.
+    """
+    total = 0.0
+
+    def visit(op: Any) -> Any:
+        nonlocal total
+        results = [n for r in op.results if (n := _elements(str(r.type)))]
+        operands = sorted(n for o in op.operands if (n := _elements(str(o.type))))
+        if results and operands:
+            out = max(results)
+            both = math.sqrt(operands[-1] * operands[-2] / out) if len(operands) > 1 else 0.0
+            total += max(both, operands[-1] / out, 1.0)
+        return ir.WalkResult.ADVANCE
+
+    with Session() as session:
+        session.parse(code)
+        session.module.walk(visit)
+    return max(1, math.ceil(total))
+
+
+def _elements(type_: str) -> int:
+    found = _TENSOR.match(type_)
+    return math.prod(int(d) for d in found[1].split("x") if d) if found else 0

@@ -1,0 +1,199 @@
+"""Injected miscompiles: a pyc module with one fault that a wrong compiler might have made.
+
+An operator names a kind of fault and lists the ways to make it at one op; a `Mutant` is one of
+these, addressed by the op's position, so that it can be made in any copy of the module.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.attributes import array_of, encode, params_of
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.interpreter import entry_function
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.movement import END, START
+from pyc_mlir.dialects.types import BOOL, is_float
+
+Apply = Callable[[], None]
+# Of these the order of operands is part of the meaning; others are equal when swapped.
+ORDERED = ("sub", "div", "pow", "compare", "matmul", "concat", "select", "attention", "gather")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The `way`-th fault of a kind at the op of this position."""
+
+    operator: str
+    position: int
+    way: int
+
+    def apply(self, module: ir.Module) -> None:
+        """Make the fault in `module`."""
+        with module.context, ir.Location.unknown():
+            list(OPERATORS[self.operator](ops_in(module)[self.position]))[self.way]()
+
+
+def ops_in(module: ir.Module) -> list[ir.Operation]:
+    """The pyc ops of the entry function, in order."""
+    block = entry_function(module).regions[0].blocks[0]
+    return [o.operation for o in block.operations if o.operation.name.startswith("pyc.")]
+
+
+def mutants_of(module: ir.Module) -> list[Mutant]:
+    """Every fault that can be made, whether it verifies and matters or not."""
+    with module.context, ir.Location.unknown():
+        return [
+            Mutant(name, position, way)
+            for position, op in enumerate(ops_in(module))
+            for name, ways in OPERATORS.items()
+            for way, _ in enumerate(ways(op))
+        ]
+
+
+def _name(op: ir.Operation) -> str:
+    return op.name.removeprefix("pyc.")
+
+
+def _set(op: ir.Operation, name: str, value: Any) -> Apply:
+    kind = next(p.kind for p in OPS[_name(op)].params if p.name == name)
+
+    def apply() -> None:
+        op.attributes[name] = encode(value, kind)
+
+    return apply
+
+
+def _both(first: Apply, second: Apply) -> None:
+    first()
+    second()
+
+
+def _params(op: ir.Operation) -> dict[str, Any]:
+    return OPS[_name(op)].bind(params_of(OPS[_name(op)], op))
+
+
+def wrong_constant(op: ir.Operation) -> Iterator[Apply]:
+    """One element of a constant, a fill value or a scale."""
+    params = _params(op)
+    if op.name == "pyc.constant":
+        value = array_of(op.attributes["value"])
+        if value.size:
+            for place in {0, value.size // 2, value.size - 1}:
+                wrong = value.copy()
+                flat = wrong.reshape(-1)
+                flat[place] = ~flat[place] if value.dtype == BOOL else flat[place] + 1
+                yield _set(op, "value", wrong)
+    for name in ("value", "scale"):
+        if isinstance(params.get(name), float) and np.isfinite(params[name]):
+            yield _set(op, name, params[name] + 1.0)
+
+
+def swapped_operands(op: ir.Operation) -> Iterator[Apply]:
+    """Two operands of one type."""
+    operands = list(op.operands)
+    if _name(op) not in ORDERED:
+        return
+    for i in range(len(operands) - 1):
+        if operands[i].type == operands[i + 1].type:
+
+            def apply(i: int = i) -> None:
+                first, second = op.operands[i], op.operands[i + 1]
+                op.operands[i], op.operands[i + 1] = second, first
+
+            yield apply
+
+
+def dropped_epilogue(op: ir.Operation) -> Iterator[Apply]:
+    """The op is left out: an operand takes the place of its result."""
+    for i, operand in enumerate(op.operands):
+        if operand.type == op.result.type:
+            yield lambda i=i: op.result.replace_all_uses_with(op.operands[i])
+
+
+def off_by_one(op: ir.Operation) -> Iterator[Apply]:
+    """A window that begins one element too late or too early."""
+    params = _params(op)
+    for first, last, sign in (("starts", "stops", 1), ("low", "high", -1)):
+        if not isinstance(params.get(first), tuple):
+            continue
+        for axis in range(len(params[first])):
+            for step in (1, -1):
+                starts, stops = list(params[first]), list(params[last])
+                if {starts[axis], stops[axis]} & {START, END}:
+                    continue
+                starts[axis] += step
+                stops[axis] += sign * step
+
+                yield partial(_both, _set(op, first, tuple(starts)), _set(op, last, tuple(stops)))
+    if "pads" in params:
+        top, left, bottom, right = params["pads"]
+        yield _set(op, "pads", (top + 1, left, bottom - 1, right))
+        yield _set(op, "pads", (top, left + 1, bottom, right - 1))
+
+
+def wrong_axis(op: ir.Operation) -> Iterator[Apply]:
+    """Another axis, or another order of dimensions; those of other shapes do not verify."""
+    params = _params(op)
+    rank = ir.RankedTensorType(op.operands[0].type).rank if len(op.operands) else 0
+    if isinstance(params.get("axis"), int):
+        yield from (_set(op, "axis", a) for a in range(rank) if a != params["axis"] % max(rank, 1))
+    if isinstance(params.get("axes"), tuple) and len(params["axes"]) == 1:
+        now = params["axes"][0] % max(rank, 1)
+        yield from (_set(op, "axes", (a,)) for a in range(rank) if a != now)
+    if isinstance(params.get("permutation"), tuple):
+        order = params["permutation"]
+        for i in range(len(order) - 1):
+            wrong = list(order)
+            wrong[i], wrong[i + 1] = wrong[i + 1], wrong[i]
+            yield _set(op, "permutation", tuple(wrong))
+
+
+def lost_cast(op: ir.Operation) -> Iterator[Apply]:
+    """A conversion and the one back: as if the narrow type had never been."""
+    if op.name != "pyc.cast":
+        return
+    source = op.operands[0].owner
+    if isinstance(source, ir.Block):
+        return
+    source = source if isinstance(source, ir.Operation) else source.operation
+    if source.name == "pyc.cast" and source.operands[0].type == op.result.type:
+        yield lambda: op.result.replace_all_uses_with(source.operands[0])
+
+
+def wrong_op(op: ir.Operation) -> Iterator[Apply]:
+    """A predicate, a mask or a window that means something else."""
+    params = _params(op)
+    if "predicate" in params:
+        wrong = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq"}
+        yield _set(op, "predicate", wrong[params["predicate"]])
+    for name in ("is_causal", "count_include_pad"):
+        if name in params:
+            yield _set(op, name, not params[name])
+
+
+OPERATORS: dict[str, Callable[[ir.Operation], Iterator[Apply]]] = {
+    "wrong constant": wrong_constant,
+    "swapped operands": swapped_operands,
+    "dropped epilogue": dropped_epilogue,
+    "off by one": off_by_one,
+    "wrong axis": wrong_axis,
+    "lost cast": lost_cast,
+    "wrong op": wrong_op,
+}
+
+
+def differs(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
+    """Whether any value is another one (NaN is NaN)."""
+    for a, b in zip(first, second, strict=True):
+        if a.shape != b.shape:
+            return True
+        same = a == b
+        if is_float(a.dtype):
+            same |= np.isnan(a.astype(np.float64)) & np.isnan(b.astype(np.float64))
+        if not same.all():
+            return True
+    return False

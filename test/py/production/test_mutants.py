@@ -1,0 +1,169 @@
+"""Every injected miscompile is found before an answer leaves: by samples, or by the first call.
+
+All mutants are computed by the numpy references, as a compiler without further faults would; some
+of them also go through the whole compile, whose module is mutated behind the oracle's back.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+from conftest import FULL, sample
+from mutants import OPERATORS, Mutant, differs, mutants_of
+from op_cases import CASES, inputs
+from op_modules import case_module
+from random_ops import draw_graph
+
+import pyc_mlir
+from pyc_mlir import lowering
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.interpreter import entry_function, interpret
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.oracles import PycOracle, make_samples
+from pyc_mlir.pipelines.contract import ROUNDING, Contract
+from pyc_mlir.samples import compare, make_inputs
+from pyc_mlir.signatures import signature_of
+
+GRAPHS = 500 if FULL else 8
+COMPILED = 300 if FULL else 6
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def programs() -> Iterator[tuple[str, ir.Module, list[np.ndarray]]]:
+    """Cases of every op and random graphs, each with inputs; a context must be current."""
+    for case in sample(CASES, 60, seed=3):
+        yield str(case), case_module(case, ir.Context.current), inputs(case, seed=1)
+    for seed in range(GRAPHS):
+        graph = draw_graph(Random(seed), dynamic=seed % 2 == 1)
+        yield f"graph {seed}", graph.module(), graph.inputs
+
+
+def mutated(code: bytes, mutant: Mutant) -> ir.Module | None:
+    """The module with the fault, or None if that is no program."""
+    module = ir.Module.parse(code)
+    try:
+        mutant.apply(module)
+        return module if module.operation.verify() else None
+    except (ir.MLIRError, PycError, ValueError, IndexError):
+        return None
+
+
+def computed(module: ir.Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+    """What a module computes; None if it refuses the arrays, which is no answer."""
+    try:
+        return interpret(module, arrays)
+    except (PycError, ValueError, IndexError):
+        return None
+
+
+def fate(code: bytes, mutant: Mutant, arrays: Sequence[np.ndarray]) -> str:
+    """``caught``, ``missed``, or why there was nothing to catch."""
+    module = mutated(code, mutant)
+    if module is None:
+        return "illegal"
+    signature = signature_of(entry_function(module))
+    oracle = PycOracle(code)
+    tests = [(s.outputs, make_inputs(signature, s.seed, s.sizes)) for s in _samples(code)]
+    tests.append((tuple(oracle.expect(arrays)), list(arrays)))
+    changes = False
+    for expected, given in tests:
+        got = computed(module, given)
+        if got is None:
+            return "refused"
+        if compare(got, expected).wrong:
+            return "caught"
+        changes |= differs(got, [e.value for e in expected])
+    return "missed" if changes else "equal"
+
+
+def _samples(code: bytes):
+    module = ir.Module.parse(code)
+    return make_samples(PycOracle(code), signature_of(entry_function(module))).samples
+
+
+def test_every_mutant_that_changes_a_value_is_found():
+    fates: Counter[str] = Counter()
+    caught: Counter[str] = Counter()
+    missed = []
+    with new_context(), ir.Location.unknown():
+        for name, module, arrays in programs():
+            code = lowering.bytecode_of(module)
+            if any(not np.asarray(o.value).size for o in PycOracle(code).expect(arrays)):
+                continue
+            for mutant in mutants_of(module):
+                found = fate(code, mutant, arrays)
+                fates[found] += 1
+                caught[mutant.operator] += found == "caught"
+                missed += [f"{name}: {mutant}"] if found == "missed" else []
+    assert not missed, "\n".join(missed)
+    assert fates["caught"] > (4000 if FULL else 100)
+    assert set(+caught) >= set(OPERATORS) - {"lost cast"}
+
+
+def test_lost_casts_are_found():
+    """Rounding to a narrow type and back, and a fraction that is cut off."""
+    text = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
+      %0 = "pyc.cast"(%x) {{dtype = {0}}} : (tensor<8xf32>) -> tensor<8x{0}>
+      %1 = "pyc.cast"(%0) {{dtype = f32}} : (tensor<8x{0}>) -> tensor<8xf32>
+      return %1 : tensor<8xf32>
+    }}"""
+    arrays = [np.linspace(-3.3, 3.3, 8, dtype=np.float32)]
+    for dtype in ("f16", "bf16", "i32", "i8"):
+        with new_context() as context, ir.Location.unknown():
+            module = ir.Module.parse(text.format(dtype), context)
+            found = [m for m in mutants_of(module) if m.operator == "lost cast"]
+            assert found
+            code = lowering.bytecode_of(module)
+            assert [fate(code, m, arrays) for m in found] == ["caught"], dtype
+
+
+def compiled_programs() -> list[tuple[int, Mutant]]:
+    """Mutants of random graphs that change a value, by the graph's seed; kinds take turns."""
+    by_kind: dict[str, list[tuple[int, Mutant]]] = {name: [] for name in OPERATORS}
+    with new_context(), ir.Location.unknown():
+        for seed in range(0, 2 * GRAPHS, 2):
+            graph = draw_graph(Random(seed), dynamic=False)
+            module = graph.module()
+            code = lowering.bytecode_of(module)
+            for mutant in sample(mutants_of(module), 6, seed):
+                if fate(code, mutant, graph.inputs) == "caught":
+                    by_kind[mutant.operator].append((seed, mutant))
+    turns = [[kind[i] for kind in by_kind.values() if i < len(kind)] for i in range(COMPILED)]
+    return [found for turn in turns for found in turn][:COMPILED]
+
+
+def test_compiled_mutants_give_no_answer(monkeypatch: pytest.MonkeyPatch):
+    honest = lowering._optimize
+    chosen = compiled_programs()
+    assert len(chosen) >= COMPILED // 2
+    for seed, mutant in chosen:
+
+        def faulty(module, options, choices, mutant=mutant):
+            mutant.apply(module)
+            honest(module, options, choices)
+
+        with new_context(), ir.Location.unknown():
+            graph = draw_graph(Random(seed), dynamic=False)
+            module = graph.module()
+            monkeypatch.setattr(lowering, "_optimize", faulty)
+            with pytest.raises(PycError) as caught:
+                program = pyc_mlir.compile(module, contract=Contract(max_error=ROUNDING))
+                program(*graph.inputs)
+            assert caught.value.code is ReasonCode.WRONG_RESULT, f"graph {seed}: {mutant}"
+
+
+def test_honest_programs_pass():
+    for seed in range(0, 80 if FULL else 4):
+        with new_context(), ir.Location.unknown():
+            graph = draw_graph(Random(seed), dynamic=seed % 2 == 1)
+            try:
+                program = pyc_mlir.compile(graph.module(), contract=Contract(max_error=ROUNDING))
+            except PycError as error:
+                assert error.code is ReasonCode.NO_ORACLE, f"graph {seed}"
+                continue
+            program(*graph.inputs)
+            assert program.stats().wrong_results == 0 and program.stats().comparisons == 1

@@ -1,0 +1,377 @@
+"""Contracts over whole compiles: what is reported, compared, refused, and what stands in."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyc_mlir
+from pyc_mlir import artifact as artifacts
+from pyc_mlir import lowering
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.evidence import Verdict
+from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.attempts import Request
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
+from pyc_mlir.pipelines.contract_report import Status
+from pyc_mlir.program import Program
+from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
+from pyc_mlir.watch import Watch
+
+# Values beyond what samples hold are clipped: only calls can tell a fault there.
+TEXT = """func.func @main(%x: tensor<?x8xf32> {pyc.name = "x", pyc.dims = ["n", ""]},
+    %w: tensor<8x8xf32> {pyc.name = "w", pyc.dims = ["", ""]}) -> tensor<?x8xf32> {
+  %c = "pyc.constant"() {value = dense<500.0> : tensor<f32>} : () -> tensor<f32>
+  %0 = "pyc.minimum"(%x, %c) : (tensor<?x8xf32>, tensor<f32>) -> tensor<?x8xf32>
+  %1 = "pyc.matmul"(%0, %w) : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
+  %2 = "pyc.tanh"(%1) : (tensor<?x8xf32>) -> tensor<?x8xf32>
+  return %2 : tensor<?x8xf32>
+}
+"""
+FOREIGN = """func.func @main(%a: tensor<5x37xf32>, %b: tensor<37x11xf32>) -> tensor<5x11xf32> {{
+  %z = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<5x11xf32>
+  %f = linalg.fill ins(%z: f32) outs(%e: tensor<5x11xf32>) -> tensor<5x11xf32>
+  %r = linalg.matmul ins(%a, %b: tensor<5x37xf32>, tensor<37x11xf32>)
+    outs(%f: tensor<5x11xf32>) -> tensor<5x11xf32>
+  %t = math.{} %r : tensor<5x11xf32>
+  return %t : tensor<5x11xf32>
+}}
+"""
+RNG = np.random.default_rng(0)
+X, W = (RNG.normal(size=s).astype(np.float32) for s in ((3, 8), (8, 8)))
+LARGE = np.full((3, 8), 1000, np.float32)
+
+
+def reference(*arrays: np.ndarray) -> np.ndarray:
+    with new_context() as context:
+        return interpret(parse_mlir(TEXT, context), arrays)[0]
+
+
+def fault(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, only: str = lowering.ALL_KERNELS
+) -> None:
+    """The compiler takes `old` for `new`, unless it is asked for other kernels than `only`."""
+    honest = lowering._optimize
+
+    def faulty(module: Any, options: Any, choices: Any) -> None:
+        if options.kernels == only:
+            wrong = parse_mlir(str(module).replace(old, new), module.context)
+            for op in list(module.body.operations):
+                op.operation.erase()
+            for op in list(wrong.body.operations):
+                module.body.append(op)
+        honest(module, options, choices)
+
+    monkeypatch.setattr(lowering, "_optimize", faulty)
+
+
+@pytest.fixture(scope="module")
+def honest() -> Artifact:
+    """The program under `max_error`; each `Program` of it counts for itself."""
+    return build(TEXT, None, make_options(contract=Contract(max_error=ROUNDING)))
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[Artifact]:
+    """A program whose samples agree, and that is wrong for large values."""
+    contract = Contract(max_error=ROUNDING, fallbacks=("iree", "numpy"))
+    with pytest.MonkeyPatch.context() as patch:
+        fault(patch, "5.000000e+02", "6.000000e+02")
+        yield build(TEXT, None, make_options(contract=contract))
+
+
+def under(artifact: Artifact, *fallbacks: str) -> Program:
+    """The program as if its contract named these fallbacks."""
+    contract = Contract(max_error=ROUNDING, fallbacks=fallbacks).to_json()
+    return Program(replace(artifact, manifest={**artifact.manifest, "contract": contract}))
+
+
+def refused(code: ReasonCode, call: Callable[[], object], text: str | None = None) -> None:
+    with pytest.raises(PycError, match=text) as caught:
+        call()
+    assert caught.value.code is code
+
+
+def test_every_clause_is_reported():
+    contract = Contract(
+        max_concurrency=2,
+        determinism=STRICT,
+        max_error=1e-5,
+        latency_goal_seconds=1e3,
+        allowed_targets=("cpu",),
+        fallbacks=("none",),
+    )
+    program = pyc_mlir.compile(TEXT, contract=contract)
+    report = program.stats().contract
+    assert {c.clause: c.status for c in report.clauses} == {
+        "max_concurrency": Status.PROVEN,
+        "determinism": Status.SAMPLED,
+        "max_error": Status.SAMPLED,
+        "latency_goal_seconds": Status.CHECKED,
+        "allowed_targets": Status.PROVEN,
+        "fallbacks": Status.PROVEN,
+    }
+    assert report.holds and (report["max_error"].done, report["max_error"].of) == (2, 2)
+    for _ in range(3):
+        np.testing.assert_allclose(program(X, W), reference(X, W), atol=1e-5)
+    stats = program.stats()
+    assert (stats.contract["max_error"].done, stats.contract["max_error"].of) == (1, 3)
+    assert (stats.comparisons, stats.wrong_results, stats.fallbacks) == (1, 0, ())
+
+
+def test_a_budget_is_reported_with_its_bytes():
+    contract = Contract(memory_budget_bytes=1 << 20)
+    program = pyc_mlir.compile(TEXT, [X, W], contract=contract)
+    clause = program.stats().contract["memory_budget_bytes"]
+    total = program.artifact.account.total(1)
+    assert clause.status is Status.PROVEN and str(total) in clause.evidence[0]
+
+
+def test_new_shapes_are_compared_and_every_nth_call(honest):
+    program = Program(honest)
+    for rows in (1, 2, 2, 1, 3):
+        program(np.ones((rows, 8), np.float32), W)
+    assert program.stats().comparisons == 3
+    program.compare_every(1)
+    program(X, W)
+    assert program.stats().comparisons == 4
+    loaded = Program(replace(honest, evidence=None))
+    refused(ReasonCode.NO_ORACLE, lambda: loaded.compare_every(1))
+
+
+def test_a_wrong_program_is_not_made(monkeypatch):
+    fault(monkeypatch, "pyc.tanh", "pyc.erf")
+    contract = Contract(max_error=0.5)
+    refused(ReasonCode.WRONG_RESULT, lambda: pyc_mlir.compile(TEXT, contract=contract), "sample 0")
+
+
+def test_max_error_is_a_limit_of_its_own():
+    """Rounding explains the difference, the contract does not allow it."""
+    refused(
+        ReasonCode.WRONG_RESULT,
+        lambda: pyc_mlir.compile(TEXT, contract=Contract(max_error=1e-12)),
+        "within",
+    )
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_wrong_first_answer_does_not_leave(faulty, on_device):
+    program = under(faulty)
+    args = [to_device(a, program.device) if on_device else a for a in (LARGE, W * 1e-3)]
+    for count in (1, 2):
+        refused(ReasonCode.WRONG_RESULT, lambda: program(*args))
+        assert program.stats().wrong_results == count
+    refused(ReasonCode.WRONG_RESULT, lambda: under(faulty, "none")(*args))
+
+
+@pytest.mark.parametrize("name", ["iree", "numpy"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_fallback_answers_from_the_first_wrong_call_on(faulty, name, on_device):
+    program, small = under(faulty, name), W * 1e-3
+    args = [to_device(a, program.device) if on_device else a for a in (LARGE, small)]
+    for _ in range(2):
+        got = program(*args)
+        assert isinstance(got, np.ndarray) is not on_device
+        np.testing.assert_allclose(np.asarray(got), reference(LARGE, small), atol=1e-5)
+    stats = program.stats()
+    assert stats.wrong_results == 1 and [f.name for f in stats.fallbacks] == [name]
+    assert stats.contract["max_error"].code == ReasonCode.FALLBACK_TAKEN.name
+    assert stats.contract["fallbacks"].code == ReasonCode.FALLBACK_TAKEN.name
+
+
+def test_a_fallback_at_compile_time_is_what_is_made(monkeypatch):
+    fault(monkeypatch, "pyc.tanh", "pyc.erf")
+    contract = Contract(max_error=ROUNDING, fallbacks=("iree",))
+    program = pyc_mlir.compile(TEXT, contract=contract)
+    (decision,) = [d for d in program.artifact.decisions if d.site.pass_name == "oracle"]
+    assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
+    assert ReasonCode.FALLBACK_TAKEN.name in decision.evidence[0]
+    np.testing.assert_allclose(program(X, W), reference(X, W), atol=1e-5)
+    assert program.stats().fallbacks == ()
+
+
+def test_other_plans_stand_in_bit_by_bit(monkeypatch):
+    """A plan that gives wrong results is left for the next one, also under strictness."""
+    contract = Contract(max_error=ROUNDING, determinism=STRICT, fallbacks=("modes",))
+    artifact = build(TEXT, None, make_options(contract=contract, also_modes=["memory_first"]))
+    own = Program.answer
+
+    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
+        found = own(self, inputs)
+        return found if self.mode == "memory_first" else [f + 1 for f in found]
+
+    monkeypatch.setattr(Program, "answer", answer)
+    program = Program(replace(artifact, evidence=None))
+    assert program.mode == "memory_first" and program.stats().mode_switches == 1
+    assert program.stats().switches[0].code is ReasonCode.FALLBACK_TAKEN
+    monkeypatch.setattr(Program, "answer", lambda self, i: [f + 1 for f in own(self, i)])
+    refused(
+        ReasonCode.WRONG_RESULT,
+        lambda: Program(replace(artifact, evidence=None)),
+        "tried: modes: memory_first",
+    )
+
+
+def test_samples_and_report_travel_in_the_file(tmp_path, honest):
+    path = tmp_path / "m.vmfb"
+    program = Program(honest)
+    program.save(path)
+    loaded = pyc_mlir.load(path)
+    clause = loaded.stats().contract["max_error"]
+    assert (clause.status, clause.done, clause.of) == (Status.SAMPLED, 2, 2)
+    assert loaded.verdict == program.verdict
+    read = artifacts.read(path)
+    assert (read.samples, read.promises) == (program.artifact.samples, program.artifact.promises)
+    np.testing.assert_array_equal(loaded(X, W), program(X, W))
+
+
+def test_a_damaged_sample_is_no_artifact(honest):
+    wrong = replace(honest, samples=honest.samples[:-4])
+    refused(
+        ReasonCode.BAD_ARTIFACT, lambda: artifacts.from_bytes(artifacts.to_bytes(wrong)), "samples"
+    )
+
+
+def test_a_verdict_saves_the_comparison_where_it_was_made(monkeypatch, honest):
+    program = Program(honest)
+    assert program.verdict is not None
+    verdict = Verdict.from_json(json.loads(json.dumps(program.verdict.to_json())))
+    assert verdict == program.verdict and verdict.passed
+    artifact = replace(program.artifact, evidence=None)
+    compared = []
+    own = Watch._compare_samples
+    monkeypatch.setattr(Watch, "_compare_samples", lambda self: (compared.append(1), own(self))[1])
+    assert Program(artifact, verdict=verdict).verdict is verdict and not compared
+    elsewhere = replace(verdict, environment={**verdict.environment, "cpu": "another"})
+    stale = replace(verdict, artifact="0" * 64)
+    failed = replace(verdict, wrong="something")
+    for count, other in enumerate((elsewhere, stale, failed), start=1):
+        assert Program(artifact, verdict=other).verdict == verdict and len(compared) == count
+    refused(ReasonCode.BAD_ARTIFACT, lambda: Verdict.from_json({"schema": 1}))
+
+
+def test_other_programs_are_compared_with_vmvx(monkeypatch):
+    contract = Contract(max_error=1e-4)
+    program = pyc_mlir.compile(FOREIGN.format("tanh"), contract=contract)
+    assert "vmvx" in program.stats().contract["max_error"].evidence[0]
+    a, b = (RNG.normal(size=s).astype(np.float32) for s in ((5, 37), (37, 11)))
+    np.testing.assert_allclose(program(a, b), np.tanh(a @ b), atol=1e-5)
+    assert program.stats().comparisons == 1
+    honest = lowering._foreign
+
+    def faulty(source: Any, options: Any) -> Any:
+        return replace(honest(source, options), code=FOREIGN.format("erf").encode())
+
+    monkeypatch.setattr(lowering, "_foreign", faulty)
+    refused(
+        ReasonCode.WRONG_RESULT,
+        lambda: pyc_mlir.compile(FOREIGN.format("tanh"), contract=contract),
+    )
+
+
+def test_without_sizes_to_try_there_is_no_oracle():
+    text = """func.func @main(%x: tensor<?xf32> {pyc.name = "x", pyc.dims = ["n"]})
+        -> tensor<?x7xf32> {
+      %0 = "pyc.reshape"(%x) {shape = array<i64: -1, 7>} : (tensor<?xf32>) -> tensor<?x7xf32>
+      return %0 : tensor<?x7xf32>
+    }"""
+    contract = Contract(max_error=1e-4)
+    refused(ReasonCode.NO_ORACLE, lambda: pyc_mlir.compile(text, contract=contract), "static")
+    x = np.ones(14, np.float32)
+    assert pyc_mlir.compile(text, [x], contract=contract)(x).shape == (2, 7)
+
+
+def test_a_compile_that_needs_a_fallback_is_refused_under_none(monkeypatch):
+    honest = Request.compile
+    failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
+
+    def compile(self: Request, setting: str) -> bytes:
+        if setting == "aggressive":
+            raise failed
+        return honest(self, setting)
+
+    monkeypatch.setattr(Request, "compile", compile)
+    pyc_mlir.compile(TEXT)
+    contract = Contract(fallbacks=("none",))
+    refused(
+        ReasonCode.FALLBACK_REFUSED,
+        lambda: pyc_mlir.compile(TEXT, contract=contract),
+        "CODEGEN_FALLBACK",
+    )
+
+
+def test_a_latency_goal_binds_or_is_told():
+    advisory = pyc_mlir.compile(TEXT, contract=Contract(latency_goal_seconds=1e-9))
+    clause = advisory.stats().contract["latency_goal_seconds"]
+    assert (clause.status, clause.code) == (Status.BROKEN, ReasonCode.LATENCY_MISSED.name)
+    assert "measured" in artifacts.to_bytes(advisory.artifact).decode("latin-1")
+    assert not advisory.artifact.promises["latency_goal_seconds"].measured
+    binding = Contract(latency_goal_seconds=1e-9, latency_binding=True)
+    refused(ReasonCode.LATENCY_MISSED, lambda: pyc_mlir.compile(TEXT, contract=binding))
+
+
+def test_clauses_that_need_this_machine_or_a_cpu():
+    goal = Contract(latency_goal_seconds=1.0, latency_binding=True)
+    options = make_options("cpu-neon", goal)
+    refused(ReasonCode.UNCHECKABLE_CLAUSE, lambda: build(TEXT, None, options), "latency_binding")
+    strict = Contract(determinism=STRICT)
+    refused(ReasonCode.UNSUPPORTED_CLAUSE, lambda: make_options("cuda", strict), "determinism")
+    modes = Contract(max_error=ROUNDING, fallbacks=("modes",))
+    refused(ReasonCode.CONTRACT_CONFLICT, lambda: make_options(contract=modes), "also_modes")
+    iree = Contract(max_error=ROUNDING, fallbacks=("iree",))
+    refused(
+        ReasonCode.CONTRACT_CONFLICT, lambda: make_options(contract=iree, kernels="iree"), "iree"
+    )
+
+
+def test_another_machines_program_is_compared_where_it_is_loaded():
+    options = make_options("cpu-neon", Contract(max_error=ROUNDING))
+    artifact = build(TEXT, None, options)
+    assert artifact.samples and artifact.promises["max_error"].done == 0
+    assert artifact.evidence is not None and artifact.evidence.verdict is None
+
+
+def test_unequal_bits_are_refused(monkeypatch):
+    honest, count = Program.answer, iter(range(100))
+
+    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
+        return [f + np.float32(next(count)) for f in honest(self, inputs)]
+
+    monkeypatch.setattr(Program, "answer", answer)
+    contract = Contract(determinism=STRICT)
+    refused(ReasonCode.NOT_DETERMINISTIC, lambda: pyc_mlir.compile(TEXT, contract=contract))
+
+
+def test_the_tools_print_and_show_the_contract(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.mlir").write_text(TEXT)
+    (tmp_path / "c.toml").write_text('max_error = "rounding"\nlatency_goal_seconds = "10min"\n')
+    assert pyc_compile.run(["m.mlir", "--contract", "c.toml", "-o", "m.vmfb"]) == 0
+    printed = capsys.readouterr().out
+    assert "max_error = rounding: sampled 2 of 2" in printed
+    assert "latency_goal_seconds = 600.0: checked" in printed
+    assert pyc_explain.main(["m.vmfb", "--html", "page.html"]) == 0
+    assert "max_error = rounding: sampled 0 of 2" in capsys.readouterr().out
+    assert "max_error" in (tmp_path / "page.html").read_text()
+    run = ["m.vmfb", "--input", "x=2x8xf32=@seed:0", "--input", "w=8x8xf32=@seed:1", "--stats"]
+    assert pyc_run.main(run) == 0
+    assert "max_error = rounding: sampled 2 of 2" in capsys.readouterr().out
+
+
+def test_several_threads_compare_once_each_shape(honest):
+    program = Program(honest, Device("local-sync"))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: program(X, W), range(16)))
+    assert all((r == results[0]).all() for r in results)
+    assert program.stats().comparisons == 1

@@ -1,0 +1,122 @@
+"""Tolerances: no correct program is refused by them, and they are not wider than they must be."""
+
+import numpy as np
+import pytest
+from op_cases import CASES, inputs
+
+from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.rounding import Uncertain
+from pyc_mlir.dialects.rounding_rules import RULES
+from pyc_mlir.dialects.types import is_float
+from pyc_mlir.dialects.uncertain import UncertainBuilder
+from pyc_mlir.samples import Expected, compare
+
+B = UncertainBuilder()
+RNG = np.random.default_rng(0)
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def scalar(x: float) -> np.ndarray:
+    return np.array(x, np.float32)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def uncertain(value: np.ndarray, deviation: float) -> Uncertain:
+    return Uncertain(value, np.full(value.shape, deviation))
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_every_op_has_a_deviation(op: str):
+    assert op in RULES or OPS[op].decompose is not None
+    for case in [c for c in CASES if c.op == op][:12]:
+        arrays = inputs(case, seed=1)
+        found = B.build(OPS[op], *map(Uncertain.exact, arrays), **case.keywords)
+        value = evaluate(OPS[op], arrays, **case.keywords)
+        np.testing.assert_array_equal(found.value.astype(np.float64), value.astype(np.float64))
+        assert found.deviation.shape == value.shape and (found.deviation >= 0).all()
+        if not is_float(value.dtype) and op not in ("argmax", "compare", "cast"):
+            assert not found.deviation.any()
+
+
+@pytest.mark.parametrize("k", [1, 7, 64, 1000])
+def test_products_in_any_order_are_within_and_another_term_is_not(k: int):
+    a, b = f32(16, k), f32(k, 16)
+    found = B.matmul(B.constant(a), B.constant(b))
+    order = RNG.permutation(k)
+    one_by_one = np.zeros((16, 16), np.float32)
+    for i in order:
+        one_by_one += np.outer(a[:, i], b[i])
+    expected = [Expected(found.value, found.tolerance)]
+    assert not compare([one_by_one], expected).wrong
+    assert compare([one_by_one - np.outer(a[:, 0], b[0])], expected).wrong
+
+
+def test_a_chain_of_layers_stays_within_and_keeps_its_sharpness():
+    x, layers = f32(8, 128), [f32(128, 128) / 11 for _ in range(12)]
+    value, plain = B.constant(x), x
+    for w in layers:
+        value = B.tanh(B.matmul(value, B.constant(w)))
+        plain = np.tanh(plain @ w)
+    difference = np.abs(plain - value.value)
+    assert (difference < value.tolerance).all()
+    assert float(np.median(value.tolerance)) < 1e-2
+
+
+def test_deviations_go_through_operations():
+    x = uncertain(np.array([2.0, -3.0], np.float64), 1e-3)
+    assert B.neg(x).deviation == pytest.approx(1e-3)
+    assert B.add(x, x).deviation == pytest.approx(1e-3 * np.sqrt(2))
+    assert B.mul(x, B.constant(np.array(10.0))).deviation == pytest.approx(1e-2)
+    assert B.exp(x).deviation == pytest.approx(np.exp([2.0, -3.0]) * 1e-3, rel=0.05)
+    assert B.reshape(x, shape=(2, 1)).deviation.shape == (2, 1)
+    assert B.concat(x, x, axis=0).deviation.shape == (4,)
+    assert B.pad(x, low=(1,), high=(0,), value=9.0).deviation[0] == 0
+    assert B.reduce_sum(x, axes=(0,)).deviation == pytest.approx(1e-3 * np.sqrt(2))
+    zero = uncertain(np.array([1e-5]), 1e-3)
+    assert np.isinf(B.div(B.constant(np.array([1.0])), zero).deviation)
+
+
+def test_what_rounding_decides_is_left_open():
+    near, far = uncertain(np.array([1.0, 5.5], np.float32), 0.01), B.constant(scalar(1.01))
+    assert list(B.compare(near, far, predicate="lt").deviation > 0) == [True, False]
+    chosen = B.select(B.compare(near, far, predicate="lt"), near, B.constant(scalar(7)))
+    assert chosen.tolerance[0] > 6 > chosen.tolerance[1]
+    assert list(B.floor(near).deviation > 0) == [True, False]
+    assert list(B.cast(near, dtype=np.dtype(np.int32)).deviation > 0) == [True, False]
+    index = B.argmax(uncertain(np.array([[1.0, 1.01], [1.0, 9.0]], np.float32), 0.01), axis=1)
+    assert list(np.isinf(index.deviation)) == [True, False]
+    taken = B.gather(B.constant(np.arange(4.0)), index)
+    assert list(np.isinf(taken.deviation)) == [True, False]
+
+
+def test_exact_values_are_compared_exactly():
+    whole = B.constant(np.array([3, 5, 5], np.int32))
+    assert not B.argmax(whole, axis=0).deviation.any()
+    assert not B.compare(whole, whole, predicate="eq").deviation.any()
+    x = B.constant(np.array([1.00001, 2.5], np.float32))
+    assert not B.cast(x, dtype=np.dtype(np.float16)).deviation.any()
+
+
+def test_an_operation_without_a_rule_leaves_nothing_to_compare(monkeypatch):
+    monkeypatch.delitem(RULES, "tanh")
+    assert np.isinf(B.tanh(B.constant(f32(3))).deviation).all()
+
+
+def test_comparing():
+    value = np.array([1.0, np.nan, np.inf, 100.0], np.float32)
+    want = [Expected(value, np.array([1e-3, 0, 0, np.inf], np.float32))]
+    assert not compare([np.array([1.0005, np.nan, np.inf, -5], np.float32)], want).wrong
+    assert compare([np.array([1.0005, np.nan, np.inf, 9], np.float32)], want).compared == 3
+    for wrong in ([1.1, np.nan, np.inf, 0], [1, 0, np.inf, 0], [1, np.nan, -np.inf, 0]):
+        assert "result 0[" in compare([np.array(wrong, np.float32)], want).wrong
+    assert "expected float32[4]" in compare([value[:3]], want).wrong
+    assert "expected float32[4]" in compare([value.astype(np.float64)], want).wrong
+    big = np.array([2**60], np.int64)
+    assert compare([big + 1], [Expected(big, np.zeros(1, np.float32))]).wrong
+    tight = [Expected(np.ones(2, np.float32), np.ones(2, np.float32))]
+    got = [np.array([1, 1.01], np.float32)]
+    assert not compare(got, tight, 0.1).wrong and compare(got, tight, 1e-3).wrong
