@@ -197,6 +197,8 @@ def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
     arrays = [to_device(a, device) for a in _inputs(artifact, program.answer)]
     seconds = list(_calls(lambda: program(*arrays)))
     clause = latency(artifact.promises["latency_goal_seconds"], seconds)
+    shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)
+    clause = replace(clause, evidence=(*clause.evidence, f"measured with inputs {shapes}"))
     if clause.status is Status.BROKEN and contract.latency_binding:
         raise PycError(
             ReasonCode.LATENCY_MISSED,
