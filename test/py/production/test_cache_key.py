@@ -107,11 +107,13 @@ def test_a_key_names_its_parts_in_clear():
 @pytest.mark.parametrize("clause", [f.name for f in fields(Contract)])
 def test_every_clause_is_in_the_key(clause):
     value = {
-        "allowed_targets": ("cpu",), "fallbacks": ("none",), "determinism": True,
-        "max_concurrency": 2, "memory_budget_bytes": 5,
-    }.get(clause, 1.5)  # fmt: skip
-    changed = replace(Options(), contract=replace(Contract(), **{clause: value}))
-    assert differences(key().parts, key(changed).parts) == [f"options.contract.{clause}"]
+        "allowed_targets": ("cpu",), "fallbacks": ("none",), "determinism": "strict",
+        "max_concurrency": 2, "memory_budget_bytes": 5, "latency_binding": True,
+    }.get(clause, 0.5)  # fmt: skip
+    goal = 1.0 if clause == "latency_binding" else None
+    before = replace(Options(), contract=Contract(latency_goal_seconds=goal))
+    changed = replace(before, contract=replace(before.contract, **{clause: value}))
+    assert differences(key(before).parts, key(changed).parts) == [f"options.contract.{clause}"]
 
 
 def test_parts_of_program_and_host():

@@ -13,6 +13,8 @@ import pyc_mlir
 from pyc_mlir import artifact as artifacts
 from pyc_mlir import lowering
 from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.interpreter import interpret
@@ -375,3 +377,20 @@ def test_several_threads_compare_once_each_shape(honest):
         results = list(pool.map(lambda _: program(X, W), range(16)))
     assert all((r == results[0]).all() for r in results)
     assert program.stats().comparisons == 1
+
+
+def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):
+    cache = Cache(Store(tmp_path))
+    contract = Contract(max_error=ROUNDING, latency_goal_seconds=1e3, latency_binding=True)
+    options = make_options(contract=contract)
+    made = build(TEXT, None, options, cache=cache)
+    tried = []
+    own = Watch._compare_samples
+    monkeypatch.setattr(Watch, "_compare_samples", lambda self: (tried.append(1), own(self))[1])
+    found = build(TEXT, None, options, cache=Cache(Store(tmp_path)))
+    assert found.cached is not None and found.cached.outcome == "hit" and tried == [1]
+    assert found.samples == made.samples and found.promises == made.promises
+    program = Program(found)
+    program(X, W)
+    assert program.stats().contract.holds and tried == [1]
+    assert program.stats().contract["latency_goal_seconds"].status is Status.CHECKED
