@@ -102,7 +102,7 @@ class Evidence:
     stand_ins: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
-def hash_of(vmfb: bytes, samples: bytes, max_error: Any) -> str:
+def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
     """The identity of a program, its samples and what is asked of them."""
     digest = hashlib.sha256(vmfb)
     digest.update(samples)
