@@ -20,7 +20,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
 
-LAMBDA = 6.0
+LAMBDA = 4.0
 # Half the distance of 1 from the next number.
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 
@@ -58,16 +58,19 @@ def roundoff(dtype: np.dtype) -> float:
 
 
 def rounded(value: np.ndarray, ulps: float = 1.0) -> np.ndarray:
-    """What a result computed to `ulps` roundings errs by; subnormal results may be zero.
+    """The deviation of a result computed to `ulps` roundings; subnormal results may be zero.
 
-    An infinity is taken as exact.
+    Errors of a rounding are taken as uniform up to u |value|. The 16-bit floats are computed in
+    f32 and rounded once more. An infinity is taken as exact.
     """
     dtype = value.dtype
     if not is_float(dtype):
         return np.zeros(value.shape)
     tiny = float(np.finfo(dtype).tiny) if dtype.itemsize >= 4 else 0.0
+    wide = accumulator(dtype)
+    u = ulps * roundoff(wide) + (roundoff(dtype) if wide != dtype else 0.0)
     size = np.abs(value.astype(np.float64))
-    return ulps * roundoff(dtype) * np.where(np.isfinite(size), size, 0.0) + tiny
+    return u / math.sqrt(3) * np.where(np.isfinite(size), size, 0.0) + tiny
 
 
 def summed(magnitudes: np.ndarray, terms: int, value: np.ndarray) -> np.ndarray:

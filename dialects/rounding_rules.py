@@ -148,6 +148,8 @@ def _not(value: np.ndarray, x: Uncertain) -> np.ndarray:
 
 @_rule("compare")
 def _compare(value: np.ndarray, a: Uncertain, b: Uncertain, *, predicate: str) -> np.ndarray:
+    if a is b:
+        return np.zeros(value.shape)
     margin = LAMBDA * np.hypot(a.deviation, b.deviation)
     near = ~(_gap(_wide(a), _wide(b)) > margin)
     return np.where(near & (margin != 0), 1.0, 0.0)
@@ -271,7 +273,7 @@ def _reduce_sum(
     value: np.ndarray, x: Uncertain, *, axes: tuple[int, ...], keepdims: bool
 ) -> np.ndarray:
     moved = np.sqrt(np.sum(x.deviation**2, axis=axes, keepdims=keepdims))
-    if not is_float(value.dtype):
+    if not is_float(value.dtype) or _terms(x, axes) == 1:
         return moved
     magnitudes = np.sum(np.abs(_wide(x)), axis=axes, keepdims=keepdims)
     return moved + summed(magnitudes, _terms(x, axes), value)
@@ -285,7 +287,8 @@ def _reduce_prod(
     moved = np.abs(value.astype(np.float64)) * np.sqrt(
         np.sum(relative**2, axis=axes, keepdims=keepdims)
     )
-    return moved + rounded(value, math.sqrt(max(1, _terms(x, axes))) + 1)
+    count = _terms(x, axes)
+    return moved + (rounded(value, math.sqrt(count) + 1) if count > 1 else 0.0)
 
 
 @_rule("argmax")

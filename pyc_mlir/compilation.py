@@ -30,7 +30,7 @@ from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
-from pyc_mlir.keeping import check_options, kept
+from pyc_mlir.keeping import checked_options, kept
 from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
@@ -153,20 +153,7 @@ def make_options(
     asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
     modes = planner_modes(asked) if not planner_mode else (planner_mode,)
     also_modes = (also_modes,) if isinstance(also_modes, str) else also_modes
-    if modes != (UNPLANNED,):
-        planner_of(modes, also_modes)
-    elif also_modes:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"also_modes: expected a planner mode of {sorted(MODES)} beside them, got "
-            f"{UNPLANNED!r}, which plans nothing",
-        )
-    elif promised.memory_budget_bytes is not None:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
-            f"got {UNPLANNED!r}, which plans nothing",
-        )
+    _check_modes(modes, also_modes, promised)
     if kernels not in (ALL_KERNELS, NO_KERNELS):
         _require_families(kernels.split("+"))
     options = Options(
@@ -182,8 +169,25 @@ def make_options(
         calibration=measured,
         ranges={name: checked_range(name, value) for name, value in (dims or {}).items()},
     )
-    check_options(options)
-    return options
+    return checked_options(options)
+
+
+def _check_modes(modes: Sequence[str], also_modes: Sequence[str], promised: Contract) -> None:
+    """Raise PycError (BAD_ARGUMENT) for modes that are none, or that leave out what is asked."""
+    if modes != (UNPLANNED,):
+        planner_of(modes, also_modes)
+    elif also_modes:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"also_modes: expected a planner mode of {sorted(MODES)} beside them, got "
+            f"{UNPLANNED!r}, which plans nothing",
+        )
+    elif promised.memory_budget_bytes is not None:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
+            f"got {UNPLANNED!r}, which plans nothing",
+        )
 
 
 def _check_kinds(**given: Any) -> None:

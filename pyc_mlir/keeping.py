@@ -38,8 +38,8 @@ _EVIDENCE_CHARACTERS = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
-def check_options(options: Options) -> None:
-    """Raise PycError for a contract that this compile cannot keep or check.
+def checked_options(options: Options) -> Options:
+    """The options. Raises PycError for a contract that this compile cannot keep or check.
 
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to,
     UNSUPPORTED_CLAUSE for strict determinism off CPUs.
@@ -55,6 +55,7 @@ def check_options(options: Options) -> None:
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
+    return options
 
 
 def kept(options: Options, build: Callable[[Options], Artifact]) -> Artifact:

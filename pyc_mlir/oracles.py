@@ -129,7 +129,7 @@ def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> 
         raise PycError(
             ReasonCode.NO_ORACLE,
             "contract clause `max_error`: expected sizes of dynamic dimensions that the program "
-            f"takes, found none among {SIZES}: {refused.message if refused else 'no sizes'}; "
+            f"takes, found none near {SIZES}: {refused.message if refused else 'no sizes'}; "
             "compile with static shapes, or drop the clause",
         )
     _require_compared(found)

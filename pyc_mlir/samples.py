@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, is_float
-from pyc_mlir.guards import Argument, Signature
+from pyc_mlir.guards import Signature
 
 # Sizes that dynamic dimensions are tried with: beside vector widths, within one, and 1.
 SIZES = (5, 18, 1, 4, 16, 8, 2, 3)
@@ -113,17 +113,16 @@ def _ratios(got: np.ndarray, want: Expected, max_error: float | None) -> np.ndar
 
 
 def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """The arrays of a sample; `sizes` are those of the dynamic dimensions (`dimension_names`).
+    """The arrays of a sample; `sizes` are those of the dynamic dimensions (`Argument.dynamic`).
 
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
     zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too.
     """
     arrays = []
     for i, argument in enumerate(signature.inputs):
-        names = dimension_names(argument, i)
+        names = argument.dynamic
         shape = tuple(
-            d if isinstance(d, int) else sizes[n]
-            for d, n in zip(argument.shape, names, strict=True)
+            d if isinstance(d, int) else sizes[names[axis]] for axis, d in enumerate(argument.shape)
         )
         stream = np.random.PCG64([seed, i])
         raw = np.asarray(stream.random_raw(int(np.prod(shape, dtype=int))), np.uint64)
@@ -142,27 +141,27 @@ def _values(raw: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
 
 
 def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:
-    """Sizes of all dynamic dimensions: all alike first, then combinations; one without any."""
-    named = [
-        name
-        for i, argument in enumerate(signature.inputs)
-        for name, d in zip(dimension_names(argument, i), argument.shape, strict=True)
-        if not isinstance(d, int)
-    ]
-    names = list(dict.fromkeys(named))
+    """Sizes of all dynamic dimensions, within their declared ranges; one entry without any.
+
+    All alike come first, then combinations.
+    """
+    names = list(dict.fromkeys(n for a in signature.inputs for n in a.dynamic.values()))
     if not names:
         return [{}]
-    alike = [dict.fromkeys(names, size) for size in SIZES]
+
+    def within(choice: Sequence[int]) -> Mapping[str, int]:
+        ends = [
+            signature.ranges.get(name, (0, size)) for name, size in zip(names, choice, strict=True)
+        ]
+        return {
+            n: min(max(s, low), high) for n, s, (low, high) in zip(names, choice, ends, strict=True)
+        }
+
     several = (c for c in product(SIZES, repeat=len(names)) if len(set(c)) > 1)
-    mixed = [dict(zip(names, c, strict=True)) for c in islice(several, MOST_TRIES - len(SIZES))]
-    return [*alike, *mixed]
-
-
-def dimension_names(argument: Argument, position: int) -> list[str]:
-    """A name for each dimension: its own, or one made of its place."""
-    return [
-        d if isinstance(d, str) else f"{position}.{axis}" for axis, d in enumerate(argument.shape)
-    ]
+    choices = [(size,) * len(names) for size in SIZES]
+    choices += islice(several, MOST_TRIES - len(SIZES))
+    found = {tuple(sizes.items()): sizes for sizes in map(within, choices)}
+    return list(found.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,14 @@ from pyc_mlir.dialects.interpreter import interpret
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.evidence import Verdict
 from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import Request
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.contract_report import Status
 from pyc_mlir.program import Program
+from pyc_mlir.samples import SIZES, candidate_sizes, make_inputs
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
 from pyc_mlir.watch import Watch
 
@@ -394,3 +396,11 @@ def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):
     program(X, W)
     assert program.stats().contract.holds and tried == [1]
     assert program.stats().contract["latency_goal_seconds"].status is Status.CHECKED
+
+
+def test_samples_keep_to_declared_ranges():
+    given = Signature((Argument("x", np.dtype(np.float32), ("n", None)),), ())
+    assert {s["n"] for s in candidate_sizes(given)} == set(SIZES)
+    ranged = given.with_ranges({"n": (6, 7)})
+    assert {s["n"] for s in candidate_sizes(ranged)} == {6, 7}
+    assert make_inputs(ranged, 0, candidate_sizes(ranged)[0])[0].shape[0] == 6
