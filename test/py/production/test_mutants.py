@@ -70,9 +70,16 @@ Question = tuple[Sequence[Expected], Sequence[np.ndarray]]
 
 
 def questions(code: bytes, arrays: Sequence[np.ndarray]) -> list[Question]:
-    """What a program is asked before an answer leaves: its samples, then the first call."""
+    """What a program is asked before an answer leaves: its samples, then the first call.
+
+    Nothing where there is no oracle, since such a compile is refused.
+    """
     oracle, signature = PycOracle(code), signature_of(entry_function(ir.Module.parse(code)))
-    samples = make_samples(oracle, signature).samples
+    try:
+        samples = make_samples(oracle, signature).samples
+    except PycError as error:
+        assert error.code is ReasonCode.NO_ORACLE
+        return []
     asked = [(s.outputs, make_inputs(signature, s.seed, s.sizes)) for s in samples]
     return [*asked, (oracle.expect(arrays), arrays)]
 
