@@ -21,7 +21,7 @@ from pyc_mlir.pipelines.kernels.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.packing import LINE
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, transpose
+from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, partial_sums, transpose
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
 
@@ -279,7 +279,9 @@ class BatchProduct:
                 return self.panel[0].load(self._spot(block, at, v))
             return b.memory.load(*b.at(k=block.start + at, n=block.places[v]))
 
-        tile = Tile(self.k, height, len(block.places), self.knobs.unroll, left, right, ahead)
+        knobs, width = self.knobs, len(block.places)
+        parts = partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
+        tile = Tile(self.k, height, width, knobs.unroll, left, right, ahead, parts)
         rows = [row + r for r in range(height)]
         sums = tile.accumulate(block.length, self._start(c, block, rows))
         self._finish(c, block, rows, sums)

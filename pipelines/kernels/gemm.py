@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local
+from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, partial_sums
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
 
@@ -225,7 +225,8 @@ class Product:
         elif knobs.rows == height:
             ahead = partial(self._stream_on, offset, strip.width)
         spots = [(row + r, at) for r in range(height) for at in places]
-        tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead)
+        parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
+        tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
         sums = tile.accumulate(depth.length, self._start(depth, spots))
         self._finish(depth, spots, sums, len(places))
 

@@ -7,6 +7,7 @@ transpose of a square of registers, and memory on a workgroup's stack.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pyc_mlir.pipelines.kernels.carrier import Dim
 from pyc_mlir.pipelines.kernels.language import Build, Memory, memref
 from pyc_mlir.pipelines.kernels.values import (
     Condition,
@@ -29,8 +30,8 @@ _BLOCK = 4  # f32 in the 128 bits within which x86 shuffles are cheap
 class Tile:
     """Sums of `height` rows and `width` vectors: left(row, k) * right(vector, k) over k.
 
-    `ahead(k)` is done once in `unroll` steps (prefetches). Where the tile alone has too few sums
-    to keep the units busy, several partial sums are kept of each.
+    `ahead(k)` is done once in `unroll` steps (prefetches). `parts` partial sums are kept of each
+    (see `partial_sums`).
     """
 
     k: Build
@@ -40,11 +41,11 @@ class Tile:
     left: Callable[[int, Index], Scalar]
     right: Callable[[int, Index], Vector]
     ahead: Callable[[Index], None] | None = None
+    parts: int = 1
 
     def accumulate(self, length: Index, sums: Sequence[Vector]) -> list[Vector]:
         """`sums`, row by row, and the products over `length` steps."""
-        k, count = self.k, self.height * self.width
-        parts = max(1, min(self.unroll, _CHAINS // count))
+        k, count, parts = self.k, self.height * self.width, self.parts
         zeros = [k.vector(0.0)] * (count * (parts - 1))
 
         def steps(at: Index, *kept: Vector) -> list[Vector]:
@@ -71,6 +72,16 @@ class Tile:
             kept = sums[row * self.width : (row + 1) * self.width]
             out += [fma(x, part, total) for part, total in zip(parts, kept, strict=True)]
         return out
+
+
+def partial_sums(rows: Dim, height: int, width: int, unroll: int) -> int:
+    """How many sums a tile keeps of each number, so that additions do not wait for each other.
+
+    What a matrix of `rows` has in a tile of `height` decides, and not a lower tile at its bottom:
+    the order of additions, and with it each bit of a row, does not depend on where the row lies.
+    """
+    least = min(rows, height) if isinstance(rows, int) else height
+    return max(1, min(unroll, _CHAINS // (least * width)))
 
 
 def local(k: Build, size: int) -> Memory:

@@ -161,3 +161,17 @@ def test_kernels_that_differ_in_a_constant_only_stay_apart():
     assert [c.partition(":")[0] for c in chosen(program.artifact.decisions)] == ["elementwise"] * 2
     for got, factor in zip(program(x), (2.0, 3.0), strict=True):
         assert np.allclose(got, np.tanh(x * factor), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [24, 130])
+def test_a_row_has_the_same_bits_wherever_it_lies(columns):
+    """Lower tiles at the bottom of a matrix add in the same order as full ones."""
+    weights = RANDOM.normal(size=(96, columns)).astype(np.float32)
+    x = RANDOM.normal(size=(128, 96)).astype(np.float32)
+    results = []
+    for rows in (7, 13, 64, 128):
+        program = compile(lambda x: x @ weights, [x[-rows:]], device=Device("local-sync"))
+        assert chosen(program.artifact.decisions) == ["gemm:matmul"]
+        results.append(program(x[-rows:]))
+    for result in results:
+        assert np.array_equal(result, results[-1][-len(result) :])
