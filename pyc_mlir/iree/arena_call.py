@@ -73,7 +73,7 @@ def _dim(value: Any) -> int | tuple[int, int]:
     return int(source), int(axis)
 
 
-def read_facts(vmfb: bytes, function: str) -> ArenaFacts | None:
+def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
     """The facts of the entry `function` of a vmfb, without a device; None if there is none."""
     # A function does not keep its module alive.
     module = rt.VmModule.copy_buffer(rt.VmInstance(), vmfb)
