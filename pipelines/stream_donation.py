@@ -30,6 +30,7 @@ from pyc_mlir.pipelines.stream_ir import (
     maker,
     operations,
     resources,
+    storage_of,
     symbol_of,
     ties,
 )
@@ -112,7 +113,7 @@ def _touches(execute: Any) -> _Touches:
         tied = {operand for _, operand in ties(op)}
         for place, operand in enumerate(resources(op.operands)):
             kind = found.writes if operand in tied else found.reads
-            kind.setdefault(_storage(operand), []).append(_Touch(step, op, place))
+            kind.setdefault(storage_of(operand), []).append(_Touch(step, op, place))
     return found
 
 
@@ -122,25 +123,6 @@ def _steps(block: Any) -> Iterator[tuple[int, Any]]:
         inner = operations(op.regions[0].blocks[0])[:-1] if op.name == CONCURRENT else [op]
         for leaf in inner:
             yield step, leaf
-
-
-def _storage(value: Any) -> Any:
-    """The value outside of the region that a value within is a version of, or its first version."""
-    while True:
-        op = maker(value)
-        if op is None:
-            region = value.owner.owner.operation
-            if region.name not in (EXECUTE, CONCURRENT):
-                return value
-            value = group(region, 0)[ir.BlockArgument(value).arg_number]
-        elif op.name == CONCURRENT:
-            handed_out = operations(op.regions[0].blocks[0])[-1].operands
-            value = resources(handed_out)[resources(op.results).index(value)]
-        else:
-            before = [operand for result, operand in ties(op) if result == value]
-            if not before:
-                return value
-            value = before[0]
 
 
 def _is_free(touched: _Touches, input_: Any, memory: Any, bodies: Bodies) -> bool:
@@ -168,6 +150,6 @@ def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) 
 def _whole(op: Any, touch: _Touch) -> bool:
     """Does a dispatch get all of the memory?"""
     offset, length = (constant_of(group(op, g)[touch.place]) for g in (_OFFSETS, _LENGTHS))
-    import_ = maker(_storage(resources(op.operands)[touch.place]))
+    import_ = maker(storage_of(resources(op.operands)[touch.place]))
     size = None if import_ is None else constant_of(import_.operands[len(import_.operands) - 1])
     return offset == 0 and size is not None and length == size

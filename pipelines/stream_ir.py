@@ -32,6 +32,7 @@ __all__ = [
     "resources",
     "result_sizes",
     "size_value",
+    "storage_of",
     "symbol_of",
     "ties",
 ]
@@ -154,6 +155,26 @@ def ties(op: Any) -> list[tuple[Any, Any]]:
         return []
     pairs = zip(resources(op.results), numbers, strict=True)
     return [(result, operands[n]) for result, n in pairs if n != UNTIED]
+
+
+def storage_of(value: Any) -> Any:
+    """The value that begins the storage that `value` is in, outside of execution regions or in."""
+    while True:
+        op = maker(value)
+        if op is None:
+            region = value.owner.owner.operation
+            if region.name not in (EXECUTE, CONCURRENT):
+                return value
+            value = group(region, 0)[ir.BlockArgument(value).arg_number]
+            continue
+        if op.name in (EXECUTE, CONCURRENT):
+            handed_out = operations(op.regions[0].blocks[0])[-1].operands
+            value = resources(handed_out)[resources(op.results).index(value)]
+            continue
+        before = [operand for result, operand in ties(op) if result == value]
+        if not before:
+            return value
+        value = before[0]
 
 
 def symbol_of(op: Any) -> str:

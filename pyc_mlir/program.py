@@ -211,6 +211,12 @@ class Program:
     ) -> Sequence[Array]:
         """Call with memory of the caller. Raises PycError, as `__call__` says."""
         try:
+            if donate and self._watch is not None and self._watch.compares_calls:
+                raise PycError(
+                    ReasonCode.DONATION_UNSAFE,
+                    "donate: expected a contract without `max_error`, got one whose reference "
+                    "reads the inputs after the call; call without `donate`",
+                )
             known = launch, arrays, self.signature, mode.arena
             donated = donated_memory(donate, out, *known) if donate else {}
             given = check_outputs(out, *known, donated)

@@ -121,6 +121,11 @@ class Watch:
         environment = environment_of(program.device)
         return Verdict(self._hash, environment, done, len(samples), worst, wrong)
 
+    @property
+    def compares_calls(self) -> bool:
+        """Whether the inputs of a call are read again after it, by the reference."""
+        return self._evidence.oracle is not None
+
     def see(self, arrays: Sequence[Array], values: Sequence[Any]) -> Sequence[Any]:
         """The values of a call, or those of a fallback where they are wrong.
 

@@ -19,16 +19,12 @@ from pyc_mlir.iree.call_memory import Call, CallBytes, Sized, buffer_number, cal
 from pyc_mlir.iree.session import CompileError, Session
 from pyc_mlir.iree.versions import TO_ASYNC, held_bytes
 from pyc_mlir.pipelines.stream_ir import (
-    CONCURRENT,
-    EXECUTE,
     constant_of,
     find,
-    group,
     ir,
     maker,
     operations,
-    resources,
-    ties,
+    storage_of,
 )
 from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.stream_sizes import Size, rounded_size_of, size_of
@@ -241,35 +237,15 @@ def copied_outputs(twin: Any) -> set[int]:
     for op in find(twin, _UPDATE):
         target, size, begin, end, source = (op.operands[i] for i in range(5))
         whole = constant_of(begin) == 0 and (end == size or constant_of(end) == constant_of(size))
-        origin = maker(_storage(source))
+        origin = maker(storage_of(source))
         if not whole or origin is None or origin.name in _THERE_BEFORE:
             continue
-        import_ = maker(_storage(target))
+        import_ = maker(storage_of(target))
         if import_ is not None and import_.name == _IMPORT:
             number = buffer_number(import_)
             if number is not None:
                 found.add(number)
     return found
-
-
-def _storage(value: Any) -> Any:
-    """The value that begins the storage that `value` is in, outside of execution regions or in."""
-    while True:
-        op = maker(value)
-        if op is None:
-            region = value.owner.owner.operation
-            if region.name not in (EXECUTE, CONCURRENT):
-                return value
-            value = group(region, 0)[ir.BlockArgument(value).arg_number]
-            continue
-        if op.name in (EXECUTE, CONCURRENT):
-            handed_out = operations(op.regions[0].blocks[0])[-1].operands
-            value = resources(handed_out)[resources(op.results).index(value)]
-            continue
-        before = [operand for result, operand in ties(op) if result == value]
-        if not before:
-            return value
-        value = before[0]
 
 
 def _words(error: CompileError) -> str:

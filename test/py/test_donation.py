@@ -13,6 +13,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.specs import TensorSpec
 from pyc_mlir.iree.array import import_dlpack, to_device
 from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.contract import Contract
 
 RANDOM = np.random.default_rng(2)
 SYNC = Device("local-sync")
@@ -81,6 +82,14 @@ def test_what_is_refused():
     # What is donated must not be another input as well.
     refused(ReasonCode.OUTPUT_OVERLAP, program, x, import_dlpack(x, SYNC), donate=(0,))
     assert program.stats().guard_failures == 5
+
+
+def test_a_reference_that_reads_the_inputs_afterwards_keeps_them():
+    x = array(8, 8)
+    program = compile(lambda x: x * 2, [x], device=SYNC, contract=Contract(max_error="rounding"))
+    refused(ReasonCode.DONATION_UNSAFE, program, x, donate=(0,))
+    np.testing.assert_array_equal(program(x), x * 2)
+    assert program.stats().wrong_results == 0
 
 
 def test_without_a_plan_nothing_is_proven():
