@@ -118,6 +118,10 @@ class ReasonCode(Enum):
         "a recipe names a choice that is not legal here",
         "make the recipe again from a log of the same program",
     )
+    REPLAY_MISMATCH = Reason(
+        "a replay cannot make, or did not make, the program that its log was written for",
+        "compile the same program under what the message names, or make the log again",
+    )
     INVALID_CHOICE = Reason(
         "a policy answered with something that was not offered", "mend the policy"
     )

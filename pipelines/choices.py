@@ -16,8 +16,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.cost import Cost
 
 SCHEMA_VERSION = 1
-# Records in a log that are no choices, so that no recipe repeats them, by their pass.
-CACHE = "cache"
+# Records in a log that are no choices, so that no recipe repeats them, by their pass: what a
+# program was compiled with, what the compile cache did, what happened when it ran.
+COMPILE, CACHE, RUN = "compile", "cache", "run"
+# Who decided where the first choice failed.
+FALLBACK = "fallback"
+RECORDS = (COMPILE, CACHE, RUN)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Decision:
     evidence: tuple[str, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_choice(self) -> bool:
+        """False for a record, which only tells what was the case or what happened."""
+        return self.site.pass_name not in RECORDS
+
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON data, keys in a fixed order."""
         return {
@@ -126,16 +135,19 @@ class Decision:
 class Recipe:
     """The projection {site: choice} of a log; passes run from a recipe alone.
 
-    `origins` keeps who decided and on what evidence, so that a replay writes the same log.
+    `origins` keeps who decided and, for fallbacks, on what evidence, so that a replay writes the
+    same log; other evidence is seen again.
+    `graph_id` is that of the only program that it may be used for; empty allows all.
     """
 
     choices: Mapping[str, str]
     origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    graph_id: str = ""
 
     @staticmethod
     def from_log(decisions: Iterable[Decision]) -> "Recipe":
         """Keep what was chosen and by whom, drop what it was chosen over."""
-        made = [d for d in decisions if d.site.pass_name != CACHE]
+        made = [d for d in decisions if d.is_choice]
         origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
         return Recipe({d.site.key: d.chosen for d in made}, origins)
 
@@ -178,7 +190,9 @@ class Choices:
             )
         by, seen = self.policy.name, tuple(evidence)
         if self.recipe is not None and recorded is not None:
-            by, seen = self.recipe.origins.get(site.key, ("recipe", seen))
+            by, before = self.recipe.origins.get(site.key, ("recipe", seen))
+            # What failed before a fallback does not fail again: it is not tried.
+            seen = before if by == FALLBACK else seen
         self.log.append(Decision(site, name, tuple(alternatives), by, seen))
         return by_name[name]
 
@@ -205,11 +219,22 @@ def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
 def read_log(path: str | Path) -> list[Decision]:
     """Read a JSON-lines log. Raises PycError, with the line, for malformed input."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}"
-        ) from None
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise _no_log(path, error) from None
+    return parse_log(data, str(path))
+
+
+def _no_log(path: str | Path, error: Exception) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}")
+
+
+def parse_log(data: bytes, path: str) -> list[Decision]:
+    """The decisions of a log; `path` is for messages. Raises as `read_log`."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _no_log(path, error) from None
     decisions = []
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):

@@ -55,6 +55,7 @@ _FIELDS: Mapping[str, type | UnionType] = {
     "entries": dict,
     "memory": dict,
     "seconds": float | None,
+    "options": dict,
 }
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
@@ -120,6 +121,7 @@ def make_manifest(
     seconds: float | None = None,
     calibration: Calibration | None = None,
     promises: ContractReport | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
@@ -128,7 +130,8 @@ def make_manifest(
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `versions` to those of the installed packages. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
-    the hash of its content. `promises` say what became of the contract's clauses.
+    the hash of its content. `promises` say what became of the contract's clauses. `options` are
+    what else was asked of the compile.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -153,6 +156,7 @@ def make_manifest(
         "graph_id": graph_id,
         "entries": entries,
         "seconds": seconds,
+        "options": dict(options or {}),
         "memory": (account or Account.of(signature, constants_bytes)).to_json(),
     }
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pyc_mlir.iree.budget import BudgetNotKept
 from pyc_mlir.lowering import NO_KERNELS, Options
-from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Choices, Decision, Site
 
 SITE = Site("budget", "module")
 SMALLEST = "memory_first"
@@ -37,7 +37,7 @@ def within_budget(options: Options, make: Callable[[Options, Choices], Built]) -
     for name in names[names.index(asked) :]:
         if refused is not None:
             said = (refused.message[:_EVIDENCE_CHARACTERS],)
-            choices.log[:] = [Decision(SITE, name, offered, "fallback", said)]
+            choices.log[:] = [Decision(SITE, name, offered, FALLBACK, said)]
         try:
             return make(replace(options, **ways[name]), choices)
         except BudgetNotKept as error:

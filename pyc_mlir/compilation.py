@@ -37,6 +37,7 @@ from pyc_mlir.memory_report import to_bytes as report_bytes
 from pyc_mlir.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import (
+    FALLBACK,
     Alternative,
     Choices,
     Decision,
@@ -51,13 +52,15 @@ from pyc_mlir.pipelines.policies import load_policy, planner_modes
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
 from pyc_mlir.promises import Facts, promised
+from pyc_mlir.recorded import recipe_at
 from pyc_mlir.samples import Samples
 
 _EVIDENCE_CHARACTERS = 300
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
-def _untold(_title: str) -> AbstractContextManager[None]:
+def untold(_title: str) -> AbstractContextManager[None]:
+    """A `Stage` that tells nobody."""
     return nullcontext()
 
 
@@ -160,7 +163,7 @@ def make_options(
         found,
         promised,
         asked,
-        Recipe.load(recipe) if isinstance(recipe, (str, Path)) else recipe,
+        recipe_at(recipe) if isinstance(recipe, (str, Path)) else recipe,
         tuple(iree_flags),
         None if dump_phases is None else Path(dump_phases),
         planner_modes=() if modes == (UNPLANNED,) else modes,
@@ -226,7 +229,7 @@ def build(
     source: Any,
     inputs: Sequence[Any] | None,
     options: Options,
-    stage: Stage = _untold,
+    stage: Stage = untold,
     cache: Cache | None = None,
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
@@ -242,13 +245,18 @@ def build(
             return finish(lowered, options, before.log)
 
     if cache is None:
-        return kept(options, lambda options: within_budget(options, make))
+        return _asked(kept(options, lambda options: within_budget(options, make)), options)
     found = compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
     if found.evidence is not None:
         return found
     # What was compiled elsewhere is tried here.
     again = partial(build, source, inputs, stage=stage, cache=cache)
-    return kept(options, lambda asked: found if asked is options else again(asked))
+    return _asked(kept(options, lambda asked: found if asked is options else again(asked)), options)
+
+
+def _asked(artifact: Artifact, options: Options) -> Artifact:
+    """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
+    return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
 
 
 def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:
@@ -376,7 +384,7 @@ def compile_entries(
     vmfb, seen = _generate(lowered, options, choices, arena)
     if wanted and arena.missing:
         why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
-        choices.log[decided] = Decision(site, NONE, (none,), "fallback", (why,))
+        choices.log[decided] = Decision(site, NONE, (made, none), FALLBACK, (why,))
     elif wanted:
         evidence = (arena.evidence,)
         choices.log[decided] = replace(choices.log[decided], evidence=evidence)

@@ -19,7 +19,7 @@ from pyc_mlir.evidence import Evidence
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
 from pyc_mlir.lowering import NO_KERNELS, Options
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Decision, Site
 from pyc_mlir.pipelines.contract import (
     IREE_CODE,
     NO_FALLBACK,
@@ -64,7 +64,7 @@ def kept(options: Options, build: Callable[[Options], Artifact]) -> Artifact:
     Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
     LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
     """
-    artifact, contract = build(options), options.contract
+    artifact, contract = _replayed(options, build) or build(options), options.contract
     _refuse_fallbacks(contract, artifact.decisions)
     if not (contract.compares or contract.is_strict or contract.latency_goal_seconds is not None):
         return artifact
@@ -87,12 +87,33 @@ def kept(options: Options, build: Callable[[Options], Artifact]) -> Artifact:
     return _known(artifact, clauses=tuple(clauses))
 
 
+def _replayed(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
+    """The stand-in that a recipe names, without the program that it stood in for; None: no such."""
+    recipe = options.recipe
+    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{SITE}:")]
+    if recipe is None or not sites:
+        return None
+    (site,) = sites
+    others = {name: choice for name, choice in recipe.choices.items() if name != site}
+    asked = replace(options, kernels=NO_KERNELS, recipe=replace(recipe, choices=others))
+    by, said = recipe.origins.get(site, ("recipe", ()))
+    return _standing_in(build(asked), by, said)
+
+
+def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
+    """An artifact of IREE's code with the decision that it stands in for one with kernels."""
+    offered = (Alternative("all kernels"), Alternative(IREE_CODE))
+    site = Site(SITE, artifact.manifest["graph_id"] or "module")
+    decision = Decision(site, IREE_CODE, offered, by, tuple(said))
+    return replace(artifact, decisions=(*artifact.decisions, decision))
+
+
 def _known(artifact: Artifact, **more: Any) -> Artifact:
     return replace(artifact, evidence=replace(artifact.evidence or Evidence(), **more))
 
 
 def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
-    taken = [d for d in decisions if d.decided_by == "fallback"]
+    taken = [d for d in decisions if d.decided_by == FALLBACK]
     if taken and NO_FALLBACK in contract.fallbacks:
         said = "; ".join(taken[0].evidence)[:_EVIDENCE_CHARACTERS]
         raise PycError(
@@ -141,12 +162,9 @@ def _compared(artifact: Artifact, device: Device) -> Artifact:
         return _known(artifact, verdict=program.verdict if not taken else None)
     assert artifact.evidence is not None
     stand_in = artifact.evidence.stand_ins[IREE_CODE]()
-    offered = (Alternative("all kernels"), Alternative(IREE_CODE))
     said = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]
-    site = Site(SITE, artifact.manifest["graph_id"] or "module")
-    decision = Decision(site, IREE_CODE, offered, "fallback", (said,))
     verdict = Program(stand_in, device).verdict
-    return _known(replace(stand_in, decisions=(*stand_in.decisions, decision)), verdict=verdict)
+    return _known(_standing_in(stand_in, FALLBACK, (said,)), verdict=verdict)
 
 
 def _inputs(artifact: Artifact, call: Callable[[Sequence[np.ndarray]], Any]) -> list[np.ndarray]:

@@ -4,6 +4,7 @@
 signature, decisions, graph id, and where each op came from.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -69,8 +70,13 @@ def high_level(options: "Options") -> str:
     return options.passes.replace("pyc-chunk,", told)
 
 
+_PATH = re.compile(r"[/\\]")
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
+
+
+def _without_path(flag: str) -> str:
+    return flag.partition("=")[0] if _PATH.search(flag) else flag
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,22 @@ class Options:
     ranges: Ranges = field(default_factory=dict)
     # The evidence for the target's figures, which are its own already; None: they are published.
     calibration: Calibration | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a replay needs besides target, contract, calibration and recipe, as JSON data.
+
+        A flag with a path in it keeps only its name: artifacts carry no paths.
+        """
+        return {
+            "planner_modes": list(self.planner_modes),
+            "also_modes": list(self.also_modes),
+            "kernels": self.kernels,
+            "parts_for": self.parts_for,
+            "passes": "" if self.passes == HIGH_LEVEL else self.passes,
+            "iree_flags": [_without_path(flag) for flag in self.iree_flags],
+            "ranges": {name: list(ends) for name, ends in sorted(self.ranges.items())},
+        }
 
 
 @dataclass(frozen=True)
@@ -160,6 +182,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
     graph_id = OpIds(function).graph_id
+    _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     _optimize(module, options, choices)
     function = entry_function(module)
@@ -191,6 +214,16 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         seconds,
         reference,
     )
+
+
+def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
+    """Raise PycError (REPLAY_MISMATCH) for a recipe that is another program's alone."""
+    if recipe is not None and recipe.graph_id not in ("", graph_id):
+        raise PycError(
+            ReasonCode.REPLAY_MISMATCH,
+            f"program: expected graph {recipe.graph_id}, which the log was written for, got "
+            f"{graph_id}; give the same model, constants and input shapes",
+        )
 
 
 def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:

@@ -16,11 +16,19 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Options, emit, lower
-from pyc_mlir.pipelines.choices import Decision, Recipe, write_log
+from pyc_mlir.pipelines.choices import COMPILE, Decision, write_log
 from pyc_mlir.promises import Counts, so_far
+from pyc_mlir.recorded import head_of, read_recorded
+from pyc_mlir.replay import replay
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
-from pyc_mlir.tools.model_source import InputShape, read_model, read_range, with_shapes
+from pyc_mlir.tools.model_source import (
+    InputShape,
+    read_model,
+    read_range,
+    with_shapes,
+    with_shapes_of,
+)
 from pyc_mlir.tools.run_inputs import example
 
 
@@ -37,11 +45,13 @@ class Output:
 def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
     """Compile as far as the flags ask. Raises PycError and OSError."""
     shapes = [InputShape.parse(text) for text in flags.input]
+    if flags.replay is not None:
+        return _replayed(flags, shapes, progress, stdin)
     options = make_options(
         flags.target,
         read_contract(flags),
         flags.policy,
-        None if flags.recipe is None else Recipe.load(flags.recipe),
+        flags.recipe,
         flags.Xiree,
         flags.dump_phases,
         flags.planner_mode,
@@ -61,10 +71,37 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
     else:
         cache = choose(flags.cache_dir or flags.cache, os.environ)
         artifact = build(source, inputs, options, progress.stage, cache)
-        data = to_bytes(artifact)
-        text = summary(flags.output, len(data), artifact, progress.seconds)
-        told = () if artifact.cached is None else (artifact.cached.decision,)
-        output = Output(data, (*artifact.decisions, *told), text, promises(artifact))
+        output = _program(artifact, flags.output, progress)
+    if flags.log is not None:
+        write_log(output.decisions, flags.log)
+    return output
+
+
+def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
+    """A program with its log: the conditions first, what the cache did last."""
+    data = to_bytes(artifact)
+    told = () if artifact.cached is None else (artifact.cached.decision,)
+    log = (head_of(artifact, data), *artifact.decisions, *told)
+    text = summary(path, len(data), artifact, progress.seconds)
+    return Output(data, log, text, promises(artifact))
+
+
+def _replayed(
+    flags: argparse.Namespace, shapes: Sequence[InputShape], progress: Progress, stdin: BinaryIO
+) -> Output:
+    """The program of a log or of another program, made again."""
+    recorded = read_recorded(flags.replay)
+    with progress.stage(f"reading {flags.model}"):
+        source, inputs = with_shapes_of(read_model(flags.model, stdin), recorded.signature, shapes)
+    artifact = replay(
+        source,
+        inputs,
+        recorded,
+        calibration=flags.calibration,
+        iree_flags=flags.Xiree,
+        stage=progress.stage,
+    )
+    output = _program(artifact, flags.output, progress)
     if flags.log is not None:
         write_log(output.decisions, flags.log)
     return output
@@ -162,7 +199,11 @@ def _arguments(arguments: Sequence[Argument]) -> str:
 def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     """Stages with their times, then each decision on a line."""
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
-    lines += [f"{d.site.pass_name}: {describe(d)}" for d in output.decisions]
+    lines += [
+        f"{d.site.pass_name}: {describe(d)}"
+        for d in output.decisions
+        if d.site.pass_name != COMPILE
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -24,7 +24,7 @@ from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.frontends.specs import TensorSpec, annotated_specs
-from pyc_mlir.guards import Argument, Dim, Range
+from pyc_mlir.guards import Argument, Dim, Range, Signature
 from pyc_mlir.signatures import signature_of
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
@@ -185,6 +185,31 @@ def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[An
         inputs = signature_of(entry_function(loaded.module)).inputs
     merged = refine(inputs, assign([a.name for a in inputs], shapes))
     return loaded, [tuple(d if isinstance(d, int) else None for d in a.shape) for a in merged]
+
+
+def with_shapes_of(
+    source: Any, recorded: Signature | None, shapes: Sequence[InputShape]
+) -> tuple[Any, list[Any] | None]:
+    """As `with_shapes`, by a recorded signature where no `shapes` are given.
+
+    What the model declares itself is left to it, so that it is compiled as it was.
+    """
+    if shapes or recorded is None:
+        return with_shapes(source, shapes)
+    said = [
+        InputShape(a.name, tuple(d if isinstance(d, int) else None for d in a.shape), a.dtype)
+        for a in recorded.inputs
+    ]
+    if callable(source):
+        return source, _specs(source, said)
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, None, context)
+    if loaded.module is None:
+        return loaded, None
+    with loaded.module.context:
+        declared = signature_of(entry_function(loaded.module)).inputs
+    same = [a.shape for a in declared] == [a.shape for a in recorded.inputs]
+    return with_shapes(loaded, () if same else said)
 
 
 def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[Any]:

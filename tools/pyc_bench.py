@@ -25,6 +25,7 @@ SUITES: dict[str, str] = {
     "overhead": "pyc_mlir.bench.overhead:run",
     "pack": "pyc_mlir.bench.pack:run",
     "memory": "pyc_mlir.bench.memory:run",
+    "replay": "pyc_mlir.bench.replay:run",
     "gpu": "pyc_mlir.bench.gpu:run",
 }
 

@@ -33,6 +33,7 @@ examples:
   pyc-compile model.onnx --contract contract.toml -o model.vmfb
   pyc-compile model.onnx --max-error rounding --determinism strict -o model.vmfb
   pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
+  pyc-compile model.onnx --replay decisions.jsonl -o same.vmfb
 """
 
 
@@ -146,7 +147,15 @@ def _add_decisions(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="figures that `pyc-doctor --calibrate FILE` measured on the target's CPU",
     )
-    decisions.add_argument("--recipe", metavar="LOG", help="repeat the choices of a log")
+    decisions.add_argument(
+        "--recipe", metavar="LOG", help="repeat the choices of a log, or of a program"
+    )
+    decisions.add_argument(
+        "--replay",
+        metavar="LOG",
+        help="make the program of a log (or that program) again, with its target, contract and "
+        "options: the same bytes, or an error that names what differs",
+    )
     decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
 
 
@@ -172,10 +181,25 @@ def check(flags: argparse.Namespace) -> None:
             raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
     if (flags.cache or flags.cache_dir) and not is_binary(flags):
         raise _usage("expected --cache and --cache-dir only where a program is made, got text")
+    if flags.replay is not None:
+        _check_replay(flags)
     if flags.emit == "vmfb" and flags.compile_to:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
         raise _usage("expected -o FILE for the program, got none")
+
+
+def _check_replay(flags: argparse.Namespace) -> None:
+    """Raise PycError (BAD_ARGUMENT) for what a replay takes from its log, or cannot make."""
+    if not is_binary(flags):
+        raise _usage("expected --replay only where a program is made, got text")
+    allowed = ("model", "output", "emit", "input", "replay", "calibration", "Xiree", "log")
+    told = ("verbose", "progress", "list_targets")
+    defaults = vars(make_parser().parse_args([]))
+    for name, value in vars(flags).items():
+        if name not in (*allowed, *told) and value != defaults[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
 
 
 def is_binary(flags: argparse.Namespace) -> bool:

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import ArenaEntry, Way
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.range_checks import assert_ranges
-from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.target import Target
 
@@ -105,7 +105,7 @@ def _fall_back(
         evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {said}"
         alternatives = choices.log[-1].alternatives
         choices.log[-1] = Decision(
-            site, name, alternatives, "fallback", (evidence[:_EVIDENCE_CHARACTERS],)
+            site, name, alternatives, FALLBACK, (evidence[:_EVIDENCE_CHARACTERS],)
         )
         return vmfb
     raise error

@@ -23,7 +23,7 @@ from pyc_mlir.iree.session import CompileError, Session
 from pyc_mlir.iree.shares import arena_bytes, shares_of
 from pyc_mlir.iree.versions import Comparison, Version, carry_out, finish, regions_of
 from pyc_mlir.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
-from pyc_mlir.pipelines.choices import Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.planner.intervals import Intervals
 from pyc_mlir.pipelines.planner.pack import pack
@@ -387,7 +387,7 @@ class _Planning:
     def _failure(self, error: Exception) -> Decision:
         said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(Site(SITE, self.name), UNPLANNED, (iree,), "fallback", (said,))
+        return Decision(Site(SITE, self.name), UNPLANNED, (iree,), FALLBACK, (said,))
 
     def _report(
         self,

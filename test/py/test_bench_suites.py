@@ -55,6 +55,11 @@ def assert_timed(rows: dict[str, dict], rounds: int = 2) -> None:
         assert 0 < row["min"] <= row["value"] <= row["p90"]
 
 
+def test_replay(quick):
+    (row,) = quick("replay").records
+    assert row["value"] == row["of"] == 2 and row["decisions"] > 5
+
+
 def test_tooling(quick):
     report = quick("tooling")
     rows = {r["workload"]: r for r in report.records}

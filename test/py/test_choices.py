@@ -14,6 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.lowering import HIGH_LEVEL
 from pyc_mlir.pipelines.choices import (
+    FALLBACK,
     SCHEMA_VERSION,
     Alternative,
     Choices,
@@ -186,8 +187,16 @@ def test_a_replay_writes_the_same_log(tmp_path):
     made = Choices(Fixed("small"))
     made.choose(SITE, OFFERED, ["seen"])
     replay = Choices(recipe=Recipe.from_log(made.log))
-    replay.choose(SITE, OFFERED)
+    replay.choose(SITE, OFFERED, ["seen"])
     assert replay.log == made.log
+
+
+def test_a_replay_keeps_the_evidence_of_fallbacks_only():
+    made = [replace(DECISION, decided_by=by, measured={}) for by in ("default", FALLBACK)]
+    for decision, evidence in zip(made, [("new",), ("evidence",)], strict=True):
+        replay = Choices(recipe=Recipe.from_log([decision]))
+        replay.choose(SITE, OFFERED, ["new"])
+        assert replay.log == [replace(decision, evidence=evidence)]
 
 
 def test_recipes_of_other_programs_are_found_out():

@@ -1,6 +1,7 @@
 """pyc-compile in this process; test/lit/pyc-compile runs it as a user does."""
 
 import io
+import json
 import os
 import shlex
 import subprocess
@@ -211,7 +212,8 @@ def test_log_is_a_recipe_that_gives_the_same_program(folder):
     assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
     assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
     lines = Path("a.jsonl").read_text().splitlines()
-    assert len(lines) == len(read("a.vmfb").decisions)
+    assert len(lines) == len(read("a.vmfb").decisions) + 1
+    assert json.loads(lines[0])["pass"] == "compile"
 
 
 def test_a_recipe_of_another_program_is_refused(folder, capsys):

@@ -1,0 +1,260 @@
+"""Replays: the same bytes from a log or a program, or an error that names what differs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from calibrations import host_calibration
+
+from pyc_mlir import artifact as artifacts
+from pyc_mlir import lowering, nn, replay
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.lowering import Options
+from pyc_mlir.pipelines.choices import COMPILE, Decision, Recipe, write_log
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.recorded import Recorded, head_of, read_recorded, recipe_at
+from pyc_mlir.tools import pyc_compile
+
+TEXT = """func.func @main(%x: tensor<?x32xf32> {pyc.name = "x", pyc.dims = ["n", ""]},
+    %w: tensor<32x32xf32> {pyc.name = "w", pyc.dims = ["", ""]}) -> tensor<?x32xf32> {
+  %0 = "pyc.matmul"(%x, %w) : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+  %1 = "pyc.softmax"(%0) : (tensor<?x32xf32>) -> tensor<?x32xf32>
+  %2 = "pyc.matmul"(%1, %w) : (tensor<?x32xf32>, tensor<32x32xf32>) -> tensor<?x32xf32>
+  %3 = "pyc.tanh"(%2) : (tensor<?x32xf32>) -> tensor<?x32xf32>
+  return %3 : tensor<?x32xf32>
+}
+"""
+FOREIGN = """func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %0 = math.tanh %x : tensor<4x8xf32>
+  return %0 : tensor<4x8xf32>
+}
+"""
+DIMS = {"n": (1, 8)}
+
+
+def layers(x: Any, w: Any) -> Any:
+    for _ in range(3):
+        x = nn.softmax(np.tanh(x @ w))
+    return x
+
+
+F32 = np.dtype(np.float32)
+SPECS = [TensorSpec(F32, 16, 32), TensorSpec(F32, 32, 32)]
+PROGRAMS: dict[str, tuple[Any, Any, Callable[[], Options]]] = {
+    "defaults": (TEXT, None, make_options),
+    "function": (layers, SPECS, make_options),
+    "modes": (layers, SPECS, lambda: make_options(also_modes=["memory_first", "latency_first"])),
+    "unplanned": (TEXT, None, lambda: make_options(planner_mode="iree", kernels="iree")),
+    "families": (TEXT, None, lambda: make_options("cpu-avx2", kernels="rows+gemv")),
+    "policy": (layers, SPECS, lambda: make_options(policy="memory_first")),
+    "checked": (TEXT, None, lambda: make_options(contract=Contract(max_error="rounding"))),
+    "budget": (
+        TEXT,
+        None,
+        lambda: make_options(contract=Contract(memory_budget_bytes=1 << 20), dims=DIMS),
+    ),
+    "refined": (TEXT, [(2, 32), (32, 32)], make_options),
+    "foreign": (FOREIGN, None, make_options),
+    "flags": (FOREIGN, None, lambda: make_options(iree_flags=["--iree-opt-const-eval=false"])),
+    "calibrated": (TEXT, None, lambda: make_options(calibration=host_calibration())),
+}
+
+
+def stored(folder: Path, artifact: Artifact) -> tuple[Path, Path]:
+    """The program and its log as files."""
+    data = artifacts.to_bytes(artifact)
+    program, log = folder / "a.vmfb", folder / "a.jsonl"
+    program.write_bytes(data)
+    write_log([head_of(artifact, data), *artifact.decisions], log)
+    return program, log
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_replay_has_the_same_bytes(name, tmp_path):
+    source, inputs, options = PROGRAMS[name]
+    made = build(source, inputs, options())
+    program, log = stored(tmp_path, made)
+    recorded = read_recorded((program, log)[list(PROGRAMS).index(name) % 2])
+    again = replay.replay(source, inputs, recorded, calibration=options().calibration)
+    assert artifacts.to_bytes(again) == program.read_bytes()
+
+
+def test_a_program_and_its_log_tell_the_same(tmp_path):
+    program, log = (read_recorded(p) for p in stored(tmp_path, build(TEXT, None, make_options())))
+    assert program.conditions == log.conditions and program.digest == log.digest
+    differences = [replace(d, site=replace(d.site, location="")) for d in log.decisions]
+    assert differences == list(program.decisions)
+    assert recipe_at(tmp_path / "a.vmfb") == recipe_at(tmp_path / "a.jsonl")
+
+
+def test_recipes_repeat_no_records(tmp_path):
+    _, log = stored(tmp_path, build(TEXT, None, make_options()))
+    assert not any(site.startswith(f"{COMPILE}:") for site in Recipe.load(log).choices)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Recorded:
+    made = build(TEXT, None, make_options("cpu-avx2"))
+    return read_recorded(stored(tmp_path_factory.mktemp("recorded"), made)[1])
+
+
+def changed(recorded: Recorded, number: int, **more: Any) -> Recorded:
+    """The log with one decision changed."""
+    decisions = list(recorded.decisions)
+    decisions[number] = replace(decisions[number], **more)
+    return replace(recorded, decisions=tuple(decisions))
+
+
+def conditioned(recorded: Recorded, **more: Any) -> Recorded:
+    return replace(recorded, conditions={**recorded.conditions, **more})
+
+
+def refused(recorded: Recorded, source: Any = TEXT, **more: Any) -> PycError:
+    with pytest.raises(PycError) as caught:
+        replay.replay(source, None, recorded, **more)
+    return caught.value
+
+
+def test_what_differs_is_named(recorded):
+    versions = {**recorded.conditions["versions"], "pyc-mlir": "0.0.1"}
+    figures = {"name": "other", "sha256": "0"}
+    cases: list[tuple[Recorded, dict[str, Any], str]] = [
+        (conditioned(recorded, versions=versions), {}, 'versions: expected {"iree-base'),
+        (conditioned(recorded, features=["avx9"]), {}, 'features: expected ["avx9"]'),
+        (conditioned(recorded, calibration=figures), {}, "calibration: expected"),
+        (recorded, {"source": TEXT.replace("tanh", "exp")}, "program: expected graph"),
+        (recorded, {"source": FOREIGN}, "RECIPE_MISMATCH"),
+        (replace(recorded, digest="0" * 64), {}, "from equal decisions"),
+        (changed(recorded, 0, evidence=("seen",)), {}, "with the recorded evidence"),
+    ]
+    for log, more, said in cases:
+        error = refused(log, **more)
+        assert said in str(error), error
+        assert error.code in (ReasonCode.REPLAY_MISMATCH, ReasonCode.RECIPE_MISMATCH)
+
+
+def test_costs_and_alternatives_are_compared(recorded):
+    number = next(i for i, d in enumerate(recorded.decisions) if len(d.alternatives) > 1)
+    fewer = recorded.decisions[number].alternatives[:1]
+    error = refused(changed(recorded, number, alternatives=fewer))
+    assert error.code is ReasonCode.REPLAY_MISMATCH
+    site = recorded.decisions[number].site.key
+    assert error.message.startswith(f"replay: {site}: expected")
+    assert "with the recorded alternatives" in error.message
+
+
+def test_a_choice_that_is_gone_is_named_with_what_is_offered(recorded):
+    number = next(i for i, d in enumerate(recorded.decisions) if d.site.pass_name == "pyc-fuse")
+    error = refused(changed(recorded, number, chosen="fuse:gone"))
+    assert error.code is ReasonCode.RECIPE_MISMATCH
+    assert recorded.decisions[number].site.key in error.message
+    for name in ("'fuse:gone'", "'keep'"):
+        assert name in error.message
+
+
+def test_a_missing_decision_is_named(recorded):
+    error = refused(replace(recorded, decisions=recorded.decisions[:-1]))
+    assert error.code is ReasonCode.REPLAY_MISMATCH
+    assert recorded.decisions[-1].site.key in error.message
+
+
+def test_a_log_without_its_compile_is_no_program(recorded):
+    error = refused(replace(recorded, conditions={}))
+    assert error.code is ReasonCode.BAD_ARGUMENT and "--recipe" in error.message
+
+
+def test_a_malformed_head_is_refused(tmp_path, recorded):
+    head = Decision(recorded.decisions[0].site, "cpu", (), "caller", ("target=cpu",))
+    head = replace(head, site=replace(head.site, pass_name=COMPILE))
+    write_log([head], tmp_path / "log")
+    with pytest.raises(PycError, match="expected conditions as name=JSON") as caught:
+        read_recorded(tmp_path / "log")
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_flags_with_paths_keep_their_names_only(tmp_path):
+    options = make_options(iree_flags=[f"--iree-hal-dump-executable-files-to={tmp_path}"])
+    assert options.asked["iree_flags"] == ["--iree-hal-dump-executable-files-to"]
+
+
+def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
+    """The log of IREE's code that took the place of a wrong program is one of that code."""
+    honest = lowering._optimize
+
+    def faulty(module: Any, options: Any, choices: Any) -> None:
+        if options.kernels == lowering.ALL_KERNELS:
+            wrong = parse_mlir(str(module).replace("pyc.tanh", "pyc.sin"), module.context)
+            for op in list(module.body.operations):
+                op.operation.erase()
+            for op in list(wrong.body.operations):
+                module.body.append(op)
+        honest(module, options, choices)
+
+    contract = Contract(max_error="rounding", fallbacks=("iree",))
+    with monkeypatch.context() as patch:
+        patch.setattr(lowering, "_optimize", faulty)
+        made = build(TEXT, None, make_options(contract=contract))
+    assert made.decisions[-1].site.pass_name == "oracle"
+    program, _ = stored(tmp_path, made)
+    again = replay.replay(TEXT, None, read_recorded(program))
+    assert artifacts.to_bytes(again) == program.read_bytes()
+
+
+# The command line.
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.mlir").write_text(TEXT)
+    (tmp_path / "f.py").write_text(
+        "import numpy as np\n\ndef f(x, y=np.float32(2)):\n    return np.tanh(x) * y\n"
+    )
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    return pyc_compile.run([*arguments])
+
+
+def test_inputs_come_from_the_log(folder):
+    line = ("m.mlir", "-o", "a.vmfb", "--input", "x=4x32", "--kernels", "iree")
+    assert run(*line, "--log", "a.jsonl") == 0
+    assert run("m.mlir", "-o", "b.vmfb", "--replay", "a.jsonl", "--log", "b.jsonl") == 0
+    assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
+    assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
+    assert run("f.py:f", "-o", "c.vmfb", "--input", "x=?x3xf32") == 0
+    assert run("f.py:f", "-o", "d.vmfb", "--replay", "c.vmfb") == 0
+    assert Path("c.vmfb").read_bytes() == Path("d.vmfb").read_bytes()
+
+
+def test_other_shapes_are_another_program(folder, capsys):
+    assert run("m.mlir", "-o", "a.vmfb") == 0
+    assert run("m.mlir", "-o", "b.vmfb", "--replay", "a.vmfb", "--input", "x=4x32") == 1
+    assert "REPLAY_MISMATCH" in capsys.readouterr().err
+    assert not Path("b.vmfb").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--kernels iree", "--target cuda", "--recipe r", "--cache", "--emit linalg", "--dim n=1:2"],
+)
+def test_flags_that_a_replay_takes_from_its_log(folder, capsys, line):
+    assert run("m.mlir", "-o", "b", "--replay", "a", *line.split()) == 1
+    error = capsys.readouterr().err
+    assert "--replay" in error and "BAD_ARGUMENT" in error
+
+
+def test_a_program_is_a_recipe(folder):
+    assert run("m.mlir", "-o", "a.vmfb", "--planner-mode", "memory_first") == 0
+    assert (
+        run("m.mlir", "-o", "b.vmfb", "--planner-mode", "memory_first", "--recipe", "a.vmfb") == 0
+    )
+    assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
