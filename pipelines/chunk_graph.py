@@ -3,7 +3,8 @@
 Comes in: a function of one block. Goes out: a `Graph` of plain data, one node an op, and the bytes
 that each item of the program needs: an op, or a region in parts as if it were one op. It is an
 estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
-that dies, reshapes are views, and arguments, constants and results take no scratch.
+that dies, a sum read by one other sum is computed there, reshapes are views, and arguments,
+constants and results take no scratch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from pyc_mlir.pipelines.chunk_dims import Call, hidden_bytes
 from pyc_mlir.pipelines.rewriting import definition_of, params_of, tensor_types, values_read
 
 _VIEWS = frozenset({"reshape"})
+# What elementwise ops that read them are computed with.
+_WITH_EPILOGUE = frozenset({"matmul", "conv2d"})
 _ROW_WISE = frozenset({"softmax", "log_softmax", "layernorm", "rmsnorm", "batchnorm"})
 
 
@@ -105,7 +108,9 @@ class Graph:
         items = [(i, inside.get(i)) for i in range(len(self.ops)) if i in ends or i not in inside]
         place = {i: at for at, (i, _) in enumerate(items)}
         place |= {i: place[region.end] for i, region in inside.items()}
-        last = self._last_uses(place)
+        melted = self._melted(inside)
+        place |= {i: place[into] for i, into in melted.items()}
+        last = self._last_uses(place, melted)
         starts: list[list[int]] = [[] for _ in items]
         for storage in last:
             if storage in ends or storage not in inside:
@@ -121,12 +126,42 @@ class Graph:
                 del live[storage]
         return found
 
-    def _last_uses(self, place: Mapping[int, int]) -> dict[int, int]:
+    def _melted(self, inside: Mapping[int, Region]) -> dict[int, int]:
+        """By op that is computed within the elementwise op which reads it: that op.
+
+        A sum of two values melts into the sum that reads it, and what it reads lives until then;
+        unless the reader is computed with a product that it reads, one after another.
+        """
+        into: dict[int, int] = {}
+        for i in range(len(self.ops) - 1, -1, -1):
+            reader = self._elementwise_reader[i]
+            if reader is None or i in inside or reader in inside:
+                continue
+            products = (r for r in self.nodes[reader].reads if self.nodes[r].name in _WITH_EPILOGUE)
+            if all(r in inside or len(self.users[r]) > 1 for r in products):
+                into[i] = into.get(reader, reader)
+        return into
+
+    @cached_property
+    def _elementwise_reader(self) -> list[int | None]:
+        """For an elementwise op of two values its one reader, if also elementwise and as large."""
+
+        def reader(i: int) -> int | None:
+            users = self.users[i]
+            read = {s for r in self.nodes[i].reads if self.nodes[s := self.storage[r]].nbytes}
+            if len(users) != 1 or not self.nodes[i].is_elementwise or len(read) < 2:
+                return None
+            same = self.nodes[users[0]].nbytes == self.nodes[i].nbytes
+            return users[0] if same and self.nodes[users[0]].is_elementwise else None
+
+        return [reader(i) for i in range(len(self.ops))]
+
+    def _last_uses(self, place: Mapping[int, int], melted: Mapping[int, int]) -> dict[int, int]:
         """By storage that takes scratch: the place of the last item that reads it."""
         last: dict[int, int] = {}
         for i in range(len(self.ops)):
             storage = self.storage[i]
-            if self.nodes[storage].nbytes:
+            if self.nodes[storage].nbytes and storage not in melted:
                 ends = [place[i], *(place[u] for u in self.users[i])]
                 last[storage] = max([last.get(storage, 0), *ends])
         return last

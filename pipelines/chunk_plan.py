@@ -7,9 +7,10 @@ goes on until the place that needs most cannot be lowered: what needs less is le
 ends in one op whose result is much smaller than what stays inside.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 
 from pyc_mlir.pipelines.chunk_cost import seconds
 from pyc_mlir.pipelines.chunk_graph import Graph, Need, Region
@@ -27,24 +28,35 @@ SAME_NEED = 0.1
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What parts may cost, as a share of the region's time, and how many there may be."""
+
+    slack: float
+    parts: int
+
+
+@dataclass(frozen=True)
 class Preference:
     """What a mode trades.
 
     slack: added seconds that it accepts, as a share; 2% is below what the model can tell.
     most_parts: code is generated for each part, since slices are fused with what reads them.
-    widens: whether a region that still needs most is given up for a larger one.
     """
 
     slack: float
     most_parts: int = 4
-    widens: bool = False
     fastest_first: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """What it accepts."""
+        return Limits(self.slack, self.most_parts)
 
 
 PREFERENCES: Mapping[str, Preference] = {
     "latency_first": Preference(slack=0.02, fastest_first=True),
     "balanced": Preference(slack=0.02),
-    "memory_first": Preference(slack=0.08, most_parts=12, widens=True),
+    "memory_first": Preference(slack=0.08, most_parts=12),
 }
 
 
@@ -66,34 +78,70 @@ class Candidate:
 
 
 def plan(graph: Graph, target: Target, mode: str) -> tuple[Candidate, ...]:
-    """The regions worth a choice, in program order, with their offers in the order of `mode`."""
-    return tuple(_Planner(graph, target, PREFERENCES[mode]).candidates())
+    """The regions worth a choice, in program order, with their offers in the order of `mode`.
+
+    The search is greedy, and more freedom can end in a worse place. So it is made with all the
+    freedom of the mode and with less of it, and what needs least in the end is taken.
+    """
+    preferred = PREFERENCES[mode]
+    limits = dict.fromkeys(p.limits for p in PREFERENCES.values() if p.slack <= preferred.slack)
+    searches = [(most, widens) for most in limits for widens in (False, True)]
+    predicted = cache(lambda region, parts: seconds(graph, region, parts, target))
+    found = (_Planner(graph, predicted, preferred, *search).found() for search in searches)
+    return min(found, key=lambda found: found.peak).candidates
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a search ended with, and the bytes that the function then needs."""
+
+    candidates: tuple[Candidate, ...]
+    peak: int
 
 
 class _Planner:
-    """Finds regions where the function needs most, until that place cannot be lowered."""
+    """Finds regions where the function needs most, until that place cannot be lowered.
 
-    def __init__(self, graph: Graph, target: Target, preference: Preference) -> None:
-        self.graph, self.target, self.preference = graph, target, preference
+    predicted: seconds of a region in so many parts.
+    limits: what the search tries; what is offered in the end follows `preference`.
+    widens: whether a region that still needs most is given up for a larger one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        predicted: Callable[[Region, int], float],
+        preference: Preference,
+        limits: Limits,
+        widens: bool,
+    ) -> None:
+        self.graph, self.preference, self._seconds = graph, preference, predicted
+        self.limits, self.widens = limits, widens
         self.chosen: dict[Region, int] = {}
         self.taken: set[int] = set()
         self.tried: set[int] = set()
 
-    def candidates(self) -> Iterator[Candidate]:
-        """The regions found, in program order."""
+    def found(self) -> "_Found":
+        """The regions found, in program order, and what is needed if the preferred offers hold."""
         needs = self.graph.needs({})
-        while found := self._next(needs):
-            needs = found
+        while lowered := self._next(needs):
+            needs = lowered
+        accepted = self.preference.limits
+        self.chosen = {region: self._most(region, accepted) for region in self.chosen}
+        needs = self.graph.needs(self.chosen)
         floor = max((need.nbytes for need in needs), default=0)
-        for need in needs:
-            if need.region is not None:
-                yield Candidate(need.region, self._offers(need.region, need.nbytes, floor))
+        candidates = tuple(
+            Candidate(need.region, self._offers(need.region, need.nbytes, floor))
+            for need in needs
+            if need.region is not None
+        )
+        return _Found(candidates, floor)
 
     def _offers(self, region: Region, need: int, floor: int) -> tuple[Offer, ...]:
         """As the mode prefers. Below `floor`, which other places need anyhow, bytes count alike."""
         base = need - _inside(region, self.chosen[region])
         offers = []
-        for parts in (1, *self._counts(region)):
+        for parts in (1, *_counts(region, self.preference.most_parts)):
             nbytes = base + _inside(region, parts)
             cost = Cost(self._seconds(region, parts), max(floor, nbytes))
             offers.append(Offer(parts, cost, nbytes))
@@ -112,7 +160,7 @@ class _Planner:
         worst = max(needs, key=lambda need: need.nbytes, default=None)
         if worst is None:
             return None
-        if worst.region is not None and self.preference.widens:
+        if worst.region is not None and self.widens:
             op = max(worst.region.ops, key=self._weight)
             if lowered := self._try(op, worst, needs):
                 return lowered
@@ -132,7 +180,7 @@ class _Planner:
         region = self._around(op, taken, worst)
         if region is None:
             return None
-        chosen = {**others, region: self._most(region)}
+        chosen = {**others, region: self._most(region, self.limits)}
         lowered = self.graph.needs(chosen)
         if _falling(lowered) >= _falling(needs):
             return None
@@ -144,7 +192,7 @@ class _Planner:
         found: dict[Region, int] = {}
         for end in self._ends(op, taken):
             for region in regions(self.graph, op, end, taken):
-                parts = self._most(region)
+                parts = self._most(region, self.limits)
                 if parts > 1:
                     found[region] = self._outside(region) + _inside(region, parts)
         if not found:
@@ -182,20 +230,16 @@ class _Planner:
     def _weight(self, i: int) -> int:
         return self.graph.nodes[i].nbytes + self.graph.nodes[i].hidden
 
-    def _counts(self, region: Region) -> list[int]:
-        """The numbers of equal parts that are offered."""
-        most = self.preference.most_parts
-        return [n for n in PARTS if region.size % n == 0 and n <= most]
-
-    def _most(self, region: Region) -> int:
+    def _most(self, region: Region, limits: Limits) -> int:
         """The most parts that are fast enough; 1 if none are."""
-        limit = self._seconds(region, 1) * (1 + self.preference.slack)
-        return max(
-            (n for n in self._counts(region) if self._seconds(region, n) <= limit), default=1
-        )
+        longest = self._seconds(region, 1) * (1 + limits.slack)
+        counts = _counts(region, limits.parts)
+        return max((n for n in counts if self._seconds(region, n) <= longest), default=1)
 
-    def _seconds(self, region: Region, parts: int) -> float:
-        return seconds(self.graph, region, parts, self.target)
+
+def _counts(region: Region, most: int) -> list[int]:
+    """The numbers of equal parts that are offered."""
+    return [n for n in PARTS if region.size % n == 0 and n <= most]
 
 
 def _inside(region: Region, parts: int) -> int:

@@ -111,6 +111,20 @@ def test_columns_of_a_value_and_causal_rows_do_not_run_through():
 # What is live?
 
 
+def summed_late(products: int, rows: int, width: int):
+    """Wide values first, then the sum of what is made of them."""
+
+    def body(b, x, up, down):
+        wide = [b.tanh(b.matmul(x, up)) for _ in range(products)]
+        total = b.matmul(wide[0], down)
+        for value in wide[1:]:
+            total = b.add(total, b.matmul(value, down))
+        return b.exp(b.reshape(total, shape=(rows * width,)))
+
+    wide = 8 * width
+    return body, [tensor("f32", *s) for s in ((rows, width), (width, wide), (wide, width))]
+
+
 def graph_of(body, types) -> tuple[ir.Module, Graph]:
     module = module_of(body, types, ir.Context.current)
     return module, Graph(entry_function(module))
@@ -132,6 +146,31 @@ def test_needs_count_what_is_live_and_what_attention_hides():
     needs = [need.nbytes for need in graph.needs({region: 4})]
     assert needs[1] == 2 * one + ATTENTION_INSIDE // 4
     assert module.operation.verify()
+
+
+def test_a_sum_lives_on_in_the_sum_that_reads_it_but_for_what_a_product_ends_with():
+    def body(b, x, y):
+        sums = b.add(b.add(b.exp(x), b.tanh(y)), b.exp(y))
+        return b.reshape(b.add(sums, b.matmul(b.tanh(x), b.exp(x))), shape=(64 * 64,))
+
+    _, graph = graph_of(body, [tensor("f32", 64, 64)] * 2)
+    one = 64 * 64 * 4
+    needs = [need.nbytes // one for need in graph.needs({})]
+    # The first sum is no value of its own: three operands are there when the second is made.
+    assert [node.name for node in graph.nodes[:5]] == ["exp", "tanh", "add", "exp", "add"]
+    assert needs[:5] == [1, 2, 2, 3, 3]
+    # The last sum ends the product, so that the sum before it is a value.
+    assert needs[5:9] == [2, 3, 4, 2]
+
+
+@pytest.mark.parametrize("case", [(8, 1024, 256), (3, 256, 64), (1, 64, 64)], ids=str)
+def test_more_freedom_needs_no_more(case):
+    _, graph = graph_of(*summed_late(*case))
+    peaks = []
+    for mode in ("balanced", "memory_first"):
+        parts = {c.region: c.offers[0].parts for c in plan(graph, CPU, mode)}
+        peaks.append(max(need.nbytes for need in graph.needs(parts)))
+    assert peaks[1] <= peaks[0] <= max(need.nbytes for need in graph.needs({}))
 
 
 def test_parts_cost_what_is_read_again_and_save_what_fits_into_the_cache():
