@@ -36,7 +36,12 @@ def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
 
 
 def elements_attr(array: np.ndarray) -> ir.Attribute:
-    """An elements attribute with the contents of `array`, any supported dtype."""
+    """An elements attribute with the contents of `array`, any supported dtype.
+
+    A view that repeats one element (`np.broadcast_to`) is never written out, however large.
+    """
+    if array.size > 1 and not any(array.strides):
+        return _repeated(array)
     array = np.ascontiguousarray(array).reshape(np.shape(array))
     type_ = to_mlir(TensorType(array.shape, array.dtype))
     if array.nbytes > INLINE_BYTES and array.dtype != BOOL and not _is_splat(array):
@@ -52,6 +57,19 @@ def elements_attr(array: np.ndarray) -> ir.Attribute:
     if array.dtype == BOOL:
         return ir.DenseElementsAttr.get(array)
     return ir.DenseElementsAttr.get(array, type=type_.element_type, shape=list(array.shape))
+
+
+def _repeated(array: np.ndarray) -> ir.Attribute:
+    """The attribute of an array whose elements are all the first one."""
+    type_ = to_mlir(TensorType(array.shape, array.dtype))
+    first = array[(0,) * array.ndim]
+    if array.dtype == BOOL:
+        return ir.DenseElementsAttr.get_splat(type_, ir.BoolAttr.get(bool(first)))
+    if array.dtype == _BF16:
+        element = ir.FloatAttr.get(type_.element_type, float(first))
+        return ir.DenseElementsAttr.get_splat(type_, element)
+    raw = np.array([first], array.dtype)
+    return ir.DenseElementsAttr.get(raw, type=type_.element_type, shape=list(array.shape))
 
 
 def _is_splat(array: np.ndarray) -> bool:

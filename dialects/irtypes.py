@@ -4,7 +4,7 @@ import numpy as np
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+from pyc_mlir.dialects.types import DTYPES, MAX_BYTES, TensorType, dtype_name
 
 _SUPPORTED = ", ".join(sorted(DTYPES))
 
@@ -22,7 +22,8 @@ def element_type(dtype: np.dtype) -> ir.Type:
 
 
 def to_mlir(type_: TensorType) -> ir.RankedTensorType:
-    """The MLIR type of `type_`."""
+    """The MLIR type of `type_`. Raises VerificationError for one that no memory holds."""
+    _require_fits(type_, "value")
     dynamic = ir.ShapedType.get_dynamic_size()
     dims = [dynamic if d is None else d for d in type_.shape]
     return ir.RankedTensorType.get(dims, element_type(type_.dtype), loc=ir.Location.unknown())
@@ -48,7 +49,10 @@ def dtype_of(element: ir.Type, what: str = "element type") -> np.dtype:
 
 
 def from_mlir(type_: ir.Type, what: str = "value") -> TensorType:
-    """Our view of a ranked tensor type. Raises VerificationError, naming `what`, for others."""
+    """Our view of a ranked tensor type.
+
+    Raises VerificationError, naming `what`, for others, and for one that no memory holds.
+    """
     if not isinstance(type_, ir.RankedTensorType):
         raise VerificationError(f"{what}: expected a ranked tensor, got {type_}")
     if type_.encoding is not None:
@@ -56,6 +60,16 @@ def from_mlir(type_: ir.Type, what: str = "value") -> TensorType:
     dtype = dtype_of(type_.element_type, what)
     shape = type_.shape
     if type_.has_static_shape:
-        return TensorType(tuple(shape), dtype)
-    dynamic = ir.ShapedType.get_dynamic_size()
-    return TensorType(tuple(None if d == dynamic else d for d in shape), dtype)
+        found = TensorType(tuple(shape), dtype)
+    else:
+        dynamic = ir.ShapedType.get_dynamic_size()
+        found = TensorType(tuple(None if d == dynamic else d for d in shape), dtype)
+    _require_fits(found, what)
+    return found
+
+
+def _require_fits(type_: TensorType, what: str) -> None:
+    if not type_.fits:
+        raise VerificationError(
+            f"{what}: expected a tensor of at most {MAX_BYTES} bytes, got {str(type_)[:200]}"
+        )

@@ -22,6 +22,9 @@ DTYPES: dict[str, np.dtype] = {
     "i8": np.dtype(np.int8),
     "i1": np.dtype(np.bool_),
 }
+# Bytes of a tensor, dynamic dimensions left out: what the address space of a process holds. Larger
+# ones overflow the 64-bit arithmetic of strides and sizes in the passes behind.
+MAX_BYTES = 1 << 47
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
 INTEGERS = frozenset(DTYPES[n] for n in ("i64", "i32", "i8"))
@@ -78,6 +81,12 @@ class TensorType:
     def nbytes(self) -> int:
         """Size in bytes as IREE stores it (i1 takes a byte). Raises ValueError if dynamic."""
         return self.elements * self.dtype.itemsize
+
+    @property
+    def fits(self) -> bool:
+        """False for sizes that no memory holds; dynamic dimensions count as 1."""
+        known = math.prod([d for d in self.shape if d])
+        return known * self.dtype.itemsize <= MAX_BYTES
 
     def with_shape(self, shape: Shape) -> "TensorType":
         """The same element type under another shape."""

@@ -216,7 +216,8 @@ def integer_zero(op: ir.Operation) -> ir.Value | None:
     known = out.is_static and from_mlir(op.operands[0].type).is_static
     if splat is None or is_float(out.dtype) or splat != 0 or not known:
         return None
-    return IRBuilder().constant(np.zeros([d or 0 for d in out.shape], out.dtype))
+    zero = np.zeros((), out.dtype)
+    return IRBuilder().constant(np.broadcast_to(zero, [d or 0 for d in out.shape]))
 
 
 def can_fold(op: ir.Operation, max_bytes: int) -> bool:

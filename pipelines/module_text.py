@@ -1,8 +1,8 @@
 """Read a module from text or bytecode; whatever is wrong becomes a located diagnostic.
 
-MLIR's parser recurses, so text that nests too deeply is refused before it is parsed. Bytecode is
-refused unless the caller says that it may crash the process: MLIR's reader does not survive
-damaged input.
+Text that MLIR's parser would not survive is refused before it is parsed (text_bounds.py).
+Bytecode is refused unless the caller says that it may crash the process: MLIR's reader does not
+survive damaged input.
 """
 
 import re
@@ -14,10 +14,9 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.pipelines.diagnostics import Diagnostic, Position, collect
 from pyc_mlir.pipelines.suggestions import did_you_mean
+from pyc_mlir.pipelines.text_bounds import beyond
 
-MAX_DEPTH = 500
 _UNNAMED = "-"  # the file name that the bindings give to text
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->|[<>]=|[({\[<]|[)}\]>]')
 _CUSTOM_PYC = re.compile(r"(?<![\w#!.@%^])pyc\.(\w+)")
 _QUIET = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 _UNREGISTERED_PYC = re.compile(r"unregistered operation 'pyc\.(\w+)'")
@@ -52,21 +51,12 @@ def decode(data: bytes, name: str) -> str | Diagnostic:
         return Diagnostic("error", f"expected UTF-8 text, got the byte 0x{byte:02x}", position)
 
 
-def too_deep(source: ModuleText) -> Diagnostic | None:
-    """An error at the bracket that opens level `MAX_DEPTH` + 1, if one does."""
-    if sum(map(source.text.count, "({[<")) <= MAX_DEPTH:
+def beyond_bounds(source: ModuleText) -> Diagnostic | None:
+    """An error at the place where the text passes a bound of `text_bounds`, if one is."""
+    found = beyond(source.text)
+    if found is None:
         return None
-    depth = 0
-    for match in _TOKEN.finditer(source.text):
-        token = match[0]
-        if token in "({[<":
-            depth += 1
-        elif token in ")}]>":
-            depth = max(depth - 1, 0)
-        if depth > MAX_DEPTH:
-            message = f"expected at most {MAX_DEPTH} nested brackets"
-            return Diagnostic("error", message, _position(source, match.start()))
-    return None
+    return Diagnostic("error", found.message, _position(source, found.index))
 
 
 def _position(source: ModuleText, index: int) -> Position:
@@ -98,9 +88,9 @@ def parse_module(
 
     Without `implicit_module` the text must be one op, which is returned as it is.
     """
-    deep = too_deep(source)
-    if deep is not None:
-        report(deep)
+    refused = beyond_bounds(source)
+    if refused is not None:
+        report(refused)
         return None
     errors: list[Diagnostic] = []
     with collected(context, source.name, errors.append):

@@ -147,7 +147,7 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         return x
     sizes = [d.static for d in dims if d.static is not None]
     if x.splat is not None and len(sizes) == len(dims):
-        return lowering.constant(np.full(sizes, x.splat, x.dtype))
+        return lowering.constant(np.broadcast_to(np.array(x.splat, x.dtype), sizes))
     if product(dims).static == 0:
         return lowering.empty(dims, x.dtype)
     if reassociation(list(x.dims), dims) is None:

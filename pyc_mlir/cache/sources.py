@@ -21,6 +21,7 @@ from typing import Any
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import Store
+from pyc_mlir.frontends.model_files import inside
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
@@ -121,7 +122,7 @@ class Sources:
             names = _external_names(path)
             if FileState.of(path) == state and state.settled(self._clock()):
                 self._store.write_memo(memo, json.dumps({"names": names}).encode())
-        return [_inside(path.resolve().parent, name) for name in names]
+        return [inside(path.resolve().parent, name) for name in names]
 
     def _digest(self, state: FileState) -> str:
         """The digest of a file's content, by its identity where that is known. Raises OSError."""
@@ -144,20 +145,13 @@ def _model_path(source: Any) -> Path | None:
     return None
 
 
-def _inside(folder: Path, name: str) -> Path:
-    """A file of a model's own folder; the importer refuses any other. Raises ValueError."""
-    path = (folder / name).resolve()
-    if not name or not path.is_relative_to(folder) or not path.is_file():
-        raise ValueError(f"{name!r} is no file of the model's folder")
-    return path
-
-
 def _external_names(path: Path) -> list[str]:
     """The files that an ONNX model keeps weights in. Raises ValueError for what is no model."""
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("no onnx")
     from pyc_mlir.dialects.errors import PycError
-    from pyc_mlir.frontends.onnx_model import external_files, read_model
+    from pyc_mlir.frontends.onnx_model import read_model
+    from pyc_mlir.frontends.onnx_weights import external_files
 
     try:
         model, _ = read_model(path)

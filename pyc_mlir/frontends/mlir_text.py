@@ -10,7 +10,7 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.pyc import load
 from pyc_mlir.pipelines.diagnostics import Diagnostic, render
-from pyc_mlir.pipelines.module_text import ModuleText, decode, parse_module
+from pyc_mlir.pipelines.module_text import ModuleText, beyond_bounds, decode, parse_module
 
 _BYTECODE = b"ML\xefR"
 
@@ -32,6 +32,21 @@ def parse_mlir(source: str | Path, context: ir.Context) -> ir.Module:
     if not isinstance(module, ir.Module):
         raise _invalid(text, reported)
     return module
+
+
+def check_text(data: bytes, name: str) -> None:
+    """Refuse what a parser of MLIR text would not survive, without parsing; bytecode passes.
+
+    Raises PycError (INVALID_IR).
+    """
+    if data.startswith(_BYTECODE):
+        return
+    text = decode(data, name)
+    if isinstance(text, Diagnostic):
+        raise _invalid(ModuleText("", name), [text])
+    refused = beyond_bounds(ModuleText(text, name))
+    if refused is not None:
+        raise _invalid(ModuleText(text, name), [refused])
 
 
 def _path(source: str | Path) -> Path | None:

@@ -24,6 +24,7 @@ from pyc_mlir.frontends import onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx_model import (
     UNKNOWN_OP,
     Finding,
+    Prepared,
     Source,
     UnsupportedModel,
     bad_model,
@@ -33,12 +34,15 @@ from pyc_mlir.frontends.onnx_model import (
     qualified_op,
     read_model,
 )
-from pyc_mlir.frontends.onnx_ops.graph import ConstantBuilder, GraphBuilder
+from pyc_mlir.frontends.onnx_ops.graph import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.onnx_ops.node import HANDLERS, Node, pyc_dtype, unsupported
 from pyc_mlir.frontends.onnx_ops.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16
+# All of them: so many times the weights, and as much again as a small model may have. Beyond that
+# the program computes the rest when it runs.
+_FOLD_TIMES, _FOLD_ALL = 8, 1 << 28
 _COLLECTED = frozenset(
     {
         ReasonCode.UNSUPPORTED_OP,
@@ -69,23 +73,25 @@ def import_onnx(
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed).
     """
     proto, source = read_model(model)
-    checked = prepare(proto, source, set(HANDLERS))
+    prepared = prepare(proto, source, set(HANDLERS))
     active = new_context() if context is None else context
     load(active)
     with active, ir.Location.unknown():
-        return _Importer(checked, source).run(name)
+        return _Importer(prepared, source).run(name)
 
 
 class _Importer:
     """State of one import: the values of the graph by name, and the nodes that failed."""
 
-    def __init__(self, model: onnx.ModelProto, source: Source) -> None:
-        self.graph = model.graph
+    def __init__(self, prepared: Prepared, source: Source) -> None:
+        self.graph = prepared.model.graph
+        self.weights = prepared.weights
         self.source = source
         self.b = GraphBuilder()
         self.values: dict[str, Any] = {}
         self.constants: dict[int, tuple[Any, ir.Value]] = {}
         self.findings: list[Finding] = []
+        self.fold_bytes = _FOLD_ALL
 
     def run(self, name: str) -> ir.Module:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
@@ -123,11 +129,13 @@ class _Importer:
             why = "sparse weights: expected dense ones"
             finding = Finding("graph", "sparse_initializer", ReasonCode.UNSUPPORTED_DTYPE, why)
             raise UnsupportedModel(self.source.name, [finding])
-        for tensor in self.graph.initializer:
-            try:
+        try:
+            for tensor in self.graph.initializer:
                 self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
-            except (ValueError, TypeError) as error:
-                raise bad_model(self.source.name, f"weights `{tensor.name}`: {error}") from error
+            self.values.update(self.weights.arrays())
+            self.fold_bytes += _FOLD_TIMES * sum(v.nbytes for v in self.values.values())
+        except (OSError, TypeError, ValueError) as error:
+            raise bad_model(self.source.name, f"weights: {error}") from error
 
     def _input_dims(self, info: onnx.ValueInfoProto) -> tuple[Extent, ...]:
         """The input's sizes; an unnamed dynamic dimension is named after the input."""
@@ -152,7 +160,13 @@ class _Importer:
         except PycError as error:
             where = f"{self.source.name}: input `{info.name}`"
             raise PycError(error.code, f"{where}: {error.message}") from error
-        return TensorType(tuple(None if isinstance(d, Size) else d for d in dims), dtype)
+        type_ = TensorType(tuple(None if isinstance(d, Size) else d for d in dims), dtype)
+        if not type_.fits or any(d is not None and d < 0 for d in type_.shape):
+            raise bad_model(
+                self.source.name,
+                f"input `{info.name}`: expected sizes that a memory holds, got {str(type_)[:200]}",
+            )
+        return type_
 
     def _import_node(self, index: int, node: onnx.NodeProto) -> None:
         """Give values to the node's outputs, or record why there are none."""
@@ -204,8 +218,11 @@ class _Importer:
         handler = HANDLERS[node.op_type]
         if all(isinstance(o, np.ndarray) for o in given):
             plain = Node(node, ConstantBuilder(), operands, operands.__getitem__)
-            out = handler(plain)
-            return out if _worth_keeping(out, given) else None
+            try:
+                out = handler(plain)
+            except TooLarge:
+                return None
+            return out if self._worth_keeping(out, given) else None
         if not all(isinstance(o, (np.ndarray, Sizes)) for o in given):
             return None
         lifted = [Sizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
@@ -216,6 +233,12 @@ class _Importer:
             return None
         outputs = out if isinstance(out, tuple) else (out,)
         return tuple(settle(o) if isinstance(o, Sizes) else o for o in outputs)
+
+    def _worth_keeping(self, out: Any, inputs: Sequence[np.ndarray]) -> bool:
+        """False for a result that would bloat the program: large, and larger than its inputs."""
+        made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
+        self.fold_bytes -= made
+        return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs)) and self.fold_bytes >= 0
 
     def _lift(self, operands: Sequence[Any]) -> Any:
         return lambda index: self._emitted(operands[index])
@@ -242,12 +265,6 @@ class _Importer:
         except PycError as error:
             where = f"{self.source.name}: output `{name}`"
             raise PycError(error.code, f"{where}: {error.message}") from error
-
-
-def _worth_keeping(out: Any, inputs: Sequence[np.ndarray]) -> bool:
-    """False for a result that would bloat the program: large, and larger than its inputs."""
-    made = sum(o.nbytes for o in (out if isinstance(out, tuple) else (out,)) if o is not None)
-    return made <= max(_FOLD_BYTES, sum(i.nbytes for i in inputs))
 
 
 def _require_dtype(array: np.ndarray) -> None:

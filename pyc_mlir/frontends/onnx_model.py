@@ -1,25 +1,27 @@
 """From a file, bytes or a ModelProto to a checked model of an opset that the importer reads.
 
-Checks, in this order: the protobuf parses; the opset is at most `NEWEST`; onnx's checker accepts
-it; external weights lie inside the model's directory; older opsets convert to `OLDEST`; functions
-are inlined; the shapes and types fit (onnx's shape inference in strict mode).
+Checks, in this order: the bytes are within bounds (onnx_bounds.py) and parse; the opset is at most
+`NEWEST`; weights are as large as their types say and lie inside the model's directory
+(onnx_weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
+inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.onnx_bounds import check_nodes, check_size, scan
+from pyc_mlir.frontends.onnx_weights import Weights, split_weights
 
 OLDEST, NEWEST = 13, 23
 UNKNOWN_OP = "PyC does not know this op"
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-# Weights above this many bytes say nothing about shapes: shape inference does without them.
-_SHAPE_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -61,45 +63,35 @@ class UnsupportedModel(PycError):
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
     """The protobuf, not yet checked. Raises PycError (BAD_ARGUMENT, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        return copy, Source("<onnx>", None)
+        return model, Source("<onnx>", None)
     if isinstance(model, bytes):
         return _parse(model, "<onnx>"), Source("<onnx>", None)
     path = Path(model)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            data = file.read()
     except OSError as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"{path}: expected a readable ONNX file, got: {error.strerror}"
         ) from error
+    except ValueError as error:
+        raise bad_model(str(path), str(error)) from None
     return _parse(data, str(path)), Source(str(path), path.resolve().parent)
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
+        scan(data)
         model.ParseFromString(data)
+    except ValueError as error:
+        raise bad_model(name, str(error)) from None
     except DecodeError as error:
         raise bad_model(
             name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
         ) from error
-    for text in _texts(model):
-        # The protobuf runtime hands out bytes for a string that is not UTF-8.
-        if not isinstance(text, str):
-            raise bad_model(name, f"expected names in UTF-8, got {text!r}")
     return model
-
-
-def _texts(message: Message) -> Iterator[str | bytes]:
-    """Every string field of a message and of the messages in it."""
-    for field, value in message.ListFields():
-        values = value if field.is_repeated else (value,)
-        if field.type == field.TYPE_STRING:
-            yield from values
-        elif field.type == field.TYPE_MESSAGE:
-            for inner in values:
-                yield from _texts(inner)
 
 
 def bad_model(name: str, problem: str) -> PycError:
@@ -125,10 +117,19 @@ def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
     return None
 
 
-def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> onnx.ModelProto:
+@dataclass(frozen=True)
+class Prepared:
+    """A checked model without its larger initializers, which are inputs of the graph in it."""
+
+    model: onnx.ModelProto
+    weights: Weights
+
+
+def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prepared:
     """The model checked, converted and with functions inlined down to `known_ops` where possible.
 
-    Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that is out of reach.
+    The model given stays as it is. Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that
+    is out of reach.
     """
     opset = opset_of(model)
     if opset is not None and opset > NEWEST:
@@ -137,15 +138,19 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> onnx
             f"{source.name}: expected opset {OLDEST} to {NEWEST} (older ones are converted), got "
             f"{opset}; export the model with opset {NEWEST}",
         )
-    load_external_data(model, source)
-    _refuse_undefined(model, source, opset or NEWEST, known_ops)
-    _check(model, source)
-    _check_attributes(model, source, opset or NEWEST)
+    try:
+        check_nodes(model)
+        light, weights = split_weights(model, source.directory)
+    except (OSError, ValueError) as error:
+        raise bad_model(source.name, str(error)) from error
+    _refuse_undefined(light, source, opset or NEWEST, known_ops)
+    _check(light, source)
+    _check_attributes(light, source, opset or NEWEST)
     if opset is not None and opset < OLDEST:
-        model, opset = _converted(model, source, opset), OLDEST
-    model = _inlined(model, opset or NEWEST, known_ops)
-    _infer(model, source)
-    return model
+        light, opset = _converted(light, source, opset), OLDEST
+    light = _inlined(light, opset or NEWEST, known_ops)
+    _infer(light, source)
+    return Prepared(light, weights)
 
 
 def node_name(node: onnx.NodeProto) -> str:
@@ -245,80 +250,11 @@ def _has_body(schema: onnx.defs.OpSchema) -> bool:
 
 
 def _infer(model: onnx.ModelProto, source: Source) -> None:
-    """Raise BAD_MODEL when the nodes' types, attributes and shapes contradict each other."""
-    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    graph, original = light.graph, model.graph
-    graph.name = original.name
-    graph.node.extend(original.node)
-    graph.input.extend(original.input)
-    graph.output.extend(original.output)
-    named = {i.name for i in original.input}
-    for tensor in original.initializer:
-        if tensor.ByteSize() <= _SHAPE_BYTES:
-            graph.initializer.append(tensor)
-        elif tensor.name not in named:
-            graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
+    """Raise BAD_MODEL when the nodes' types, attributes and shapes contradict each other.
+
+    Without onnx's propagation of data, for which a tensor of a terabyte is a list of as many sizes.
+    """
     try:
-        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error
-
-
-def load_external_data(model: onnx.ModelProto, source: Source) -> None:
-    """Read tensors that are stored in other files, all inside the model's own directory.
-
-    Raises PycError (BAD_MODEL) for any other place and for files that are missing or too short.
-    """
-    for tensor in _tensors(model):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            continue
-        fields = {e.key: e.value for e in tensor.external_data}
-        path = _inside(fields.get("location", ""), source, tensor.name)
-        try:
-            offset, length = int(fields.get("offset", 0)), int(fields.get("length", -1))
-            with path.open("rb") as file:
-                file.seek(offset)
-                data = file.read(length)
-        except (OSError, ValueError) as error:
-            raise bad_model(source.name, f"weights `{tensor.name}`: {error}") from error
-        if length >= 0 and len(data) != length:
-            raise bad_model(
-                source.name, f"weights `{tensor.name}`: expected {length} bytes, got {len(data)}"
-            )
-        tensor.raw_data = data
-        tensor.ClearField("external_data")
-        tensor.data_location = onnx.TensorProto.DEFAULT
-
-
-def _inside(location: str, source: Source, name: str) -> Path:
-    """The file at `location` if it lies in the model's directory, links followed."""
-    if source.directory is None:
-        raise bad_model(
-            source.name,
-            f"weights `{name}` are in the file {location!r}: give the model by its path",
-        )
-    path = (source.directory / location).resolve()
-    if not location or not path.is_relative_to(source.directory) or not path.is_file():
-        raise bad_model(
-            source.name,
-            f"weights `{name}`: expected a file inside the model's directory, got {location!r}",
-        )
-    return path
-
-
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of the graph: initializers and node attributes."""
-    yield from model.graph.initializer
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-
-
-def external_files(model: onnx.ModelProto) -> list[str]:
-    """The files beside a model, not yet read, that hold weights of it; sorted."""
-    outside = (t for t in _tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL)
-    return sorted({e.value for t in outside for e in t.external_data if e.key == "location"})

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
@@ -81,13 +81,19 @@ def _from_file(path: Path, context: ir.Context) -> Source:
     data = path.read_bytes()
     if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
-    return Source(None, data, str(path))
+    return _foreign(data, str(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:
     if _PYC.search(text.encode()):
         return Source(parse_mlir(text, context))
-    return Source(None, text.encode())
+    return _foreign(text.encode(), Source.name)
+
+
+def _foreign(data: bytes, name: str) -> Source:
+    """A program that enters at IREE, whose parser is MLIR's too. Raises PycError (INVALID_IR)."""
+    check_text(data, name)
+    return Source(None, data, name)
 
 
 def _traced(

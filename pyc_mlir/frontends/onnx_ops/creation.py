@@ -7,7 +7,7 @@ import onnx
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.onnx_ops.node import Node, node, pyc_dtype, unsupported
+from pyc_mlir.frontends.onnx_ops.node import MAX_WRITTEN, Node, node, pyc_dtype, unsupported
 from pyc_mlir.frontends.onnx_ops.shaping import expand_to, product, vector
 from pyc_mlir.frontends.onnx_ops.sizes import Size, Sizes, Untracked, quotient, sizes
 
@@ -61,7 +61,13 @@ def range_node(n: Node) -> Any:
     if any(isinstance(v, Sizes) for v in n.operands):
         return _dynamic_range(n)
     start, limit, delta = (n.scalar(i, name) for i, name in enumerate(("start", "limit", "delta")))
-    count = max(0, int(np.ceil((limit - start) / delta)))
+    steps = (limit - start) / delta if delta else np.nan
+    if not -np.inf < steps <= MAX_WRITTEN:
+        raise unsupported(
+            f"a range from {start} to {limit} by {delta}: expected one of at most {MAX_WRITTEN} "
+            "elements"
+        )
+    count = max(0, int(np.ceil(steps)))
     return (start + np.arange(count) * delta).astype(n.known(0, "start").dtype)
 
 

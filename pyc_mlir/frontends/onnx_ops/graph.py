@@ -25,10 +25,24 @@ from pyc_mlir.frontends.onnx_ops.sizes import Extent, Size, Sizes
 _PROBES = (10**9, 2 * 10**9)
 _MAX_ATOMS = 16
 _ROOT = 50_000
+# Bytes that a step of folding may make of less.
+MAX_FOLDED = 1 << 26
+
+
+class TooLarge(Exception):
+    """A known value that is not to be written out: the program makes it when it runs."""
 
 
 class ConstantBuilder(NumpyBuilder):
     """Folds a node whose operands are all known."""
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> np.ndarray:
+        """Evaluate the reference. Raises TooLarge before it would make more than it was given."""
+        types = [self.type_of(v) for v in operands]
+        out = op.infer(*types, **params)
+        if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
+            raise TooLarge(op.name)
+        return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
         """The array's shape."""

@@ -9,7 +9,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.onnx_ops.node import Node, node, unsupported
+from pyc_mlir.frontends.onnx_ops.node import MAX_WRITTEN, Node, node, unsupported
 from pyc_mlir.frontends.onnx_ops.shaping import (
     broadcast_extents,
     chain,
@@ -134,6 +134,8 @@ def split_node(n: Node) -> Any:
 
 def _equal_parts(n: Node, size: int | None) -> list[int]:
     count = n.attr("num_outputs", len(n.proto.output))
+    if count != len(n.proto.output):
+        raise unsupported(f"{count} parts: expected one for each of {len(n.proto.output)} outputs")
     if size is None:
         raise unsupported("a dynamic dimension without `split`: expected sizes")
     part = -(-size // count)
@@ -225,6 +227,8 @@ def _pad_by_index(n: Node, low: list[int], high: list[int], mode: str) -> Any:
             continue
         if size is None:
             raise unsupported(f"mode {mode!r} on a dynamic dimension: expected a static one")
+        if size + before + after > MAX_WRITTEN:
+            raise unsupported(f"mode {mode!r} with more than {MAX_WRITTEN} indices along an axis")
         index = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
         x = n.b.gather(x, n.b.constant(index.astype(np.int64)), axis=axis)
     return x

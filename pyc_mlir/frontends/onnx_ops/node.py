@@ -36,6 +36,10 @@ def node(*op_types: str) -> Callable[[Handler], Handler]:
     return enter
 
 
+# Elements of a range or of indices that a handler writes out as a constant.
+MAX_WRITTEN = 1 << 24
+
+
 def unsupported(why: str, code: ReasonCode = ReasonCode.UNSUPPORTED_ATTRIBUTE) -> PycError:
     """The error for a node that PyC cannot express; the importer collects these."""
     return PycError(code, why)

@@ -7,6 +7,9 @@ from pyc_mlir.dialects.types import DTYPES, is_float
 from pyc_mlir.frontends.onnx_ops.node import Node, node, unsupported
 from pyc_mlir.frontends.onnx_ops.shaping import reshape_to, split, take
 
+# Each neighbour is an addition in the program.
+_MAX_NEIGHBOURS = 1024
+
 
 @node("BatchNormalization")
 def batch_norm(n: Node) -> Any:
@@ -116,6 +119,8 @@ def local_response_norm(n: Node) -> Any:
     channels = n.type().shape[1]
     if channels is None:
         raise unsupported("a dynamic number of channels: expected a static one")
+    if not 0 < size <= _MAX_NEIGHBOURS:
+        raise unsupported(f"size {size}: expected 1 to {_MAX_NEIGHBOURS}")
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
     square = b.mul(x, x)
 

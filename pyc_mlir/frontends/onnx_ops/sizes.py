@@ -126,6 +126,9 @@ def _product(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndar
     return np.prod(x, axis=axes, keepdims=keepdims)
 
 
+# Elements of a tensor of sizes that are followed; a shape has one for each dimension.
+MAX_SIZES = 4096
+_GROWING = ("broadcast_to", "concat")
 _MOVES = ("transpose", "reshape", "broadcast_to", "concat", "slice")
 _RULES: dict[str, Callable[..., Any]] = {
     **{name: OPS[name].reference for name in _MOVES},
@@ -180,6 +183,10 @@ class SizesBuilder(Builder):
             dtype = np.dtype(bool)
         if rule is None or (op.name == "cast" and dtype not in INTEGERS):
             raise Untracked(f"{op.name} of sizes")
+        if op.name in _GROWING:
+            out = op.infer(*(self.type_of(v) for v in operands), **params)
+            if not out.is_static or out.elements > MAX_SIZES:
+                raise Untracked(f"more than {MAX_SIZES} sizes")
         return Sizes(np.asarray(rule(*(v.entries for v in operands), **params)), dtype)
 
     def type_of(self, value: Sizes) -> TensorType:

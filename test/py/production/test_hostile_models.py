@@ -1,0 +1,27 @@
+"""Models that ask for more than there is are refused with a code, in little memory and time."""
+
+import json
+import subprocess
+import sys
+
+import hostile_models
+import pytest
+from hostile_models import CASES
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, tuple[str, str, float]]:
+    """What the front said of each case: code, message, seconds."""
+    command = [sys.executable, hostile_models.__file__]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    assert run.returncode == 0, run.stderr
+    return {name: (code, message, seconds) for name, code, message, seconds in lines}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hostile_model(told, name):
+    assert name in told, "it ended the process, or took too long"
+    code, message, _ = told[name]
+    assert code == CASES[name][1], message
+    assert not code or message
