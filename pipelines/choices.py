@@ -137,12 +137,14 @@ class Recipe:
 
     `origins` keeps who decided and, for fallbacks, on what evidence, so that a replay writes the
     same log; other evidence is seen again.
-    `graph_id` is that of the only program that it may be used for; empty allows all.
+    `graph_id` is that of the only program that it may be used for; empty allows all. A `tolerant`
+    one, mixed of several logs for an experiment, leaves what does not apply to the policy.
     """
 
     choices: Mapping[str, str]
     origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     graph_id: str = ""
+    tolerant: bool = False
 
     @staticmethod
     def from_log(decisions: Iterable[Decision]) -> "Recipe":
@@ -180,6 +182,8 @@ class Choices:
         assert alternatives, "a choice without legal alternatives is the pass's fault"
         by_name = {a.name: a for a in alternatives}
         recorded = self.recipe.choices.get(site.key) if self.recipe else None
+        if self.recipe is not None and self.recipe.tolerant and recorded not in by_name:
+            recorded = None
         name = recorded if recorded is not None else self.policy.prefer(site, alternatives)
         if name not in by_name:
             code = ReasonCode.INVALID_CHOICE if recorded is None else ReasonCode.RECIPE_MISMATCH
@@ -198,7 +202,7 @@ class Choices:
 
     def require_recipe_used(self) -> None:
         """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up."""
-        if self.recipe is None:
+        if self.recipe is None or self.recipe.tolerant:
             return
         unused = sorted(set(self.recipe.choices) - {d.site.key for d in self.log})
         if unused:

@@ -167,7 +167,9 @@ def _compared(artifact: Artifact, device: Device) -> Artifact:
     return _known(_standing_in(stand_in, FALLBACK, (said,)), verdict=verdict)
 
 
-def _inputs(artifact: Artifact, call: Callable[[Sequence[np.ndarray]], Any]) -> list[np.ndarray]:
+def some_inputs(
+    artifact: Artifact, call: Callable[[Sequence[np.ndarray]], Any]
+) -> list[np.ndarray]:
     """Seeded inputs that the program takes: the first sample's, or those of sizes that fit.
 
     Raises PycError (UNCHECKABLE_CLAUSE) where no sizes do.
@@ -195,7 +197,7 @@ def _same_bits(artifact: Artifact) -> ClauseReport:
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
         program = Program(bare, Device("local-task", threads=threads))
-        inputs = inputs if inputs is not None else _inputs(artifact, program.answer)
+        inputs = inputs if inputs is not None else some_inputs(artifact, program.answer)
         for _ in range(STRICT_RUNS // 2):
             results.append([r.tobytes() for r in program.answer(inputs)])
     if any(r != results[0] for r in results):
@@ -213,8 +215,8 @@ def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
     manifest = artifact.manifest
     device = Device.default_for(manifest["device"], manifest["seconds"])
     program = Program(_alone(artifact), device)
-    arrays = [to_device(a, device) for a in _inputs(artifact, program.answer)]
-    seconds = list(_calls(lambda: program(*arrays)))
+    arrays = [to_device(a, device) for a in some_inputs(artifact, program.answer)]
+    seconds = list(calls(lambda: program(*arrays)))
     clause = latency(artifact.promises["latency_goal_seconds"], seconds)
     shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)
     clause = replace(clause, evidence=(*clause.evidence, f"measured with inputs {shapes}"))
@@ -228,9 +230,7 @@ def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
     return clause
 
 
-def _calls(
-    call: Callable[[], object], clock: Callable[[], float] = perf_counter
-) -> Iterator[float]:
+def calls(call: Callable[[], object], clock: Callable[[], float] = perf_counter) -> Iterator[float]:
     """Seconds of single calls: a fixed number of them, fewer if they take long."""
     for _ in range(_WARM_UP):
         call()

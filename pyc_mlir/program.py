@@ -14,7 +14,8 @@ for each call that the contract lets overlap; further calls wait.
     program.use_mode("memory_first")
 
 takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
-Under a contract with `max_error` answers are compared with the reference (watch.py).
+Under a contract with `max_error` answers are compared with the reference (watch.py). `log` tells
+what happened besides answering: refused calls, fallbacks, switches (run_log.py).
 """
 
 import statistics
@@ -43,9 +44,11 @@ from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
 from pyc_mlir.outputs import check_outputs, donated_memory
+from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.contract_report import ContractReport
 from pyc_mlir.promises import Counts, so_far
+from pyc_mlir.run_log import FALLBACK, LOAD, MODE, RunLog
 from pyc_mlir.watch import Fallback, Watch
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
@@ -98,6 +101,7 @@ class Program:
         "_entry",
         "_guard_failures",
         "_lock",
+        "_log",
         "_mode",
         "_modes",
         "_pool",
@@ -148,6 +152,9 @@ class Program:
         self._switch_count = 0
         self._take_arenas_of(self._mode)
         self._lock = threading.Lock()
+        self._log = RunLog()
+        graph = manifest["graph_id"] or "none"
+        self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
         self._calls = 0
         self._guard_failures = 0
         self._seconds = 0.0
@@ -178,20 +185,24 @@ class Program:
         except (AttributeError, TypeError):
             launch = None
         arrays, on_device = args, True
-        if launch is None:
-            arrays, launch, on_device = self._admit(args, mode)
-        if out is not None or donate:
-            values = self._into(mode, arrays, launch, out, donate)
-            if out is None and not on_device:
-                values = [r.host() for r in values]
-        else:
-            arena = mode.arena
-            if mode.by_arena and arena is not None:
-                values = arena.call(arrays, launch)
+        try:
+            if launch is None:
+                arrays, launch, on_device = self._admit(args, mode)
+            if out is not None or donate:
+                values = self._into(mode, arrays, launch, out, donate)
+                if out is None and not on_device:
+                    values = [r.host() for r in values]
             else:
-                values = self._run(arrays)
-            if not on_device:
-                values = [r.host() for r in values]
+                arena = mode.arena
+                if mode.by_arena and arena is not None:
+                    values = arena.call(arrays, launch)
+                else:
+                    values = self._run(arrays)
+                if not on_device:
+                    values = [r.host() for r in values]
+        except PycError as error:
+            self._log.refused(error)
+            raise
         seconds = perf_counter() - began
         if self._watch is not None:
             values = self._watch.see(arrays, values)
@@ -226,6 +237,21 @@ class Program:
             raise
         assert mode.arena is not None
         return mode.arena.call(arrays, launch, given)
+
+    def log(self) -> tuple[Decision, ...]:
+        """What happened so far: the latest events with their codes, and a last line that counts.
+
+        What the compile cache did comes first, if it was asked. `choices.write_log` writes it.
+        """
+        return self._log.told(self.stats())
+
+    def tell_refused(self, error: PycError) -> None:
+        """Log a call that its caller gave up before it was made."""
+        self._log.refused(error)
+
+    def tell_fallback(self, name: str, why: str, code: ReasonCode) -> None:
+        """Log a fallback that was taken, or refused."""
+        self._log.add(FALLBACK, name, why, code, "the program")
 
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute without guards, comparison and count, by the plan in use: for `Watch`."""
@@ -321,6 +347,7 @@ class Program:
             self._mode = after
             self._switch_count += 1
             self._switches.append(ModeSwitch(before.name, name, why, code))
+            self._log.add(MODE, name, why, code, before.name)
             self._take_arenas_of(after)
 
     def _take_arenas_of(self, mode: PlannedMode) -> None:

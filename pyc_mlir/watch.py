@@ -20,6 +20,7 @@ from pyc_mlir.iree.array import Array, to_device
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
 from pyc_mlir.promises import Counts
+from pyc_mlir.run_log import REFUSED
 from pyc_mlir.samples import Samples, compare, make_inputs
 
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -47,6 +48,10 @@ class Watched(Protocol):
 
     def take_code(self, run: Run) -> None:
         """Let something else answer from now on."""
+        ...
+
+    def tell_fallback(self, name: str, why: str, code: ReasonCode) -> None:
+        """Log a fallback that was taken, or refused."""
         ...
 
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -157,12 +162,14 @@ class Watch:
         """Put the next fallback in place. Raises PycError (WRONG_RESULT) if there is none."""
         name = next(self._chain, None)
         if name is None:
+            self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
             past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
             raise PycError(
                 ReasonCode.WRONG_RESULT,
                 f"program: expected the results of its reference, got {why}"
                 f"{past if self.taken else ''}; the answer was not given out",
             )
+        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:

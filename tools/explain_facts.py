@@ -4,6 +4,7 @@ Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and 
 `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,8 +43,8 @@ class Subject:
         return Subject(name, artifact, tuple(artifact.decisions if log is None else log), report)
 
     def matching(self, text: str) -> "Subject":
-        """With only those decisions whose site or location holds `text`."""
-        found = tuple(d for d in self.decisions if text in d.site.key or text in d.site.location)
+        """With only those decisions that concern `text` (see `concerning`)."""
+        found = concerning(self.decisions, text, self.report)
         return Subject(self.name, self.artifact, found, self.report)
 
     def facts(self) -> list[tuple[str, str]]:
@@ -75,6 +76,30 @@ class Subject:
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
         return [Story(r, found.get(r.name)) for r in self.report.regions]
+
+
+def concerning(
+    decisions: Sequence[Decision], text: str, report: MemoryReport | None = None
+) -> tuple[Decision, ...]:
+    """The decisions about an op: its id, its name (``pyc.softmax``), its location, its dispatch.
+
+    A name also stands in alternatives that take the op in, such as ``fuse:matmul+softmax``; a
+    dispatch is one of the tasks of a region, whose plan was chosen.
+    """
+    word = re.compile(rf"(?<!\w){re.escape(text.removeprefix('pyc.'))}(?!\w)")
+    regions = {r.name for r in (report or MemoryReport()).regions if _has_task(r, text)}
+
+    def concerns(decision: Decision) -> bool:
+        site = decision.site
+        named = any(word.search(a.name) for a in decision.alternatives)
+        held = text in site.key or text in site.location or word.search(site.key) is not None
+        return named or held or bool(regions & {site.key, site.op_id})
+
+    return tuple(filter(concerns, decisions))
+
+
+def _has_task(region: RegionReport, text: str) -> bool:
+    return any(text == task.name for task in region.tasks)
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,19 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
         _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
         _WITHOUT_REPORT if not subject.report.regions else "",
-        f"decisions, `>` marks the choice\n{''.join(map(_decision, shown))}{more}",
+        f"decisions, `>` marks the choice\n{''.join(map(decision_text, shown))}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)
 
 
 def decisions(subject: Subject, levels: str = BLOCKS) -> str:
     """All decisions and nothing else."""
-    return _plain("".join(map(_decision, subject.decisions)), levels)
+    return listing(subject.decisions, levels)
+
+
+def listing(shown: Sequence[Decision], levels: str = BLOCKS) -> str:
+    """Decisions, one after the other."""
+    return _plain("".join(map(decision_text, shown)), levels)
 
 
 def _plain(text: str, levels: str) -> str:
@@ -112,7 +117,8 @@ def _frontier(story: Story) -> str:
     return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
 
 
-def _decision(decision: Decision) -> str:
+def decision_text(decision: Decision) -> str:
+    """A decision: site, alternatives with costs and reasons, evidence."""
     place = f"  at {decision.site.location}" if decision.site.location else ""
     head = f"  {decision.site.key}{place}  (by {decision.decided_by})\n"
     width = max((len(a.name) for a in decision.alternatives), default=0)

@@ -7,14 +7,17 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pyc_mlir import memory_report
-from pyc_mlir.artifact import read
+from pyc_mlir.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices import read_log
-from pyc_mlir.tools import cli, explain_text
-from pyc_mlir.tools.explain_facts import Subject
+from pyc_mlir.log_diff import diff
+from pyc_mlir.pipelines.choices import Decision
+from pyc_mlir.recorded import Recorded, read_recorded
+from pyc_mlir.tools import cli, explain_diff, explain_text, explain_why
+from pyc_mlir.tools.explain_facts import Subject, concerning
 from pyc_mlir.tools.explain_html import page
 
 TOOL = "pyc-explain"
@@ -29,6 +32,9 @@ examples:
   pyc-explain model.vmfb --op matmul
   pyc-explain model.vmfb --op dense --log decisions.jsonl
   pyc-explain model.vmfb --json - | jq .manifest.memory
+  pyc-explain model.vmfb --why CODEGEN_FALLBACK
+  pyc-explain --diff before.vmfb after.vmfb
+  pyc-explain --bisect good.vmfb bad.vmfb model.onnx --check 'python judge.py {}'
 """
 
 
@@ -39,14 +45,53 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
+    _check(flags)
+    if flags.bisect is not None:
+        # It compiles, which nothing else here does.
+        from pyc_mlir.tools import explain_bisect
+
+        print(explain_bisect.run(flags), end="")
+        return cli.OK
+    if flags.diff is not None:
+        a, b = map(read_recorded, flags.diff)
+        print(explain_diff.told(diff(a, b), flags.decisions), end="")
+        return cli.OK
+    recorded = read_recorded(flags.program)
+    if flags.log is not None:
+        log = read_recorded(flags.log)
+        recorded = replace(recorded, decisions=log.decisions, others=log.others)
+    if flags.why is not None:
+        print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
+    elif recorded.artifact is None:
+        print(_log(recorded, flags), end="")
+    else:
+        _program(recorded.artifact, recorded, flags)
+    return cli.OK
+
+
+def _check(flags: argparse.Namespace) -> None:
+    """Raise PycError (BAD_ARGUMENT) for flags that lack or exclude each other."""
+    if flags.diff is None and flags.program is None:
+        raise _usage("expected a PROGRAM, got none")
+    if flags.diff is not None and flags.program is not None:
+        raise _usage(f"expected two files with --diff, got {flags.program} too")
     if flags.html == flags.json == "-":
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, "command line: expected one of --html - and --json -, got both"
-        )
-    log = None if flags.log is None else read_log(flags.log)
-    subject = Subject.of(Path(flags.program).name, read(flags.program), log)
+        raise _usage("expected one of --html - and --json -, got both")
+    if flags.bisect is not None and (flags.check is None) == (flags.by is None):
+        got = "neither" if flags.by is None else "both"
+        raise _usage(f"expected --check COMMAND or --by with --bisect, got {got}")
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
+
+
+def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) -> None:
+    """Show a program, wherever the flags want it."""
+    subject = Subject.of(Path(flags.program).name, artifact, recorded.decisions)
     if flags.op is not None:
-        subject = _matching(subject, flags.op)
+        subject = subject.matching(flags.op)
+        _require(subject.decisions, recorded, flags.op)
     if flags.html is not None:
         _write(flags.html, page(subject))
     if flags.json is not None:
@@ -55,39 +100,87 @@ def _run(argv: Sequence[str]) -> int:
         short = flags.decisions or flags.op is not None
         text = explain_text.decisions if short else explain_text.overview
         print(text(subject, _levels()), end="")
-    return cli.OK
+
+
+def _log(recorded: Recorded, flags: argparse.Namespace) -> str:
+    """The decisions of a log, whose program is elsewhere."""
+    if flags.html is not None or flags.json is not None:
+        raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
+    shown = (*recorded.decisions, *recorded.others)
+    if flags.op is not None:
+        shown = concerning(shown, flags.op)
+        _require(shown, recorded, flags.op)
+    return explain_text.listing(shown, _levels())
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = cli.Parser(TOOL, "Explain a compiled program: its memory, its decisions.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--html FILE] [options]"
-    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb that pyc-compile wrote")
+    parser.add_argument(
+        "program", nargs="?", metavar="PROGRAM", help="a .vmfb that pyc-compile wrote, or a log"
+    )
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with pictures, whole in one file; - is stdout"
     )
     parser.add_argument("--json", metavar="FILE", help="write all of it as JSON; - is stdout")
     parser.add_argument(
-        "--op", metavar="TEXT", help="only decisions whose site or location holds TEXT"
+        "--op",
+        metavar="NAME",
+        help="only decisions about an op: its id, name (pyc.softmax), location or dispatch",
+    )
+    parser.add_argument(
+        "--why", metavar="CODE", help="what a reason code means, and each place where it occurs"
+    )
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="what changed between two programs or logs, and why",
     )
     parser.add_argument("--decisions", action="store_true", help="print the decisions, all of them")
     parser.add_argument(
         "--log", metavar="LOG", help="the log of this compile: decisions with source locations"
     )
+    _add_bisect(parser)
     return parser
 
 
-def _matching(subject: Subject, text: str) -> Subject:
-    found = subject.matching(text)
-    if not found.decisions:
-        passes = sorted({d.site.pass_name for d in subject.decisions})
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"--op {text}: expected part of a site or location, got one that none of the "
-            f"{len(subject.decisions)} decisions has (passes: {', '.join(passes) or 'none'}); "
-            "see --decisions",
-        )
-    return found
+def _add_bisect(parser: argparse.ArgumentParser) -> None:
+    bisect = parser.add_argument_group("bisect", "find the decision that spoils a program")
+    bisect.add_argument(
+        "--bisect",
+        nargs=2,
+        metavar=("GOOD", "BAD"),
+        help="two programs or logs; PROGRAM is then the model that both were compiled from",
+    )
+    bisect.add_argument(
+        "--check",
+        metavar="COMMAND",
+        help="a shell command, {} is the program: status 0 is good, 125 cannot tell, others bad",
+    )
+    bisect.add_argument(
+        "--by",
+        choices=("error", "latency"),
+        help="in place of a command: compare with the reference, or measure calls",
+    )
+    bisect.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]SHAPE", help="as of pyc-compile"
+    )
+    bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
+
+
+def _require(found: Sequence[Decision], recorded: Recorded, text: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless a decision was found."""
+    if found:
+        return
+    passes = sorted({d.site.pass_name for d in recorded.decisions})
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"--op {text}: expected part of a site or location, an op or a dispatch, got one that none "
+        f"of the {len(recorded.decisions)} decisions has (passes: {', '.join(passes) or 'none'}); "
+        "see --decisions",
+    )
 
 
 def as_json(subject: Subject) -> str:

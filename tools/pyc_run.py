@@ -13,6 +13,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.guards import Argument
+from pyc_mlir.pipelines.choices import write_log
 from pyc_mlir.tools import cli, run_inputs
 
 if TYPE_CHECKING:
@@ -41,11 +42,25 @@ def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
     _check_output(flags.output)
     # Loading IREE takes a moment, which --help need not wait for.
-    from pyc_mlir.iree.array import to_device
     from pyc_mlir.runtime import load
 
     program = load(flags.program, make_device(flags))
-    arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
+    try:
+        return _called(flags, program)
+    finally:
+        if flags.log is not None:
+            write_log(program.log(), flags.log)
+
+
+def _called(flags: argparse.Namespace, program: "Program") -> int:
+    """Call the program as the flags ask."""
+    from pyc_mlir.iree.array import to_device
+
+    try:
+        arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
+    except PycError as error:
+        program.tell_refused(error)
+        raise
     results = program(*arrays)
     values = results if isinstance(results, tuple) else (results,)
     named = dict(zip(result_names(program.signature.outputs), values, strict=True))
@@ -74,6 +89,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
     parser.add_argument("--stats", action="store_true", help="print calls, times and memory")
+    parser.add_argument(
+        "--log", metavar="LOG", help="write what happened as JSON lines, also where a call fails"
+    )
     parser.add_argument(
         "--device", metavar="KIND", help="local-sync, local-task, cuda, vulkan or hip"
     )

@@ -187,7 +187,7 @@ def test_wrong_use(program, tmp_path, capsys):
     assert "No such file" in refused(capsys, str(tmp_path / "none.vmfb"))
     assert "got both" in refused(capsys, program, "--html", "-", "--json", "-")
     (tmp_path / "no.vmfb").write_bytes(b"nothing")
-    assert "[BAD_ARTIFACT]" in refused(capsys, str(tmp_path / "no.vmfb"))
+    assert "[BAD_ARGUMENT]" in refused(capsys, str(tmp_path / "no.vmfb"))
     damaged = replace(explained([planned(chain(3))]), memory=b"{}")
     message = refused(capsys, saved(tmp_path, damaged, "damaged.vmfb"))
     assert message.startswith("pyc-explain: error: damaged.vmfb: expected a memory report")

@@ -1,0 +1,163 @@
+"""Bisecting compiles: an injected bad decision is found, by each kind of check."""
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import wrong_kernels
+from conftest import FULL
+
+from pyc_mlir import artifact as artifacts
+from pyc_mlir import bisection, nn
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.bisection import Check, LatencyCheck, bisect, command_check, error_check
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.pipelines.choices import Alternative, Recipe, Site
+from pyc_mlir.recorded import Recorded, read_recorded
+from pyc_mlir.replay import replay_options
+from pyc_mlir.tools import pyc_explain
+
+SPECS = [TensorSpec(np.dtype(np.float32), 4, 16), TensorSpec(np.dtype(np.float32), 16, 16)]
+LAYERS, MANY_LAYERS = 4, 100
+
+
+def layers(x, w):
+    for _ in range(LAYERS):
+        x = nn.softmax(np.tanh(x @ w))
+    return x
+
+
+@dataclass(frozen=True)
+class Other:
+    """Prefers another kernel wherever there is one, and the wrong one at a place."""
+
+    place: int
+    name: str = "other"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        names = [a.name for a in alternatives]
+        wrong = next((n for n in names if n.startswith(wrong_kernels.NAME)), None)
+        if wrong is not None:
+            SEEN.append(site.key)
+            if len(SEEN) - 1 == self.place:
+                return wrong
+        return "iree" if "iree" in names and site.pass_name != "plan-memory" else names[0]
+
+
+SEEN: list[str] = []
+
+
+def wide(x, w):
+    """As many, side by side: what one of them gets wrong is not lost on the way."""
+    return sum(nn.softmax(np.tanh((x * float(n)) @ w)) for n in range(1, MANY_LAYERS + 1))
+
+
+def recorded(folder: Path, name: str, policy: Other | None, source=layers) -> Recorded:
+    """A program of `layers` by a policy, in a file."""
+    SEEN.clear()
+    made = build(source, SPECS, make_options(policy=policy))
+    artifacts.write(made, folder / name)
+    return read_recorded(folder / name)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Iterator[tuple[Recorded, Recorded]]:
+    """A good program and a bad one, which differ in more than the bad decision."""
+    folder = tmp_path_factory.mktemp("logs")
+    with pytest.MonkeyPatch.context() as patch:
+        wrong_kernels.register(patch)
+        bad = Other(LAYERS // 2)
+        yield recorded(folder, "good.vmfb", None), recorded(folder, "bad.vmfb", bad)
+
+
+def culprit_of(logs: tuple[Recorded, Recorded], check: Check) -> bisection.Bisection:
+    return bisect(layers, SPECS, *logs, replay_options(logs[1]), check)
+
+
+def test_a_wrong_decision_is_found_by_its_error(logs):
+    options = replay_options(logs[1])
+    found = culprit_of(logs, error_check(layers, SPECS, options))
+    assert found.culprits.changes == (SEEN[LAYERS // 2],)
+    assert found.bad[SEEN[LAYERS // 2]].chosen.startswith("wrong:")
+    assert not found.good[SEEN[LAYERS // 2]].chosen.startswith("wrong:")
+    assert found.differing >= LAYERS and found.culprits.tests <= 7
+
+
+@pytest.mark.skipif(not FULL, reason="a dozen large compiles")
+def test_twelve_programs_do_for_two_hundred_decisions(tmp_path, monkeypatch):
+    wrong_kernels.register(monkeypatch)
+    good = recorded(tmp_path, "good.vmfb", None, wide)
+    bad = recorded(tmp_path, "bad.vmfb", Other(MANY_LAYERS // 3), wide)
+    check = error_check(wide, SPECS, replay_options(bad))
+    found = bisect(wide, SPECS, good, bad, replay_options(bad), check)
+    assert found.culprits.changes == (SEEN[MANY_LAYERS // 3],)
+    assert found.differing >= 200 and found.culprits.tests <= 12
+
+
+def test_a_command_finds_it_too(logs, tmp_path, monkeypatch, capsys):
+    """The script tells by the log in the program; through the command line."""
+    script = "import sys, zipfile\nlog = zipfile.ZipFile(sys.argv[1]).read('pyc/decisions.jsonl')\n"
+    (tmp_path / "check.py").write_text(f'{script}sys.exit(b\'"chosen": "wrong:\' in log)\n')
+    (tmp_path / "m.py").write_text(
+        "import numpy as np\nfrom pyc_mlir import nn\n\n\ndef layers(x, w):\n"
+        f"    for _ in range({LAYERS}):\n        x = nn.softmax(np.tanh(x @ w))\n    return x\n"
+    )
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(str(tmp_path / 'check.py'))} {{}}"
+    line = ["--bisect", logs[0].name, logs[1].name, f"{tmp_path / 'm.py'}:layers"]
+    assert pyc_explain.main([*line, "--check", command]) == 0
+    out = capsys.readouterr().out
+    assert SEEN[LAYERS // 2] in out and "wrong:" in out and "good:" in out
+
+
+def test_latency_is_measured_at_the_ends_first(logs):
+    seconds = {True: 2.0, False: 1.0}
+
+    def measure(artifact: Artifact) -> float:
+        return seconds[any(d.chosen.startswith("wrong:") for d in artifact.decisions)]
+
+    assert culprit_of(logs, LatencyCheck(measure)).culprits.changes == (SEEN[LAYERS // 2],)
+    with pytest.raises(PycError, match=r"at least 1\.1 times as slow"):
+        culprit_of(logs, LatencyCheck(lambda artifact: 1.0))
+
+
+def test_programs_are_measured(logs):
+    assert logs[0].artifact is not None
+    assert 0 < bisection.median_seconds(logs[0].artifact) < 1
+
+
+@pytest.mark.parametrize("answer, wanted", [(True, "good program"), (False, "bad program")])
+def test_a_check_that_tells_nothing_is_refused(logs, answer, wanted):
+    with pytest.raises(PycError, match=f"expected a {wanted}") as caught:
+        culprit_of(logs, lambda artifact: answer)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_equal_logs_are_refused(logs):
+    with pytest.raises(PycError, match="logs that differ"):
+        culprit_of((logs[0], logs[0]), lambda artifact: True)
+
+
+def test_choices_that_vanish_are_tolerated():
+    recipe = Recipe({"pyc-fuse:gone": "keep"}, tolerant=True)
+    made = build(layers, SPECS, make_options(recipe=recipe, kernels="iree"))
+    assert all(d.decided_by != "recipe" for d in made.decisions)
+    with pytest.raises(PycError, match="RECIPE_MISMATCH"):
+        build(layers, SPECS, make_options(recipe=replace(recipe, tolerant=False), kernels="iree"))
+
+
+def test_commands_say_good_bad_or_neither():
+    artifact = build(
+        "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %x : tensor<2xf32>\n}",
+        None,
+        make_options(),
+    )
+    answers = [command_check(f"test -s {{}} && exit {status}")(artifact) for status in (0, 3, 125)]
+    assert answers == [False, True, None]
+    with pytest.raises(PycError, match="expected a command with"):
+        command_check("true")
