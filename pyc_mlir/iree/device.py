@@ -22,6 +22,7 @@ from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.pages import LARGE_BYTES, advise_large
+from pyc_mlir.iree.threads import running, spread
 from pyc_mlir.pipelines.target import CpuInfo, Target, read_host_cpu
 
 CPU_KINDS = ("local-sync", "local-task")
@@ -72,8 +73,8 @@ class Device:
     """A device to run on, chosen once and shared by programs and arrays.
 
     `kind` is one of `KINDS`; `threads` is the number of workers of ``local-task`` (None: one a
-    core); `allocator` None is IREE's, ``caching`` keeps freed memory for the next call, and
-    ``recycling`` keeps at most four pieces and 512 MiB of it.
+    core; a worker for every core stays on its own); `allocator` None is IREE's, ``caching`` keeps
+    freed memory for the next call, and ``recycling`` keeps at most four pieces and 512 MiB of it.
     Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
     """
 
@@ -92,6 +93,7 @@ class Device:
         with _TOPOLOGY:
             if kind == "local-task":
                 flags.parse_flags(f"--task_topology_group_count={threads or 0}")
+            before = running()
             try:
                 self.hal = _new_driver(kind).create_default_device(allocators=allocators)
             except (RuntimeError, ValueError) as error:
@@ -100,6 +102,8 @@ class Device:
                     f"device `{kind}`: expected a driver and a device, got: "
                     f"{_reason(error)}; {_REMEDIES.get(kind, 'see `pyc-doctor`')}",
                 ) from None
+            if kind == "local-task" and threads is not None:
+                spread(before, threads)
         if kind != "local-sync":
             _WITH_THREADS.add(self)
 

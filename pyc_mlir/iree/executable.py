@@ -16,6 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import Array, Spec
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.pages import LARGE_BYTES, on_large_pages
+from pyc_mlir.iree.threads import waiting
 
 # What a cf.assert of the lowering says.
 _CHECK = re.compile(rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)")
@@ -74,7 +75,7 @@ def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
 class Entry:
     """One function of an executable."""
 
-    __slots__ = ("_device", "_function", "_invoke", "_results", "_specs")
+    __slots__ = ("_bare_invoke", "_device", "_function", "_invoke", "_results", "_specs")
 
     def __init__(
         self,
@@ -83,7 +84,9 @@ class Entry:
         device: Device,
         results: Sequence[ResultType],
     ) -> None:
-        self._invoke = context.invoke
+        self._bare_invoke = context.invoke
+        has_workers = device.kind == "local-task"
+        self._invoke = waiting(context.invoke) if has_workers else context.invoke
         self._function = function
         self._device = device
         self._results = tuple(results)
@@ -152,7 +155,7 @@ class Entry:
         push: Any = inputs.push_ref
         for array in arrays:
             push(array.view)
-        invoke, function, count = self._invoke, self._function, len(self._specs)
+        invoke, function, count = self._bare_invoke, self._function, len(self._specs)
         # The arrays keep IREE's device, and a tuple lets go of its last item first: the call may
         # outlive all else that knows the device, and the list of buffers must not.
         kept = (tuple(arrays), inputs)
