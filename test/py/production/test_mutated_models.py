@@ -1,0 +1,61 @@
+"""Mutated models end in a program or in an error with a code: no crash, no hang, nothing else.
+
+5,000 mutants of .mlir files and 2,000 of ONNX models go as far as linalg with PYC_FULL=1.
+"""
+
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import onnx
+import onnx_mutants
+import pytest
+from conftest import FULL
+from mutation import BATCH, mutated_text, require_all_right
+
+from pyc_mlir.compilation import make_options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.lowering import lower
+
+TEXTS, PROTOS = (5000, 2000) if FULL else (150, 150)
+
+
+@cache
+def originals() -> list[onnx.ModelProto]:
+    return onnx_mutants.originals()
+
+
+def outcome(source: str | bytes) -> str:
+    """What is wrong with how the front takes a model ('' when nothing is)."""
+    try:
+        lower(source, None, make_options("cpu-avx2"))
+    except PycError as error:
+        return "" if error.message else "no message"
+    except Exception as error:  # noqa: BLE001  (what it must not be is what is asked)
+        return f"{type(error).__name__}: {error}"[:500]
+    return ""
+
+
+def mutated_mlir(seed: int) -> str:
+    # The module's own text in its first line is no path.
+    return outcome(mutated_text(random.Random(seed)) + "\n")
+
+
+def mutated_onnx(seed: int) -> str:
+    return outcome(onnx_mutants.mutant(seed, originals()))
+
+
+@pytest.mark.parametrize(
+    ("check", "batch"),
+    [(mutated_mlir, i) for i in range(TEXTS // BATCH)]
+    + [(mutated_onnx, i) for i in range(PROTOS // BATCH)],
+)
+def test_mutants(check: Callable[[int], str], batch: int, tmp_path: Path) -> None:
+    require_all_right(check, batch, tmp_path)
+
+
+def test_originals_compile():
+    """So that what is refused is refused for the mutation."""
+    for proto in originals():
+        lower(proto, None, make_options("cpu-avx2"))
