@@ -20,6 +20,7 @@ from pyc_mlir.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.front import compiled
+from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence, Oracle
 from pyc_mlir.guards import Ranges, checked_range
@@ -247,11 +248,15 @@ def build(
     if cache is None:
         return _asked(kept(options, lambda options: within_budget(options, make)), options)
     found = compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
+    verdicts = Verdicts.of(cache, found.cached)
     if found.evidence is not None:
+        if verdicts is not None and found.evidence.verdict is not None:
+            verdicts.keep(found.evidence.verdict)
         return found
     # What was compiled elsewhere is tried here.
     again = partial(build, source, inputs, stage=stage, cache=cache)
-    return _asked(kept(options, lambda asked: found if asked is options else again(asked)), options)
+    tried = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
+    return _asked(tried, options)
 
 
 def _asked(artifact: Artifact, options: Options) -> Artifact:

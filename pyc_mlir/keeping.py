@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.iree.array import to_device
@@ -58,8 +59,12 @@ def checked_options(options: Options) -> Options:
     return options
 
 
-def kept(options: Options, build: Callable[[Options], Artifact]) -> Artifact:
+def kept(
+    options: Options, build: Callable[[Options], Artifact], verdicts: Verdicts | None = None
+) -> Artifact:
     """The artifact that `build` makes, after it was tried under the contract of `options`.
+
+    verdicts: of earlier comparisons of this artifact, which are not made again where they hold.
 
     Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
     LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
@@ -78,7 +83,9 @@ def kept(options: Options, build: Callable[[Options], Artifact]) -> Artifact:
             )
         return _known(artifact, stand_ins=_stand_ins(options, build))
     if contract.compares:
-        artifact = _compared(_known(artifact, stand_ins=_stand_ins(options, build)), device)
+        known = None if verdicts is None else verdicts.known(device)
+        artifact = _known(artifact, stand_ins=_stand_ins(options, build), verdict=known)
+        artifact = _compared(artifact, device, verdicts)
     clauses = []
     if contract.is_strict:
         clauses.append(_same_bits(artifact))
@@ -151,15 +158,18 @@ def _alone(artifact: Artifact) -> Artifact:
     return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
-def _compared(artifact: Artifact, device: Device) -> Artifact:
-    """The artifact with its verdict; that of IREE's code, if it had to stand in.
+def _compared(artifact: Artifact, device: Device, verdicts: Verdicts | None) -> Artifact:
+    """The artifact with its verdict, which is kept; that of IREE's code, if it had to stand in.
 
     Raises PycError (WRONG_RESULT).
     """
     program = Program(artifact, device)
     taken = program.stats().fallbacks
     if not taken or taken[-1].name != IREE_CODE:
-        return _known(artifact, verdict=program.verdict if not taken else None)
+        verdict = None if taken else program.verdict
+        if verdicts is not None and verdict is not None:
+            verdicts.keep(verdict)
+        return _known(artifact, verdict=verdict)
     assert artifact.evidence is not None
     stand_in = artifact.evidence.stand_ins[IREE_CODE]()
     said = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]

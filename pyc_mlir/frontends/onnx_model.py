@@ -138,6 +138,8 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prep
             f"{source.name}: expected opset {OLDEST} to {NEWEST} (older ones are converted), got "
             f"{opset}; export the model with opset {NEWEST}",
         )
+    if opset is not None and opset < 1:
+        raise bad_model(source.name, f"expected an opset of {OLDEST} to {NEWEST}, got {opset}")
     try:
         check_nodes(model)
         light, weights = split_weights(model, source.directory)

@@ -1,4 +1,4 @@
-"""Mutants of texts, checked in batches, each in a child, so that a crash or a hang names its seed."""
+"""Mutants of texts, checked in batches in children, so that a crash or a hang names its seed."""
 
 import json
 import random

@@ -83,8 +83,9 @@ def originals() -> list[onnx.ModelProto]:
         n("MatMul", ["b", "w"], ["y"]),
     ]
     made.append(model(chain, {"x": (F, [8, 8])}, ["y"], {"w": np.ones((8, 8), F)}))
-    made.append(model([n("Range", ["a", "b", "c"], ["r"]), n("Cast", ["r"], ["y"], to=1)], {}, ["y"],
-                      {"a": np.array(0), "b": np.array(9), "c": np.array(2)}))  # fmt: skip
+    ramp = [n("Range", ["a", "b", "c"], ["r"]), n("Cast", ["r"], ["y"], to=1)]
+    ends = {"a": np.array(0), "b": np.array(9), "c": np.array(2)}
+    made.append(model(ramp, {}, ["y"], ends))
     made.append(_with_function())
     return made
 

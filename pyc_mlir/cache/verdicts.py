@@ -1,0 +1,50 @@
+"""Verdicts of comparisons, kept beside the programs that they are of.
+
+A program of the cache that was compared with its samples here before need not be compared again.
+Here means under the same runtime, on the same kind of device and CPU: the side file is named after
+that, and the verdict in it says so once more, with the hash of program and samples (evidence.py).
+Whatever cannot be read is no verdict: the samples are computed then.
+"""
+
+import json
+from dataclasses import dataclass
+
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.record import CacheRecord
+from pyc_mlir.cache.store import Store, side_name
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.evidence import Verdict, environment_of
+from pyc_mlir.iree.device import Device
+
+KIND = "verdict"
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdicts of one program, beside its entry; `key` is the entry's name."""
+
+    store: Store
+    key: str
+
+    @staticmethod
+    def of(cache: Cache, record: CacheRecord | None) -> "Verdicts | None":
+        """Those of the program that the record is of; None for one that went past the cache."""
+        return None if record is None or not record.key else Verdicts(cache.store, record.key)
+
+    def known(self, device: Device) -> Verdict | None:
+        """The verdict of an earlier comparison on such a device."""
+        data = self.store.read_side(self.key, side_name(KIND, environment_of(device)))
+        if data is None:
+            return None
+        try:
+            return Verdict.from_json(json.loads(data))
+        # Sealed by whoever wrote it, which need not be this version of PyC.
+        except (PycError, RecursionError, ValueError):
+            return None
+
+    def keep(self, verdict: Verdict) -> None:
+        """Keep what a comparison found; of one that failed nothing is kept."""
+        name = side_name(KIND, verdict.environment)
+        data = json.dumps(verdict.to_json(), sort_keys=True).encode()
+        if verdict.passed and self.store.read_side(self.key, name) != data:
+            self.store.write_side(self.key, name, data)

@@ -1,0 +1,151 @@
+"""Verdicts of comparisons beside the entries of the cache: a warm start does not compare again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyc_mlir import Tensor, evidence
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.store import Store, side_name
+from pyc_mlir.cache.verdicts import KIND, Verdicts
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Verdict, environment_of
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.program import Program
+from pyc_mlir.watch import Watch
+
+W = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+OPTIONS = make_options(kernels="iree", planner_mode="iree", contract=Contract(max_error="rounding"))
+WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
+
+
+def model(x: Tensor["f32", 2, 8]):  # noqa: F821
+    return np.tanh(x @ W)
+
+
+@pytest.fixture
+def compared(monkeypatch) -> list[str]:
+    """The hashes of programs whose samples were computed."""
+    seen: list[str] = []
+    real = Watch._compare_samples
+
+    def counted(watch: Watch) -> Verdict:
+        seen.append(watch._hash)
+        return real(watch)
+
+    monkeypatch.setattr(Watch, "_compare_samples", counted)
+    return seen
+
+
+def made(folder: Path) -> Artifact:
+    """The program through a cache that has nothing in memory, and then loaded."""
+    cache = Cache(Store(folder), identity=lambda: WHO)
+    artifact = build(model, None, OPTIONS, cache=cache)
+    program = Program(artifact, Device("local-sync"))
+    assert program.verdict is not None and program.verdict.passed
+    return artifact
+
+
+def side(folder: Path) -> tuple[Store, str, str]:
+    store = Store(folder)
+    (entry,) = store.entries()
+    return store, entry.name, side_name(KIND, environment_of(Device("local-sync")))
+
+
+def test_a_warm_start_does_not_compare(tmp_path, compared):
+    first = made(tmp_path)
+    assert first.cached is not None and first.cached.outcome == "miss" and len(compared) == 1
+    again = made(tmp_path)
+    assert again.cached is not None and again.cached.outcome == "hit" and len(compared) == 1
+    store, name, file = side(tmp_path)
+    told = json.loads(store.read_side(name, file) or b"")
+    assert (
+        told["done"] == told["of"] > 0 and told["wrong"] == "" and told["artifact"] == compared[0]
+    )
+    assert store.check(name) == ""
+
+
+@pytest.mark.parametrize("what", ["runtime", "cpu", "features"])
+def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch, what):
+    made(tmp_path)
+    with monkeypatch.context() as elsewhere:
+        if what == "runtime":
+            elsewhere.setattr(evidence, "_runtime_version", lambda: "0.0")
+        else:
+            cpu = evidence.host_cpu()
+            assert cpu is not None
+            other = {"cpu": {"model": "another"}, "features": {"features": frozenset({"x"})}}[what]
+            elsewhere.setattr(evidence, "host_cpu", lambda: replace(cpu, **other))
+        made(tmp_path)
+        assert len(compared) == 2
+        made(tmp_path)
+        assert len(compared) == 2, "it has a verdict of its own"
+    made(tmp_path)
+    assert len(compared) == 2, "the first one still holds here"
+
+
+def damages(told: dict) -> dict[str, bytes]:
+    """Contents that no verdict of this program has."""
+    return {
+        "empty": b"",
+        "no JSON": b"{",
+        "deep": b"[" * 200_000,
+        "a list": b"[]",
+        "another schema": json.dumps({**told, "schema": 99}).encode(),
+        "another program": json.dumps({**told, "artifact": "0" * 64}).encode(),
+        "another CPU": json.dumps(
+            {**told, "environment": {**told["environment"], "cpu": "another"}}
+        ).encode(),
+        "some samples": json.dumps({**told, "done": told["of"] - 1}).encode(),
+        "wrong": json.dumps({**told, "wrong": "result 0"}).encode(),
+        "numbers too large": json.dumps(told).replace(str(told["of"]), "9" * 5000).encode(),
+    }
+
+
+def test_what_is_no_verdict_of_this_program_here_is_compared_again(tmp_path, compared):
+    made(tmp_path)
+    store, name, file = side(tmp_path)
+    whole = store.read_side(name, file)
+    assert whole is not None
+    for count, (kind, data) in enumerate(damages(json.loads(whole)).items(), start=2):
+        store.write_side(name, file, data)
+        made(tmp_path)
+        assert len(compared) == count, kind
+        assert store.read_side(name, file) == whole, "the new verdict takes its place"
+
+
+def test_flipped_bytes_are_compared_again(tmp_path, compared):
+    made(tmp_path)
+    store, name, file = side(tmp_path)
+    path = store.path(name) / "side" / file
+    whole = path.read_bytes()
+    for count, place in enumerate((0, 70, len(whole) - 1), start=2):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        made(tmp_path)
+        assert len(compared) == count
+        assert path.read_bytes() == whole
+
+
+def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
+    made(tmp_path)
+    store, name, file = side(tmp_path)
+    (store.path(name) / "side" / file).unlink()
+    real = Watch._compare_samples
+    monkeypatch.setattr(
+        Watch, "_compare_samples", lambda watch: replace(real(watch), wrong="result 0")
+    )
+    with pytest.raises(PycError) as caught:
+        made(tmp_path)
+    assert caught.value.code is ReasonCode.WRONG_RESULT
+    assert store.read_side(name, file) is None
+
+
+def test_programs_past_the_cache_have_no_place_for_a_verdict(tmp_path):
+    assert Verdicts.of(Cache(Store(tmp_path)), None) is None
