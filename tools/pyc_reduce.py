@@ -1,0 +1,135 @@
+"""`pyc-reduce`: shrink a failing module to a small one that still fails.
+
+Candidates are tried in processes of their own, so that a crash is an answer like any other.
+"""
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools import cli
+
+TOOL = "pyc-reduce"
+_EPILOG = """\
+MODULE is MLIR text of the pyc dialect or of linalg; `pyc-compile MODEL --emit pyc -o module.mlir`
+makes it from other models. A check, one of them:
+
+  --check COMMAND   a shell command, {} is a module: status 0 says that it is good; it fails as the
+                    first one does if the status is the same
+  --code CODE       pyc-compile ends with this reason code
+  --mismatch        the program differs from its reference, beyond what rounding explains
+
+What stands after -- goes to pyc-compile.
+
+examples:
+  pyc-reduce bad.mlir --code TARGET_COMPILE_FAILED -o small.mlir -- --target vulkan
+  pyc-reduce bad.mlir --mismatch -o small.mlir
+  pyc-reduce bad.mlir --check 'pyc-opt {} --pyc-fuse -o /dev/null' -o small.mlir
+"""
+_CODE = re.compile(r"\[([A-Z_]+)\]")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(argv: list[str]) -> int:
+    cut = argv.index("--") if "--" in argv else len(argv)
+    flags = make_parser().parse_args(argv[:cut])
+    fails = make_check(flags, argv[cut + 1 :])
+    from pyc_mlir.reduction import reduce_module
+
+    found = reduce_module(_text(flags.module), fails, _tell)
+    head = f"{found.ops} of {found.before} ops are left; {found.tries} modules were tried"
+    if flags.output == "-":
+        print(found.text)
+    else:
+        Path(flags.output).write_text(f"{found.text}\n", encoding="utf-8")
+    print(head, file=sys.stderr)
+    return cli.OK
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = cli.Parser(TOOL, "Shrink a failing module to a small one that still fails.", _EPILOG)
+    parser.usage = "%(prog)s MODULE.mlir CHECK [-o FILE] [-- FLAGS]"
+    parser.add_argument("module", metavar="MODULE", help="what fails; - is standard input")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="default: - (stdout)")
+    check = parser.add_mutually_exclusive_group(required=True)
+    check.add_argument("--check", metavar="COMMAND", help="see below")
+    check.add_argument("--code", metavar="CODE", help="see below")
+    check.add_argument("--mismatch", action="store_true", help="see below")
+    return parser
+
+
+def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a module fails, as the flags say. Raises PycError (BAD_ARGUMENT)."""
+    if flags.check is not None:
+        if "{}" not in flags.check or more:
+            got = repr(flags.check) if not more else f"flags for pyc-compile, {shlex.join(more)}"
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"--check: expected a command with {{}} for the module and no more, got {got}",
+            )
+        return _by_status(flags.check)
+    if flags.mismatch:
+        return _by_code(ReasonCode.WRONG_RESULT, ["--max-error", "rounding", *more])
+    if flags.code not in ReasonCode.__members__:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--code: expected a reason code, got {flags.code!r}; see docs/errors.md",
+        )
+    return _by_code(ReasonCode[flags.code], more)
+
+
+def _by_status(command: str) -> Callable[[str], bool]:
+    """A module fails if its status is that of the first one, which is not 0."""
+    first: list[int] = []
+
+    def fails(text: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            path = _written(folder, text)
+            line = command.replace("{}", shlex.quote(str(path)))
+            status = subprocess.run(line, shell=True, capture_output=True).returncode
+        first.append(status)
+        return status == first[0] != 0
+
+    return fails
+
+
+def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
+    """A module fails if pyc-compile ends with the code."""
+
+    def fails(text: str) -> bool:
+        with tempfile.TemporaryDirectory() as folder:
+            tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile"]
+            line = [*tool, str(_written(folder, text)), "-o", str(Path(folder) / "out"), *more]
+            done = subprocess.run(line, capture_output=True, text=True)
+        return done.returncode != 0 and code.name in _CODE.findall(done.stderr)
+
+    return fails
+
+
+def _written(folder: str, text: str) -> Path:
+    path = Path(folder) / "module.mlir"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _text(path: str) -> str:
+    return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
