@@ -86,8 +86,8 @@ def waiting(invoke: Invoke) -> Invoke:
         if policy(0) != normal:
             invoke(function, inputs, outputs)
             return
-        become(0, batch, unused)
         try:
+            become(0, batch, unused)
             invoke(function, inputs, outputs)
         finally:
             become(0, normal, unused)
