@@ -16,6 +16,7 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.iree.attempts import Request
 from pyc_mlir.lowering import Options
 from pyc_mlir.pipelines.choices import COMPILE, Decision, Recipe, write_log
 from pyc_mlir.pipelines.contract import Contract
@@ -205,6 +206,46 @@ def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
     program, _ = stored(tmp_path, made)
     again = replay.replay(TEXT, None, read_recorded(program))
     assert artifacts.to_bytes(again) == program.read_bytes()
+
+
+LOOP = """func.func @main(%x: tensor<4xf32>, %n: tensor<i32>) -> tensor<4xf32> {
+  %zero = arith.constant 0 : index
+  %one = arith.constant 1 : index
+  %count = tensor.extract %n[] : tensor<i32>
+  %end = arith.index_cast %count : i32 to index
+  %r = scf.for %i = %zero to %end step %one iter_args(%a = %x) -> tensor<4xf32> {
+    %b = math.tanh %a : tensor<4xf32>
+    scf.yield %b : tensor<4xf32>
+  }
+  return %r : tensor<4xf32>
+}
+"""
+
+
+def test_a_program_without_an_arena_entry_is_replayed(tmp_path):
+    made = build(LOOP, None, make_options())
+    (decision,) = [d for d in made.decisions if d.site.pass_name == "arena-entry"]
+    assert (decision.chosen, decision.decided_by) == ("none", "fallback")
+    program, _ = stored(tmp_path, made)
+    again = replay.replay(LOOP, None, read_recorded(program))
+    assert artifacts.to_bytes(again) == program.read_bytes()
+
+
+def test_a_fallback_of_code_generation_is_replayed_without_the_failure(monkeypatch, tmp_path):
+    honest, tried = Request.compile, []
+
+    def compile(self: Request, setting: str) -> bytes:
+        tried.append(setting)
+        if setting == "aggressive":
+            raise PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
+        return honest(self, setting)
+
+    monkeypatch.setattr(Request, "compile", compile)
+    text = FOREIGN.replace("tanh", "exp")
+    program, _ = stored(tmp_path, build(text, None, make_options()))
+    again = replay.replay(text, None, read_recorded(program))
+    assert artifacts.to_bytes(again) == program.read_bytes()
+    assert tried == ["aggressive", "plain", "plain"]
 
 
 # The command line.
