@@ -1,0 +1,97 @@
+"""No first answer is wrong: random graphs and ONNX's node cases through whole compiles.
+
+Each is compiled under ``max_error="rounding"``. Its first answer must be that of the reference, by
+a bound that is not the contract's (the graph's own, or that of ONNX's test), and no honest program
+may be taken for a wrong one. All of it, 2,000 graphs and every case, runs under PYC_FULL=1.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import FULL, sample
+from onnx_cases import cases, close, import_case, tensors
+from random_ops import draw_graph
+
+import pyc_mlir
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.pipelines.contract import ROUNDING, Contract
+
+ROUNDED = Contract(max_error=ROUNDING)
+# Not the seeds of the property tests. Batches, so that an interrupted full run goes on.
+FIRST_SEED, GRAPHS, BATCH = 50_000, 2_000, 50
+CHUNKS, SAMPLED_GRAPHS, SAMPLED_CASES = 20, 6, 36
+# What random graphs are compiled with besides; each changes the code or the plan.
+WAYS: Sequence[dict[str, Any]] = (
+    {},
+    {"target": "cpu-avx2"},
+    {"planner_mode": "memory_first"},
+    {"kernels": "iree"},
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Mean of empty slice"),
+    pytest.mark.filterwarnings("ignore:invalid value encountered"),
+    pytest.mark.filterwarnings("ignore:overflow encountered"),
+    pytest.mark.filterwarnings("ignore:divide by zero"),
+]
+
+
+def graph_outcome(seed: int) -> str:
+    """``equal``, or ``no oracle``; raises where an answer, or a refusal, is wrong."""
+    with new_context(), ir.Location.unknown():
+        graph = draw_graph(Random(seed), dynamic=seed % 2 == 1)
+        way = WAYS[seed // 2 % len(WAYS)]
+        try:
+            program = pyc_mlir.compile(graph.module(), contract=ROUNDED, **way)
+        except PycError as error:
+            assert error.code is ReasonCode.NO_ORACLE, f"graph {seed} {way}: {error}\n{graph}"
+            return "no oracle"
+        found = program(*graph.inputs)
+        graph.check(found if isinstance(found, tuple) else (found,), f"graph {seed} {way}")
+        assert program.stats().comparisons == 1 and program.stats().wrong_results == 0
+    return "equal"
+
+
+@pytest.mark.parametrize("batch", range(GRAPHS // BATCH if FULL else 1))
+def test_random_graphs(batch: int, record_property) -> None:
+    first = FIRST_SEED + batch * BATCH
+    seeds = range(first, first + (BATCH if FULL else SAMPLED_GRAPHS))
+    counts = Counter(map(graph_outcome, seeds))
+    record_property("random graphs", dict(counts))
+    assert counts["equal"] >= 0.8 * len(seeds), counts
+
+
+def case_outcome(case: Any, context: ir.Context) -> str:
+    """``equal``, or why there is no answer: its reason code, or that of the case."""
+    found = tensors(case)
+    if isinstance(found, str):
+        return found
+    model, inputs, wanted = found
+    try:
+        module, rest = import_case(model, inputs, context)
+        program = pyc_mlir.compile(module, contract=ROUNDED)
+    except PycError as error:
+        assert error.code is not ReasonCode.WRONG_RESULT, f"{case.name}: {error}"
+        return error.code.name
+    answer = program(*rest)
+    answers = answer if isinstance(answer, tuple) else (answer,)
+    for got, right in zip(answers, wanted, strict=True):
+        assert close(np.asarray(got), right, case), f"{case.name}: {got}, not {right}"
+    assert program.stats().wrong_results == 0
+    return "equal"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS if FULL else 1))
+def test_onnx_node_cases(chunk: int, record_property) -> None:
+    """Every case that is imported; what is not has a test of its own (test_onnx_nodes.py)."""
+    here = cases()[chunk::CHUNKS] if FULL else sample(cases(), SAMPLED_CASES)
+    context = new_context()
+    counts = Counter(case_outcome(case, context) for case in here)
+    record_property("onnx node cases", dict(counts))
+    assert counts["equal"] >= len(here) // 3, counts
