@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 
 SCHEMA_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -107,12 +108,8 @@ class Calibration:
 
     @staticmethod
     def load(path: str | Path) -> "Calibration":
-        """Read a file. Raises PycError (BAD_ARGUMENT) for one that cannot be read or is damaged."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise _bad(str(path), "a calibration that can be read", str(error.strerror)) from None
-        return Calibration.from_bytes(data, str(path))
+        """Read a file. Raises PycError: FILE_ACCESS, and BAD_ARGUMENT for a damaged one."""
+        return Calibration.from_bytes(read_file(path, "a calibration"), str(path))
 
 
 def check_name(name: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.pipelines.cost import Cost
 
 SCHEMA_VERSION = 1
@@ -215,22 +216,17 @@ class Choices:
 
 
 def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
-    """Write decisions as JSON lines, in the order in which they were made."""
+    """Write decisions as JSON lines, in order. Raises PycError (FILE_ACCESS)."""
     lines = (json.dumps(d.to_json(), ensure_ascii=False) for d in decisions)
-    Path(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def read_log(path: str | Path) -> list[Decision]:
-    """Read a JSON-lines log. Raises PycError, with the line, for malformed input."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise _no_log(path, error) from None
-    return parse_log(data, str(path))
+    """Read a JSON-lines log.
 
-
-def _no_log(path: str | Path, error: Exception) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}")
+    Raises PycError: FILE_ACCESS, and BAD_ARGUMENT with the line for malformed input.
+    """
+    return parse_log(read_file(path, "a log of decisions"), str(path))
 
 
 def parse_log(data: bytes, path: str) -> list[Decision]:
@@ -238,7 +234,9 @@ def parse_log(data: bytes, path: str) -> list[Decision]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _no_log(path, error) from None
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}"
+        ) from None
     decisions = []
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyc_mlir.dialects.bindings import ir, passmanager
+from pyc_mlir.dialects.files import make_folder, write_file
 from pyc_mlir.pipelines.pass_base import Pass
 from pyc_mlir.pipelines.pipeline_text import AnchorNode, Node
 
@@ -112,9 +113,8 @@ class IrPrinter:
         if self.tree_dir is None:
             self.write(f"// -----// IR Dump {heading} //----- //\n{text}\n\n")
             return
-        folder = self.tree_dir / _folder(op)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self._files}_{file_name}.mlir").write_text(text)
+        folder = make_folder(self.tree_dir / _folder(op))
+        write_file(folder / f"{self._files}_{file_name}.mlir", text.encode())
         self._files += 1
 
     def _text(self, op: ir.Operation) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 from pyc_mlir.account import Account
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.calibration import Calibration
@@ -205,8 +206,8 @@ def _unplaced(decision: Decision) -> dict[str, Any]:
 
 
 def write(artifact: Artifact, path: str | Path) -> None:
-    """Write the artifact to a file. Raises as `to_bytes`."""
-    Path(path).write_bytes(to_bytes(artifact))
+    """Write the artifact to a file. Raises as `to_bytes`, and PycError (FILE_ACCESS)."""
+    write_file(path, to_bytes(artifact))
 
 
 def from_bytes(
@@ -281,12 +282,8 @@ class _View(io.RawIOBase):
 
 
 def read(path: str | Path) -> Artifact:
-    """Read an artifact from a file. Raises as `from_bytes`, also when there is no such file."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise _bad(str(path), "a readable file", str(error.strerror)) from None
-    return from_bytes(data, str(path))
+    """Read an artifact from a file. Raises as `from_bytes`, and PycError (FILE_ACCESS)."""
+    return from_bytes(read_file(path, "a program"), str(path))
 
 
 def _read_manifest(data: bytes, name: str) -> dict[str, Any]:

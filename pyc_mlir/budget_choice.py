@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.iree.budget import BudgetNotKept
 from pyc_mlir.lowering import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Choices, Decision, Site
@@ -36,8 +37,8 @@ def within_budget(options: Options, make: Callable[[Options, Choices], Built]) -
     names = list(ways)
     for name in names[names.index(asked) :]:
         if refused is not None:
-            said = (refused.message[:_EVIDENCE_CHARACTERS],)
-            choices.log[:] = [Decision(SITE, name, offered, FALLBACK, said)]
+            said = f"{ReasonCode.BUDGET_RETRY.name}: {refused.message}"[:_EVIDENCE_CHARACTERS]
+            choices.log[:] = [Decision(SITE, name, offered, FALLBACK, (said,))]
         try:
             return make(replace(options, **ways[name]), choices)
         except BudgetNotKept as error:

@@ -394,15 +394,9 @@ class Program:
     def save(self, path: str | Path) -> None:
         """Write the artifact; `pyc_mlir.runtime.load` and `iree-run-module` read it.
 
-        Raises PycError (BAD_ARGUMENT) where no file can be written at `path`.
+        A file that is there is replaced whole. Raises PycError (FILE_ACCESS).
         """
-        try:
-            artifacts.write(self.artifact, path)
-        except OSError as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"save: expected the path of a file to write, got {str(path)!r}: {error.strerror}",
-            ) from None
+        artifacts.write(self.artifact, path)
 
     def bare_call(self, *arrays: Array) -> Any:
         """A function that invokes with these arrays and does nothing else: to measure against."""

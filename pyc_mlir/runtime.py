@@ -13,6 +13,6 @@ __all__ = ["Array", "Device", "Program", "ProgramStats", "load", "to_device"]
 def load(path: str | Path, device: Device | None = None) -> Program:
     """Load a program that `Program.save` wrote, on `device` or on the process's own.
 
-    Raises PycError: BAD_ARTIFACT for a file that is none, DEVICE_UNAVAILABLE.
+    Raises PycError: FILE_ACCESS, BAD_ARTIFACT for a file that is none, DEVICE_UNAVAILABLE.
     """
     return Program(artifact.read(path), device)

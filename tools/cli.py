@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import NoReturn, TextIO
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
+from pyc_mlir.dialects.files import file_error
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
 
@@ -51,8 +52,11 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
         # Whoever read our output has left; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return REFUSED
-    except (PycError, OSError) as error:
+    except PycError as error:
         print(explain(tool, error), file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        print(explain(tool, file_error(error, "what can be used")), file=sys.stderr)
         return REFUSED
     except ModuleNotFoundError as error:
         return _missing(tool, error)
@@ -75,15 +79,12 @@ def _broken(tool: str) -> int:
     return BROKEN
 
 
-def explain(tool: str, error: PycError | OSError) -> str:
+def explain(tool: str, error: PycError) -> str:
     """The message of an error: place, expected, got, remedy, and the reason code.
 
     A message of several lines shows source text: its code stands on the first line. One that
     reads as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
     """
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{tool}: error: {place}{error.strerror or error}"
     first, newline, rest = error.message.partition("\n")
     prefix = "" if ": error: " in first else f"{tool}: error: "
     return f"{prefix}{first} [{error.code.name}]{newline}{rest}"

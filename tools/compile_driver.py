@@ -43,7 +43,7 @@ class Output:
 
 
 def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
-    """Compile as far as the flags ask. Raises PycError and OSError."""
+    """Compile as far as the flags ask. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)

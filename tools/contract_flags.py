@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.pipelines.contract import FALLBACKS, ROUNDING, STRICT, Contract
 
 _BYTES = {"": 1, "B": 1}
@@ -138,8 +139,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def read_contract(arguments: argparse.Namespace) -> Contract:
     """The contract that the flags and the file give.
 
-    Raises PycError: BAD_ARGUMENT for malformed values, UNSUPPORTED_CLAUSE for unknown clauses;
-    OSError for a file that cannot be read.
+    Raises PycError: BAD_ARGUMENT for malformed values, UNSUPPORTED_CLAUSE for unknown clauses,
+    FILE_ACCESS for a file that cannot be read.
     """
     given = {} if arguments.contract is None else _read_file(Path(arguments.contract))
     for name, clause in CLAUSES.items():
@@ -151,7 +152,7 @@ def read_contract(arguments: argparse.Namespace) -> Contract:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(read_file(path, "a TOML file of clauses").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"{path}: expected a TOML file of clauses, got: {error}"

@@ -57,10 +57,12 @@ _ERRORS = """\
 
 Every error that an input can cause is a `pyc_mlir.PycError`. Its text says where, what was
 expected, what came and what to do, and ends in the code; `error.code` is the member of
-`pyc_mlir.ReasonCode`, `error.message` the text without it. Codes are added, never renamed.
+`pyc_mlir.ReasonCode`, `error.message` the text without it. Fallbacks, cache misses and switches
+are no errors: their codes stand in decisions, events and `Program.stats()`. Codes are added, never
+renamed; a test provokes each of them.
 
-| code | meaning | remedy |
-|---|---|---|
+| code | meaning | cause | remedy | example |
+|---|---|---|---|---|
 """
 
 _RESULTS = """\
@@ -97,7 +99,9 @@ def _pass(pass_class: type[Pass]) -> Iterator[str]:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    rows = (f"| `{c.name}` | {c.meaning} | {c.remedy} |" for c in ReasonCode)
+    rows = (
+        f"| `{c.name}` | {c.meaning} | {c.cause} | {c.remedy} | {c.example} |" for c in ReasonCode
+    )
     return _ERRORS + "\n".join(rows) + "\n"
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
@@ -95,11 +96,10 @@ def _read_text(stdin: BinaryIO) -> str:
 def load_function(path: Path, name: str) -> Callable[..., Any]:
     """The function `name` of a Python file, which is imported as `python` would run it.
 
-    Raises PycError (BAD_MODEL); what the function raises while it is traced becomes UNTRACEABLE,
-    with its place.
+    Raises PycError (FILE_ACCESS, BAD_MODEL); what the function raises while it is traced becomes
+    UNTRACEABLE, with its place.
     """
-    if not path.is_file():
-        raise PycError(ReasonCode.BAD_MODEL, f"{path}: expected a Python file, found none")
+    read_file(path, "a Python file")
     module = _import_file(path)
     found: Any = module
     for part in name.split("."):

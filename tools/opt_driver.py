@@ -19,6 +19,7 @@ from typing import TextIO
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import write_file
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.pipelines import diagnostics, opt_reports
 from pyc_mlir.pipelines.choices import Choices, Decision, Recipe, write_log
@@ -78,7 +79,7 @@ class OptDriver:
             return outcome
         except PipelineError as error:
             self._say(error.message)
-        except (PycError, OSError) as error:  # OSError: a file that a flag names
+        except PycError as error:
             self._say(f"pyc-opt: error: {error}")
         return Outcome(1, b"")
 
@@ -273,7 +274,7 @@ class _Part:
         if path is not None and not is_bytecode(self.driver.data):
             wanted = Reproducer(str(self.pipeline), self.driver.flags.verify_each)
             text = write_reproducer(self.chunk.text, wanted, " ".join(sys.argv))
-            Path(path).write_text(text)
+            write_file(path, text.encode())
             self._report(Diagnostic("note", f"reproducer generated at `{path}`"))
 
     def _print(self, module: "ir.Module | ir.OpView") -> bytes:

@@ -6,10 +6,10 @@ The work runs in a forked child: a crash in native code becomes a message and ex
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import require_writable, write_file
 from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools import cli
 from pyc_mlir.tools.contract_flags import add_flags
@@ -168,7 +168,8 @@ def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check(flags: argparse.Namespace) -> None:
-    """Raise PycError (BAD_ARGUMENT) for flags that lack each other or contradict each other."""
+    """Raise PycError: BAD_ARGUMENT for flags that lack each other or contradict each other,
+    FILE_ACCESS for files that cannot be written."""
     if flags.model is None:
         raise _usage("expected a MODEL, got none")
     if flags.emit in ("pyc", "linalg"):
@@ -187,6 +188,9 @@ def check(flags: argparse.Namespace) -> None:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
         raise _usage("expected -o FILE for the program, got none")
+    # A compile takes long: what could not be written is told before it.
+    for path in (p for p in (flags.output, flags.log) if p not in (None, "-")):
+        require_writable(path)
 
 
 def _check_replay(flags: argparse.Namespace) -> None:
@@ -233,7 +237,7 @@ def _write(flags: argparse.Namespace, output: "Output") -> None:
         sys.stdout.buffer.write(output.data)
         sys.stdout.buffer.flush()
     else:
-        Path(flags.output).write_bytes(output.data)
+        write_file(flags.output, output.data)
 
 
 if __name__ == "__main__":

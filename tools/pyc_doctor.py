@@ -9,12 +9,12 @@ measurement was refused), 2 for a fault of ours.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import require_writable, write_file
 from pyc_mlir.doctor import diagnose, is_healthy, to_json, to_text
 from pyc_mlir.machine import examine
 from pyc_mlir.tools import cli
@@ -64,7 +64,7 @@ def _calibrate(path: Path, name: str | None) -> int:
     from pyc_mlir.pipelines.calibration import check_name
 
     name = check_name(path.stem if name is None else name)
-    _require_writable(path)
+    require_writable(path, "a file for the calibration")
     # What measures needs MLIR and a compiler, which a machine that only runs programs lacks.
     from pyc_mlir.bench import calibrate
     from pyc_mlir.bench.environment import probe
@@ -73,26 +73,10 @@ def _calibrate(path: Path, name: str | None) -> int:
     cpu = calibrate.require_cpu(host_cpu())
     with cli.Progress(sys.stderr) as progress:
         made = calibrate.calibrate(name, cpu, probe(), stage=progress.stage)
-    path.write_bytes(made.to_bytes())
+    write_file(path, made.to_bytes())
     print(calibrate.table(made), end="")
     print(f"wrote {path}: pyc-compile MODEL --calibration {path} -o FILE")
     return cli.OK
-
-
-def _require_writable(path: Path) -> None:
-    """Raise PycError (BAD_ARGUMENT) before anything is measured for a file that cannot be."""
-    if path.is_dir():
-        got = "a folder"
-    elif not path.parent.is_dir():
-        got = "one in a folder that does not exist"
-    elif not os.access(path if path.exists() else path.parent, os.W_OK):
-        got = "one without permission to write it"
-    else:
-        return
-    raise PycError(
-        ReasonCode.BAD_ARGUMENT,
-        f"--calibrate {path}: expected a file that can be written, got {got}; name another",
-    )
 
 
 def _usage(problem: str) -> PycError:

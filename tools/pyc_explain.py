@@ -13,6 +13,7 @@ from pathlib import Path
 from pyc_mlir import memory_report
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import write_file
 from pyc_mlir.log_diff import diff
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.recorded import Recorded, read_recorded
@@ -207,7 +208,7 @@ def _write(path: str, text: str) -> None:
     if path == "-":
         print(text, end="")
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(path, text.encode())
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
+from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.pipelines.pipeline_text import parse_flags as parse_pass_flags
 from pyc_mlir.pipelines.pipeline_text import parse_pipeline
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(help_text() if flags.help else _version(), end="")
             return 0
         data = b"" if flags.list_passes or flags.show_dialects else _read(flags.input)
-    except (PycError, OSError) as error:
+    except PycError as error:
         print(f"pyc-opt: error: {error}", file=sys.stderr)
         return 1
     try:
@@ -49,7 +49,7 @@ def _version() -> str:
 
 
 def _read(path: str) -> bytes:
-    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    return sys.stdin.buffer.read() if path == "-" else read_file(path)
 
 
 def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
@@ -73,7 +73,7 @@ def _write(flags: OptFlags, outcome: Outcome) -> int:
     try:
         if flags.output != "-":
             if outcome.status == 0:
-                Path(flags.output).write_bytes(outcome.output)
+                write_file(flags.output, outcome.output)
         elif flags.emit_bytecode and sys.stdout.isatty():
             print("pyc-opt: error: bytecode is not for terminals; use -o FILE", file=sys.stderr)
             return 1
@@ -83,7 +83,7 @@ def _write(flags: OptFlags, outcome: Outcome) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except OSError as error:
+    except PycError as error:
         print(f"pyc-opt: error: {error}", file=sys.stderr)
         return 1
     return outcome.status
@@ -101,8 +101,8 @@ def _report_crash(crash: Crash, flags: OptFlags, data: bytes, argv: Sequence[str
         handle, path = tempfile.mkstemp(prefix="pyc-opt-", suffix=suffix)
         os.close(handle)
     try:
-        Path(path).write_bytes(contents)
-    except OSError as error:
+        write_file(path, contents)
+    except PycError as error:
         print(f"pyc-opt: error: no reproducer: {error}", file=sys.stderr)
         return
     print(f"pyc-opt: note: reproducer generated at `{path}`", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`pyc-run`: run a program that `pyc-compile` wrote. Needs no compiler, only IREE's runtime."""
 
 import argparse
+import io
 import sys
 import time
 import zipfile
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import require_writable, write_file
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.guards import Argument
 from pyc_mlir.pipelines.choices import write_log
@@ -115,6 +117,8 @@ def _check_output(path: str | None) -> None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"--output: expected FILE.npz or FILE.npy, got {path!r}"
         )
+    if path is not None:
+        require_writable(path)
 
 
 def make_device(flags: argparse.Namespace) -> Any:
@@ -143,19 +147,21 @@ def shown(results: dict[str, np.ndarray]) -> str:
 
 
 def _save(path: Path, results: dict[str, np.ndarray]) -> None:
+    data = io.BytesIO()
     if path.suffix == ".npz":
         # Not `np.savez`: results may have the names of its parameters.
-        with zipfile.ZipFile(path, "w") as archive:
+        with zipfile.ZipFile(data, "w") as archive:
             for name, array in results.items():
                 with archive.open(f"{name}.npy", "w") as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
     elif len(results) == 1:
-        np.save(path, next(iter(results.values())), allow_pickle=False)
+        np.save(data, next(iter(results.values())), allow_pickle=False)
     else:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"--output {path}: expected FILE.npz for {len(results)} results, got an .npy file",
         )
+    write_file(path, data.getbuffer())
 
 
 def latency(

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import file_error
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.guards import Argument, Ranges
 
@@ -143,7 +144,7 @@ def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
         loaded = np.load(path, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
     except OSError as error:
-        raise _bad(str(path), "a readable file", error.strerror or str(error)) from None
+        raise file_error(error, "arrays as numpy saves them", path) from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise _bad(str(path), "arrays as numpy saves them", str(error)) from None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.dialects.pyc import load
 from pyc_mlir.pipelines.diagnostics import Diagnostic, render
 from pyc_mlir.pipelines.module_text import ModuleText, beyond_bounds, decode, parse_module
@@ -18,8 +19,8 @@ _BYTECODE = b"ML\xefR"
 def parse_mlir(source: str | Path, context: ir.Context) -> ir.Module:
     """Parse and verify a file (a Path, or a string ending in ``.mlir``) or a text.
 
-    Raises PycError: BAD_MODEL for a file that cannot be read or holds bytecode, INVALID_IR with
-    file, line, column and a caret for text that does not parse or verify or is nested too deep.
+    Raises PycError: FILE_ACCESS, BAD_MODEL for a file that holds bytecode, INVALID_IR with file,
+    line, column and a caret for text that does not parse or verify or is nested too deep.
     """
     load(context)
     path = _path(source)
@@ -56,12 +57,7 @@ def _path(source: str | Path) -> Path | None:
 
 
 def _read(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PycError(
-            ReasonCode.BAD_MODEL, f"{path}: expected a readable file: {error.strerror}"
-        ) from None
+    data = read_file(path)
     if data.startswith(_BYTECODE):
         raise PycError(
             ReasonCode.BAD_MODEL,

@@ -16,6 +16,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import file_error
 from pyc_mlir.frontends.onnx_bounds import check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx_weights import Weights, split_weights
 
@@ -61,7 +62,7 @@ class UnsupportedModel(PycError):
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
-    """The protobuf, not yet checked. Raises PycError (BAD_ARGUMENT, BAD_MODEL)."""
+    """The protobuf, not yet checked. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
         return model, Source("<onnx>", None)
     if isinstance(model, bytes):
@@ -72,9 +73,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelP
             check_size(os.fstat(file.fileno()).st_size)
             data = file.read()
     except OSError as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a readable ONNX file, got: {error.strerror}"
-        ) from error
+        raise file_error(error, "an ONNX file", path) from None
     except ValueError as error:
         raise bad_model(str(path), str(error)) from None
     return _parse(data, str(path)), Source(str(path), path.resolve().parent)

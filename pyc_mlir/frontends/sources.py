@@ -14,6 +14,8 @@ from typing import Any
 
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
+from pyc_mlir.frontends.kinds import other_kind
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
@@ -33,8 +35,8 @@ class Source:
 def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:
     """Read `source` into `context`.
 
-    Raises PycError: BAD_MODEL for what is none of the kinds, MISSING_DEPENDENCY for ONNX without
-    the package, and whatever the front ends raise.
+    Raises PycError: FILE_ACCESS, BAD_MODEL for what is none of the kinds, MISSING_DEPENDENCY for
+    ONNX without the package, and whatever the front ends raise.
     """
     if isinstance(source, Source):
         # A program may be lowered more than once, and lowering changes the module.
@@ -74,11 +76,14 @@ def _copied(module: ir.Module) -> ir.Module:
 
 
 def _from_file(path: Path, context: ir.Context) -> Source:
-    if not path.is_file():
-        raise PycError(ReasonCode.BAD_MODEL, f"{path}: expected a file, found none")
     if path.suffix == ".onnx":
         return Source(_onnx(path, context), name=path.stem)
-    data = path.read_bytes()
+    data = read_file(path, "a model")
+    if (other := other_kind(data)) is not None:
+        kind, remedy = other
+        raise PycError(
+            ReasonCode.BAD_MODEL, f"{path}: expected an .onnx or .mlir file, got {kind}; {remedy}"
+        )
     if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
     return _foreign(data, str(path))

@@ -385,7 +385,8 @@ class _Planning:
         self._require(self._shares([], best), best, (seconds, seconds))
 
     def _failure(self, error: Exception) -> Decision:
-        said = getattr(error, "message", str(error))[:_EVIDENCE_CHARACTERS]
+        said = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
+        said = said[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
         return Decision(Site(SITE, self.name), UNPLANNED, (iree,), FALLBACK, (said,))
 

@@ -22,6 +22,7 @@ from iree.compiler import api
 from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import make_folder
 
 PHASES = (
     "start",
@@ -175,9 +176,11 @@ class Session:
             self.dump_phases(self._dump_folder)
 
     def dump_phases(self, folder: Path) -> None:
-        """Write the IR at the end of each phase that `run` passes, one file a phase."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._dump_folder = folder
+        """Write the IR at the end of each phase that `run` passes, one file a phase.
+
+        Raises PycError (FILE_ACCESS).
+        """
+        self._dump_folder = make_folder(folder)
         _LIBRARY.ireeCompilerInvocationSetDumpCompilationPhasesTo(
             self._invocation._inv_p, str(folder).encode()
         )

@@ -99,7 +99,7 @@ def test_damaged_files_are_refused():
 def test_plain_vmfb_is_not_an_artifact():
     with pytest.raises(PycError, match=r"^x: .*one without pyc/decisions.jsonl"):
         artifact.from_bytes(add_artifact().vmfb, "x")
-    with pytest.raises(PycError, match="no-such-file: expected a readable file"):
+    with pytest.raises(PycError, match="no-such-file: expected a program, got: No such file"):
         artifact.read("no-such-file")
 
 

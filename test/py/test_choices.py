@@ -126,14 +126,12 @@ def test_malformed_lines_are_named(line, tmp_path):
         assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
-@pytest.mark.parametrize("name, data", [("bytes", b"\xff\xfe\x00"), ("missing", None)])
-def test_files_that_are_no_logs_are_refused(name, data, tmp_path):
-    path = tmp_path / name
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(PycError, match=name) as caught:
-        Recipe.load(path)
-    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+def test_files_that_are_no_logs_are_refused(tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for name, code in (("bytes", ReasonCode.BAD_ARGUMENT), ("missing", ReasonCode.FILE_ACCESS)):
+        with pytest.raises(PycError, match=name) as caught:
+            Recipe.load(tmp_path / name)
+        assert caught.value.code is code
 
 
 def test_an_empty_log_is_a_recipe_without_choices(tmp_path):

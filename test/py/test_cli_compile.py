@@ -101,10 +101,10 @@ REFUSED = [
     ("foreign.mlir -o x --recipe binary", ReasonCode.BAD_ARGUMENT, "binary: expected a log"),
     ("badforeign.mlir -o x", ReasonCode.INVALID_IR, "badforeign.mlir:2:8"),
     ("bad.mlir -o x", ReasonCode.INVALID_IR, "bad.mlir:2:8: error: "),
-    ("none.onnx -o x", ReasonCode.BAD_MODEL, "none.onnx: expected a file"),
+    ("none.onnx -o x", ReasonCode.FILE_ACCESS, "none.onnx: expected an ONNX file"),
     ("m.py -o x", ReasonCode.BAD_MODEL, "layer, plain"),
     ("m.py:nothing -o x", ReasonCode.BAD_MODEL, "layer, plain"),
-    ("none.py:f -o x", ReasonCode.BAD_MODEL, "none.py"),
+    ("none.py:f -o x", ReasonCode.FILE_ACCESS, "none.py"),
     ("syntax.py:f -o x", ReasonCode.BAD_MODEL, "syntax.py:1: "),
     ("imports.py:f -o x", ReasonCode.BAD_MODEL, "imports.py:2: "),
     ("m.py:plain -o x", ReasonCode.BAD_ARGUMENT, "annotate it"),
@@ -354,3 +354,19 @@ def test_progress_watches_by_itself():
         while not err.getvalue():
             pass
     assert "x ..." in err.getvalue()
+
+
+def test_a_program_is_no_model(folder, capsys):
+    compiled("foreign.mlir", "-o", "x.vmfb")
+    assert pyc_compile.run(["x.vmfb", "-o", "y.vmfb"]) == 1
+    err = capsys.readouterr().err
+    assert "got a compiled program; run it with `pyc-run`" in err and "[BAD_MODEL]" in err
+
+
+@pytest.mark.parametrize("flags", ["-o no/such/x", "-o .", "-o x --log no/such/log"])
+def test_places_that_cannot_be_written_are_told_before_the_compile(
+    folder, capsys, monkeypatch, flags
+):
+    monkeypatch.setattr(compile_driver, "run", None)
+    assert pyc_compile.run(["foreign.mlir", *flags.split()]) == 1
+    assert "[FILE_ACCESS]" in capsys.readouterr().err

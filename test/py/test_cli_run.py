@@ -101,7 +101,7 @@ REFUSED = [
     (("--input", "3xf32"), ReasonCode.ARGUMENT_COUNT, "got 1"),
     (("--input", "3xf32", "--input", "4xf32"), ReasonCode.DIMENSION_MISMATCH, "n"),
     (("--input", "3xf64", "--input", "3xf32"), ReasonCode.ARGUMENT_DTYPE, "`a`"),
-    (("--input", "none.npy", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "none.npy"),
+    (("--input", "none.npy", "--input", "3xf32"), ReasonCode.FILE_ACCESS, "none.npy"),
     (("--input", "add.vmfb", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "add.vmfb"),
     (("--input", "3xf32=1 2", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "1 or 3 values"),
     (("--input", "3xf32=one", "--input", "3xf32"), ReasonCode.BAD_ARGUMENT, "one"),

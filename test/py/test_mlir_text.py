@@ -65,4 +65,4 @@ def test_files_that_are_no_text(tmp_path, data):
 
 
 def test_a_missing_file(tmp_path):
-    assert "No such file" in refused(tmp_path / "none.mlir", ReasonCode.BAD_MODEL)
+    assert "No such file" in refused(tmp_path / "none.mlir", ReasonCode.FILE_ACCESS)

@@ -359,7 +359,7 @@ def test_remarks(pattern: str, shown: int) -> None:
 def test_files_that_cannot_be_used(flags: list[str]) -> None:
     result = opt_harness.run_opt(["--test-rename", *flags], RETURNS.encode())
     assert result.status == 1
-    assert re.search(r"pyc-opt: error: .*\[Errno", result.err)
+    assert re.search(r"error: .*\[FILE_ACCESS\]", result.err)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ COMPILE: dict[str, tuple[Callable[[Path], Any], ReasonCode, str]] = {
     ),
     "a file that does not exist": (
         lambda p: pyc_mlir.compile(p / "missing.mlir"),
-        ReasonCode.BAD_MODEL,
+        ReasonCode.FILE_ACCESS,
         "missing.mlir",
     ),
     "text that does not parse": (
@@ -225,7 +225,7 @@ COMPILE: dict[str, tuple[Callable[[Path], Any], ReasonCode, str]] = {
     ),
     "a recipe file that does not exist": (
         lambda p: pyc_mlir.compile(relu, [SPEC], recipe=p / "missing.jsonl"),
-        ReasonCode.BAD_ARGUMENT,
+        ReasonCode.FILE_ACCESS,
         "missing.jsonl",
     ),
     "a recipe of another program": (
@@ -245,7 +245,7 @@ COMPILE: dict[str, tuple[Callable[[Path], Any], ReasonCode, str]] = {
     ),
     "a program file that does not exist": (
         lambda p: pyc_mlir.load(p / "missing.vmfb"),
-        ReasonCode.BAD_ARTIFACT,
+        ReasonCode.FILE_ACCESS,
         "missing.vmfb",
     ),
     "a device that does not exist": (lambda p: Device("abacus"), ReasonCode.BAD_ARGUMENT, "abacus"),

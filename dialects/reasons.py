@@ -1,0 +1,337 @@
+"""The reason codes: why something was refused, replaced, missed or failed, and what to do about it.
+
+One table. docs/errors.md is generated from it, `error.code`, decisions, events and reports name its
+rows, and test/py/test_reasons.py provokes each of them. A code that nothing gives is deleted.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A row: what the code says, what leads to it, what a user can do, and a case of it."""
+
+    meaning: str
+    cause: str
+    remedy: str
+    example: str
+
+
+class ReasonCode(Enum):
+    """Stable names for refusals, fallbacks, misses and errors. Codes are added, never renamed."""
+
+    BAD_ARGUMENT = Reason(
+        "a value given to the API or a command line is not acceptable",
+        "a misspelt name, a value out of range, flags that exclude each other",
+        "pass what the message says was expected",
+        '`Device("abacus")`',
+    )
+    ARGUMENT_COUNT = Reason(
+        "a program was called with the wrong number of arrays",
+        "an input, or an array of `out`, is missing or too many",
+        "pass one array per input",
+        "`program(a)` where the program has two inputs",
+    )
+    ARGUMENT_DTYPE = Reason(
+        "an array's element type differs from the program's input",
+        "numpy makes f64 arrays unless told otherwise",
+        "convert with `.astype`",
+        "`program(np.ones((2, 3)))` for an f32 input",
+    )
+    ARGUMENT_SHAPE = Reason(
+        "an array's rank or a dimension differs from the program's input",
+        "the program was compiled for other sizes, or a batch dimension is missing",
+        "reshape the array, or compile with a dynamic dimension",
+        "`program(x[0])` for an input of rank 2",
+    )
+    DIMENSION_MISMATCH = Reason(
+        "two dynamic dimensions that must agree do not",
+        "arrays of different batches, or an index into an empty axis",
+        "pass arrays whose named dimensions agree",
+        "`program(x, y[:1])` where both are declared `n` long",
+    )
+    DIMENSION_OUT_OF_RANGE = Reason(
+        "a dynamic dimension is outside of the range that it was declared with",
+        "a larger batch than `dims` or `--dim` said",
+        "pass arrays of sizes within the range, or compile with a wider one",
+        'five rows where `dims={"n": (1, 4)}`',
+    )
+    FILE_ACCESS = Reason(
+        "a file or folder could not be read or written",
+        "it does not exist, permissions forbid it, or the disk is full",
+        "do what the message says: check the path, give permission, free space",
+        "`pyc-compile model.onnx -o missing/model.vmfb`",
+    )
+    INVALID_IR = Reason(
+        "a module does not parse or verify",
+        "a mistake in `.mlir` text, or operands whose types and shapes do not fit an operation",
+        "mend the line that the error names",
+        "`pyc.matmul` of 2x3 and 2x3",
+    )
+    INVALID_PIPELINE = Reason(
+        "a pass pipeline names an unknown pass, option or anchor",
+        "a misspelt name, or a bracket that is not closed",
+        "see `pyc-opt --list-passes`",
+        "`pyc-opt --pass-pipeline='builtin.module(pyc-fuze)'`",
+    )
+    PASS_FAILED = Reason(
+        "a pass could not finish",
+        "a form that the pass does not support, such as dynamic sizes in `pyc-plan-memory`",
+        "see the diagnostic; rerun its reproducer",
+        "`pyc-opt --pyc-plan-memory` on a function of `tensor<?xf32>`",
+    )
+    NATIVE_CRASH = Reason(
+        "native code ended the process",
+        "a fault of MLIR or IREE; `pyc-opt` and `pyc-compile` run them in a child",
+        "report the reproducer that the message names",
+        "a segmentation fault below `pyc-opt`",
+    )
+    UNSUPPORTED_OP = Reason(
+        "a model uses an operation that PyC does not know",
+        "the exporter chose an operation that PyC has no rule for",
+        "replace the operation, or file an issue",
+        "an ONNX model with `NonMaxSuppression`",
+    )
+    UNSUPPORTED_ATTRIBUTE = Reason(
+        "a model uses a known operation in a form that PyC does not know",
+        "an option, rank or operand that is known only when the model runs",
+        "export the model with the form that the message names",
+        "ONNX `Resize` whose sizes are an input",
+    )
+    UNSUPPORTED_DTYPE = Reason(
+        "the target or the operation lacks an element type",
+        "complex or unsigned arrays; f64 on a GPU without it",
+        "cast the model to a type that the message names, or choose another target",
+        'an f64 program for `target="vulkan"`',
+    )
+    UNSUPPORTED_CLAUSE = Reason(
+        "a contract asks for a promise that PyC cannot make yet",
+        "a clause of another version, or one that the target cannot keep",
+        "drop the clause",
+        '`Contract(determinism="strict")` for CUDA',
+    )
+    UNCHECKABLE_CLAUSE = Reason(
+        "a contract asks for a promise that nothing could check",
+        "a clause without the one that it refers to, or without a device to try it on",
+        "add what the message names, or drop the clause",
+        "`Contract(latency_binding=True)` without a goal",
+    )
+    CONTRACT_CONFLICT = Reason(
+        "two clauses of a contract, or a clause and an option, cannot hold together",
+        "a fallback that breaks another promise",
+        "drop one of the two",
+        '`Contract(determinism="strict", max_error="rounding", fallbacks=("iree",))`',
+    )
+    NO_ORACLE = Reason(
+        "there is no reference to compare a program with, or rounding leaves nothing to compare",
+        "a foreign program that vmvx cannot run, or one without sizes to try",
+        "drop the clause `max_error`, or do what the message says",
+        "`program.compare_every(10)` on a program that was loaded from a file",
+    )
+    LATENCY_MISSED = Reason(
+        "the median call takes longer than the contract's goal",
+        "the goal is too low for this machine, or the machine is busy",
+        "raise the goal, or let it be advisory",
+        "`Contract(latency_goal_seconds=1e-9, latency_binding=True)`",
+    )
+    NOT_DETERMINISTIC = Reason(
+        "a program gave different bits for equal inputs under a strict contract",
+        "a fault of PyC or IREE: sums whose order depends on threads",
+        "report the program",
+        "two runs of a strict program with one and two threads that differ",
+    )
+    FALLBACK_REFUSED = Reason(
+        "a fallback was needed, and the contract refuses it or names none that is left",
+        '`fallbacks=("none",)` and code generation failed under the preferred setting',
+        "name the fallback in the contract, or compile with what the message names",
+        '`CODEGEN_FALLBACK` under `Contract(fallbacks=("none",))`',
+    )
+    FALLBACK_TAKEN = Reason(
+        "a program failed its comparison, and a fallback of its contract serves in its place",
+        "a miscompile that a sample or a call found",
+        "nothing; report the program, `Program.stats().contract` says what failed",
+        '`Contract(max_error="rounding", fallbacks=("iree",))` and a wrong kernel',
+    )
+    UNKNOWN_TARGET = Reason(
+        "no such target",
+        "a misspelt name",
+        "choose one of those that the message lists",
+        '`compile(model, target="tpu")`',
+    )
+    TARGET_COMPILE_FAILED = Reason(
+        "IREE could not compile the module for the target",
+        "an operation that IREE's code generator does not handle for it",
+        "see the diagnostic of the named op",
+        "a dispatch that needs more shared memory than the GPU has",
+    )
+    CODEGEN_FALLBACK = Reason(
+        "IREE's code generation failed under one setting and succeeded under another",
+        "a group of fused operations that IREE cannot generate code for",
+        "none needed; the decision log names both",
+        "aggressive fusion of a stack that is too large",
+    )
+    PLANNING_FAILED = Reason(
+        "PyC's memory planner gave up on a program, and IREE's own plan serves",
+        "a form of IREE's stream IR that the planner does not read",
+        "none needed; report the program, whose decision `memory-plan` says why",
+        "an error inside the planner; the program is compiled and correct",
+    )
+    BUDGET_RETRY = Reason(
+        "the preferred way to compile keeps no memory budget, and another one was taken",
+        "packed weights or large parts need more than the budget allows",
+        "none needed; a larger budget lets the program be faster",
+        "the decision `budget` under a tight `memory_budget_bytes`",
+    )
+    DEVICE_UNAVAILABLE = Reason(
+        "the device that a program needs is not on this machine",
+        "no driver, no such GPU, or a CPU without the features of the target",
+        "run `pyc-doctor`",
+        '`Device("cuda")` on a machine without a GPU',
+    )
+    BAD_ARTIFACT = Reason(
+        "a file is not a program that PyC can load",
+        "another kind of file, a damaged one, or one of another version",
+        "compile it again",
+        '`pyc_mlir.load("model.onnx")`',
+    )
+    BAD_MODEL = Reason(
+        "a model file is malformed",
+        "another kind of file, a download that was cut off, an exporter's fault",
+        "export the model again",
+        "`pyc-compile model.vmfb`",
+    )
+    RUNTIME_FAILED = Reason(
+        "the device refused or failed a call",
+        "out of memory, or a check inside the program",
+        "see the runtime's message",
+        "a call that needs more memory than the device has",
+    )
+    WRONG_RESULT = Reason(
+        "a program computes something else than its reference",
+        "a miscompile that a comparison found",
+        "report the program; no answer or figure of it was used",
+        '`Contract(max_error="rounding")` and a wrong kernel',
+    )
+    UNTRACEABLE = Reason(
+        "a Python function does something that tracing cannot record",
+        "`if` on an array's values, changing an array in place, keeping it for later",
+        "use array operations in place of Python control flow on values",
+        "`if x.sum() > 0:` in a traced function",
+    )
+    RECIPE_MISMATCH = Reason(
+        "a recipe names a choice that is not legal here",
+        "it is of another program, target or version",
+        "make the recipe again from a log of the same program",
+        "`pyc-compile b.onnx --recipe a.jsonl`",
+    )
+    REPLAY_MISMATCH = Reason(
+        "a replay cannot make, or did not make, the program that its log was written for",
+        "the program, target, versions or evidence are others than those of the log",
+        "compile the same program under what the message names, or make the log again",
+        "`pyc-compile b.onnx --replay a.jsonl`",
+    )
+    INVALID_CHOICE = Reason(
+        "a policy answered with something that was not offered",
+        "a fault of a policy of one's own",
+        "mend the policy",
+        "`prefer` that returns a name of its own",
+    )
+    ENVIRONMENT_MISMATCH = Reason(
+        "two measurements come from different machines or software",
+        "a result of another machine or version was given to compare with",
+        "measure both in one environment",
+        "`pyc-bench` results of two machines in one comparison",
+    )
+    BUDGET_IMPOSSIBLE = Reason(
+        "a memory budget is below what every plan of the program needs",
+        "inputs, results, constants or one operation alone need more",
+        "raise the budget to what the message names, or make the program smaller",
+        "`Contract(memory_budget_bytes=64)`",
+    )
+    BUDGET_NOT_FOUND = Reason(
+        "no memory plan within the budget was found, though one may exist",
+        "the search ended, or a dimension without a range has no largest size",
+        "raise the budget to what the message names, or allow more work or more seconds",
+        "a budget for a dynamic batch without `dims`",
+    )
+    NO_ARENA_ENTRY = Reason(
+        "a program has no entry that takes its memory from the caller",
+        "its plan does not know all sizes before a call, or IREE planned it",
+        "call it without `out`; its decision `arena-entry` says why there is none",
+        "`program(x, out=y)` where the result's size depends on values",
+    )
+    ARENA_TOO_SMALL = Reason(
+        "the scratch arena is smaller than a call needs; the call was not launched",
+        "a size that the program computes differs from what the plan foresaw",
+        "let the program own its arenas",
+        "an arena of another program",
+    )
+    MODE_SWITCHED = Reason(
+        "calls take another plan of the program from now on: asked for, or by a rule on memory",
+        "`use_mode`, or free memory below the bound of `switch_below`",
+        "nothing; `Program.stats().switches` says why",
+        '`program.use_mode("memory_first")`',
+    )
+    OUTPUT_OVERLAP = Reason(
+        "memory given for an output is also an input's or another output's",
+        "one array, or views of one, in two places of a call",
+        "give memory of its own for each output",
+        "`program(x, out=x)`",
+    )
+    DONATION_UNSAFE = Reason(
+        "an input's memory cannot be proven free for an output",
+        "no result of as many bytes, or one that is written while the input is still read",
+        "call without `donate`",
+        "`program(x, donate=[0])` for a softmax",
+    )
+    CACHE_MISS = Reason(
+        "the compile cache holds no program for the key, so the program was compiled",
+        "a first compile, or a program, option or version that changed",
+        "nothing; `pyc-cache why` names the parts of the key that differ",
+        "the first `compile(model, cache=True)`",
+    )
+    CACHE_DAMAGED = Reason(
+        "an entry of the compile cache failed its checksums: it was dropped, and compiled again",
+        "a disk's fault, or somebody who wrote into the folder",
+        "nothing for one; for many, check the disk, then `pyc-cache verify`",
+        "a flipped byte in an entry",
+    )
+    CACHE_FOLDER = Reason(
+        "the folder of the compile cache could not be read or written; the compile went on",
+        "permissions, a full disk, a file of that name",
+        "free space there, make it writable, or name another folder",
+        '`compile(model, cache="/proc/none")`',
+    )
+    CACHE_BYPASSED = Reason(
+        "a program went past the compile cache, since not all that made it can be named in a key",
+        "a policy with state, a flag that names a file, PyC's source that changed meanwhile",
+        "give what the message names a version, or leave it out",
+        "`compile(model, cache=True, policy=Mine())` where `Mine` has hidden state",
+    )
+    MISSING_DEPENDENCY = Reason(
+        "an optional package is not installed",
+        "PyC was installed without the extra, as for machines that only run programs",
+        "install the named extra",
+        "an ONNX model without the package onnx",
+    )
+
+    @property
+    def meaning(self) -> str:
+        """What the code says."""
+        return self.value.meaning
+
+    @property
+    def cause(self) -> str:
+        """What leads to it."""
+        return self.value.cause
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do."""
+        return self.value.remedy
+
+    @property
+    def example(self) -> str:
+        """A case of it."""
+        return self.value.example
