@@ -1,3 +1,5 @@
-"""The name of the attribute by which a kernel is attached to an op, and declared in a module."""
+"""The names of attributes by which kernels are attached to ops, declared, and held."""
 
 ATTRIBUTE = "pyc.kernel"
+# On a barrier that keeps IREE from running the stub of a kernel when it compiles.
+HELD = "pyc.held"

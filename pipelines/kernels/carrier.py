@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.kernel_attribute import HELD
 from pyc_mlir.pipelines.kernels.language import ELEMENTS, Build, Memory, stream
 from pyc_mlir.pipelines.kernels.values import Index, IndexLike, shared_constants
 from pyc_mlir.pipelines.stream_declared import FLOPS, IN_PLACE
@@ -153,9 +154,9 @@ class Carrier:
     def _export(self, kernel: Kernel) -> None:
         export = stream.executable_export(kernel.name, kernel.name, sym_visibility="public")
         index = ir.IndexType.get()
-        block = export.regions[0].blocks.append(*[index] * len(kernel.sizes))
+        block = export.regions[0].blocks.append(*[index] * (len(kernel.sizes) + 1))
         with ir.InsertionPoint(block):
-            sizes = dict(zip(kernel.sizes, map(Index, block.arguments), strict=True))
+            sizes = dict(zip(kernel.sizes, map(Index, block.arguments), strict=False))
             grid = [Index.of(g) for g in kernel.grid(Build(self.target, sizes).size)]
             grid += [Index.of(1)] * (3 - len(grid))
             stream.return_([g.value for g in grid])
@@ -241,6 +242,17 @@ def _constant(name: str, array: np.ndarray) -> Any:
     return dialect("arith").constant(kind, elements)
 
 
+def _unknown() -> Any:
+    """A number that IREE takes for one of the run, until `let_go`.
+
+    With operands that are all known IREE would run a dispatch when it compiles: its stub.
+    """
+    kind = ir.IndexType.get()
+    known = [Index.of(1).value]
+    held = ir.Operation.create(STUB, [kind], known, {HELD: ir.UnitAttr.get()})
+    return held.results[0]
+
+
 def _dispatch(kernel: Kernel, entry: list[str], values: Mapping[str, Any]) -> list[Any]:
     sizes = {}
     for operand in kernel.inputs:
@@ -257,7 +269,7 @@ def _dispatch(kernel: Kernel, entry: list[str], values: Mapping[str, Any]) -> li
     index = ir.IndexType.get()
     made = flow.dispatch(
         [_tensor(o) for o in kernel.results],
-        list(sizes.values()),
+        [*sizes.values(), _unknown()],
         ir.ArrayAttr.get([ir.SymbolRefAttr.get(entry)]),
         [*[values[n] for n in names], *[sizes[s] for s in kernel.sizes]],
         dims(kernel.inputs),

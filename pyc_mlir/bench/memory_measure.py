@@ -23,7 +23,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import SETTINGS
 from pyc_mlir.iree.attempts import SITE as FUSION_SITE
-from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable
 from pyc_mlir.iree.versions import TO_ASYNC, regions_of
@@ -146,7 +146,7 @@ def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
     """
     flags = SETTINGS[fusion]
     with opened(lowered.code, target, flags, locations=lowered.locations) as session:
-        session.run(to="flow")
+        run(session, target, to="flow")
         session.run_passes(TO_ASYNC)
         with session.context:
             problems = [region.problem for region in regions_of(session.module, target)]

@@ -49,7 +49,7 @@ class Request:
         """The vmfb under one of SETTINGS. Raises as `compile_module`."""
         flags = (*SETTINGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
-            session.run(to="flow")
+            run(session, self.target, to="flow")
             assert_ranges(session, self.function, self.ranges)
             if self.arena is None:
                 self.way.whole(session)

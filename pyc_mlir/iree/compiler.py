@@ -15,7 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.kernels import carry_kernels, write_kernels
+from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.parts import share_parts
 from pyc_mlir.iree.readers import separate_readers
 from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
@@ -67,14 +67,20 @@ def compile_module(
 
 
 def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
-    """`Session.run`, in which kernels get their code at the end of phase `stream`."""
-    if PHASES.index(to) <= PHASES.index("stream"):
+    """`Session.run`, in which kernels are let go at the end of phase `flow` and get their code at
+    that of `stream`, if that is not the last one."""
+    place = PHASES.index
+    if place(start) < place("flow") <= place(to):
+        session.run(to="flow", start=start)
+        let_go(session.module)
+        start = "flow"
+    if place("stream") < place(to):
+        if start != "stream":
+            session.run(to="stream", start=start)
+        write_kernels(session.module, target)
+        start = "stream"
+    if start != to:
         session.run(to=to, start=start)
-        return
-    if start != "stream":
-        session.run(to="stream", start=start)
-    write_kernels(session.module, target)
-    session.run(to=to, start="stream")
 
 
 @contextmanager

@@ -4,14 +4,15 @@ Comes in: a module in which a kernel is a private function without a body and wi
 ``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). `carry_kernels`, before IREE's
 first phase, puts the kernels into executables of their own, and a ``flow.dispatch`` in the place
 of each call. They hold stubs with the same attribute until the end of phase `stream`; then
-`write_kernels` generates the code, after all that is decided about dispatches.
+`write_kernels` generates the code, after all that is decided about dispatches. Until the end of
+phase `flow` a barrier keeps IREE from evaluating a dispatch whose operands it knows (`let_go`).
 """
 
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
+from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE, HELD
 from pyc_mlir.pipelines.stream_ir import find, ir
 from pyc_mlir.pipelines.target import Target
 
@@ -53,6 +54,17 @@ def carry_kernels(module: Any, target: Target) -> int:
     for function in declared.values():
         function.erase()
     return len(kernels)
+
+
+def let_go(module: Any) -> None:
+    """Drop what kept IREE from running kernels' stubs for operands that it knows.
+
+    To be called at the end of phase `flow`: only the phases before it evaluate what is known.
+    """
+    for barrier in find(module, "util.optimization_barrier"):
+        if HELD in barrier.attributes:
+            barrier.results[0].replace_all_uses_with(barrier.operands[0])
+            barrier.erase()
 
 
 def write_kernels(module: Any, target: Target) -> int:

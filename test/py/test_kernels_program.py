@@ -66,3 +66,19 @@ def test_planned_memory_changes_no_bit(target):
         results[mode] = np.array(program(x, packed))
     assert np.array_equal(results["iree"], results["memory_first"])
     assert np.allclose(results["iree"], reference(x, b), rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_whose_operands_are_known_is_not_run_by_the_compiler():
+    """IREE evaluates what is constant while a kernel still is a stub, which computes nothing."""
+    text = """func.func @main(%x: tensor<0x1x5xf32>) -> tensor<4x4x5xf32> {
+      %0 = "pyc.pad"(%x) {low = array<i64: 2, 2, 0>, high = array<i64: 2, 1, 0>, value = 1.0}
+        : (tensor<0x1x5xf32>) -> tensor<4x4x5xf32>
+      %1 = "pyc.constant"() {value = dense<2.0> : tensor<5x5xf32>} : () -> tensor<5x5xf32>
+      %2 = "pyc.matmul"(%0, %1) : (tensor<4x4x5xf32>, tensor<5x5xf32>) -> tensor<4x4x5xf32>
+      return %2 : tensor<4x4x5xf32>
+    }"""
+    for planner_mode in ("", "iree"):
+        program = compile(text, kernels="gemm", planner_mode=planner_mode)
+        assert any(d.chosen.startswith("gemm:") for d in program.artifact.decisions)
+        got = program(np.zeros((0, 1, 5), np.float32))
+        np.testing.assert_array_equal(got, np.full((4, 4, 5), 10, np.float32))
