@@ -47,6 +47,7 @@ def interpret(
         definition = op_definition(op)
         out = evaluate(definition, operands, **params_of(definition, op))
         _check_type(op, out)
+        check_unstretched(op, [a.shape for a in operands], out.shape)
         return flush_subnormals(out) if flush_denormals else out
 
     return walk(module, list(map(np.asarray, inputs)), step, function)
@@ -111,6 +112,27 @@ def _check_type(op: ir.Operation, out: np.ndarray) -> None:
             ReasonCode.DIMENSION_MISMATCH,
             f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
         )
+
+
+def check_unstretched(
+    op: ir.Operation, operands: Sequence[tuple[int, ...]], out: tuple[int, ...]
+) -> None:
+    """Raise PycError (DIMENSION_MISMATCH) where an elementwise op stretches a dynamic dimension.
+
+    Only a static 1 broadcasts: a program may take a dynamic dimension for as long as its partner.
+    """
+    if op_definition(op).family != "elementwise":
+        return
+    for operand, shape in zip(op.operands, operands, strict=True):
+        declared = from_mlir(operand.type).shape
+        offset = len(out) - len(shape)
+        for axis, size in enumerate(shape):
+            if size != out[offset + axis] and declared[axis] is None:
+                raise PycError(
+                    ReasonCode.DIMENSION_MISMATCH,
+                    f"{op.location}: {op.name}: expected {out[offset + axis]} for a dynamic "
+                    f"dimension, as its partner has, got {size}",
+                )
 
 
 def flush_subnormals(array: np.ndarray) -> np.ndarray:

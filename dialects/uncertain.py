@@ -11,7 +11,7 @@ import numpy as np
 from pyc_mlir.dialects.attributes import params_of
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.builder import Builder
-from pyc_mlir.dialects.interpreter import op_definition, walk
+from pyc_mlir.dialects.interpreter import check_unstretched, op_definition, walk
 from pyc_mlir.dialects.opdef import OpDef, evaluate
 from pyc_mlir.dialects.rounding import Uncertain
 from pyc_mlir.dialects.rounding_rules import RULES
@@ -57,6 +57,8 @@ def interpret_uncertain(
 
     def step(op: ir.Operation, operands: list[Uncertain]) -> Uncertain:
         definition = op_definition(op)
-        return builder.build(definition, *operands, **params_of(definition, op))
+        out = builder.build(definition, *operands, **params_of(definition, op))
+        check_unstretched(op, [o.value.shape for o in operands], out.value.shape)
+        return out
 
     return walk(module, [Uncertain.exact(a) for a in inputs], step, function)

@@ -19,7 +19,10 @@ from pyc_mlir.iree.pages import LARGE_BYTES, on_large_pages
 from pyc_mlir.iree.threads import waiting
 
 # What a cf.assert of the lowering says.
-_CHECK = re.compile(rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)")
+# A check of the program's own, or IREE's of a dynamic dimension for which it found the size.
+_CHECK = re.compile(
+    rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)|(\w+ shape dimension \d+ mismatch; [^;]*)"
+)
 # Looked up once: these are on the way of every call.
 _List = rt.VmVariantList
 _View = rt.HalBufferView
@@ -137,9 +140,10 @@ class Entry:
         where = f"`{self._function.name}` on {self._device!r}"
         checked = _CHECK.search(str(error))
         if checked is not None:
+            said = checked[1] or checked[2]
             return PycError(
                 ReasonCode.DIMENSION_MISMATCH,
-                f"{where}: expected dynamic dimensions that fit together, got: {checked[1]}; "
+                f"{where}: expected dynamic dimensions that fit together, got: {said}; "
                 "check the shapes of the arguments",
             )
         return PycError(

@@ -120,3 +120,14 @@ def test_comparing():
     tight = [Expected(np.ones(2, np.float32), np.ones(2, np.float32))]
     got = [np.array([1, 1.01], np.float32)]
     assert not compare(got, tight, 0.1).wrong and compare(got, tight, 1e-3).wrong
+
+
+def test_subnormal_halves_may_be_zero_where_doubles_are_converted():
+    tiny = np.array([-1.43e-6, 5e-5, 6.2e-5, 0.0, 1.0])
+    half = np.dtype(np.float16)
+    for source, allowed in ((np.float64, True), (np.float32, False)):
+        found = B.cast(B.constant(tiny.astype(source)), dtype=half)
+        flushed = np.where(np.abs(tiny) < 6.1e-5, 0, tiny).astype(half)
+        expected = [Expected(found.value, found.tolerance)]
+        assert bool(compare([flushed], expected).wrong) is not allowed
+        assert compare([np.where(tiny > 0.5, half.type(0.5), flushed)], expected).wrong

@@ -404,3 +404,18 @@ def test_samples_keep_to_declared_ranges():
     ranged = given.with_ranges({"n": (6, 7)})
     assert {s["n"] for s in candidate_sizes(ranged)} == {6, 7}
     assert make_inputs(ranged, 0, candidate_sizes(ranged)[0])[0].shape[0] == 6
+
+
+def test_samples_stretch_no_dynamic_dimension():
+    """A program may take an unknown size for its partner's: a sample of size 1 proves nothing."""
+    text = """func.func @main(%x: tensor<?xf32> {pyc.name = "x", pyc.dims = ["n"]},
+        %y: tensor<4xf32> {pyc.name = "y", pyc.dims = [""]}) -> tensor<4xf32> {
+      %0 = "pyc.sub"(%x, %y) : (tensor<?xf32>, tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }"""
+    for kernels in ("all", "iree"):
+        program = pyc_mlir.compile(text, kernels=kernels, contract=Contract(max_error=ROUNDING))
+        y = np.ones(4, np.float32)
+        assert program.verdict is not None and program.verdict.passed
+        np.testing.assert_array_equal(program(y, y), np.zeros(4))
+        refused(ReasonCode.DIMENSION_MISMATCH, lambda p=program, y=y: p(y[:1], y))
