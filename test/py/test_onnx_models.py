@@ -339,7 +339,7 @@ def test_malformed_models(name: str) -> None:
 
 def test_missing_files(tmp_path: Path) -> None:
     error = refused(tmp_path / "none.onnx")
-    assert error.code is ReasonCode.BAD_ARGUMENT
+    assert error.code is ReasonCode.FILE_ACCESS
     assert "none.onnx" in str(error)
 
 

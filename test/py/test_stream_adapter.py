@@ -231,7 +231,7 @@ def test_a_planner_that_fails_leaves_iree_and_says_so():
     program = chain()
     vmfb, (decision,) = planned(program, plan=refuse)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
-    assert decision.evidence == ("no plan today",)
+    assert decision.evidence == ("PLANNING_FAILED: no plan today",)
     assert vmfb == unplanned(program)
 
 
@@ -248,7 +248,7 @@ def test_a_plan_that_iree_does_not_finish_leaves_iree_and_says_so(monkeypatch):
     program = branches()
     vmfb, (decision,) = planned(program)
     assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
-    assert decision.evidence == ("not to the end",) and len(calls) == 2
+    assert decision.evidence == ("PLANNING_FAILED: not to the end",) and len(calls) == 2
     assert vmfb == unplanned(program)
 
 

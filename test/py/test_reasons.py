@@ -1,0 +1,132 @@
+"""Reason codes: each can be provoked and gives its own, and nothing outside the table is given."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from reason_scenarios import SCENARIOS, Here
+
+from pyc_mlir.dialects.reasons import ReasonCode
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("dialects", "pipelines", "pyc_mlir", "tools")
+SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
+# These handle their OSErrors, read the kernel's tables or the package, or are a developer's tools.
+OWN_FILES = (
+    "dialects/files.py",
+    "pyc_mlir/cache/",
+    "pyc_mlir/bench/",
+    "pyc_mlir/modes.py",
+    "pipelines/target.py",
+    "tools/explain_html.py",
+    "tools/gen_docs.py",
+    "tools/train_demo.py",
+)
+WRITES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "touch", "makedirs"}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in SOURCES:
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+@pytest.mark.parametrize("code", ReasonCode, ids=lambda c: c.name)
+def test_a_scenario_gives_its_code_and_no_other(code, tmp_path, monkeypatch):
+    assert code in SCENARIOS, (
+        f"{code.name} has no scenario: add to test/py/reason_scenarios.py a function under "
+        f"`@provokes(ReasonCode.{code.name})` that leads to it; delete the code if nothing can"
+    )
+    found = {c.name for c in SCENARIOS[code](Here(tmp_path, monkeypatch))}
+    assert found == {code.name}
+
+
+def test_rows_are_sentences_for_a_table():
+    for code in ReasonCode:
+        for text in (code.meaning, code.cause, code.remedy, code.example):
+            assert text and "|" not in text and "\n" not in text and not text.endswith("."), code
+    assert len({c.value for c in ReasonCode}) == len(ReasonCode), "equal rows are one member"
+
+
+def named(node: ast.AST) -> str | None:
+    """The member that ``ReasonCode.MEMBER`` names."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == "ReasonCode" else None
+    return None
+
+
+def test_every_code_is_given_somewhere_and_none_is_unknown():
+    used = {
+        name: path
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if path != "dialects/reasons.py" and (name := named(node)) is not None
+    }
+    codes = {c.name for c in ReasonCode}
+    assert {name: path for name, path in used.items() if name not in codes} == {}
+    assert codes - used.keys() == set(), "nothing gives these: delete them"
+
+
+def test_errors_take_their_code_from_the_table():
+    """The first argument of every PycError: a member, or the code of another error or event."""
+    odd = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "PycError"
+        and not _is_code(node.args[0])
+    ]
+    assert odd == []
+
+
+def _is_code(node: ast.expr) -> bool:
+    if isinstance(node, ast.IfExp):
+        return _is_code(node.body) and _is_code(node.orelse)
+    if isinstance(node, ast.Name):
+        return node.id == "code"
+    return named(node) is not None or (isinstance(node, ast.Attribute) and node.attr == "code")
+
+
+def test_fallbacks_are_recorded_with_a_code():
+    """A function that makes a decision ``decided_by="fallback"`` names the code in its evidence."""
+    without = []
+    for path, tree in trees():
+        for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
+            calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+            makes = any(
+                isinstance(c.func, ast.Name)
+                and c.func.id == "Decision"
+                and any(isinstance(a, ast.Constant) and a.value == "fallback" for a in c.args)
+                for c in calls
+            )
+            if makes and not any(named(n) for n in ast.walk(function)):
+                without.append(f"{path}:{function.lineno} {function.name}")
+    assert without == []
+
+
+def test_files_that_users_name_go_through_one_door():
+    """So that whatever the disk says has a code: `dialects/files.py`, or a handler of OSError."""
+    outside = []
+    for path, tree in trees():
+        if path.startswith(OWN_FILES):
+            continue
+        handled = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Try)
+            and any(h.type and "OSError" in ast.unparse(h.type) for h in node.handlers)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and id(node) not in handled and _touches_files(node):
+                outside.append(f"{path}:{node.lineno}: {ast.unparse(node)[:60]}")
+    assert outside == []
+
+
+def _touches_files(node: ast.Call) -> bool:
+    if isinstance(node.func, ast.Name):
+        return node.func.id == "open"
+    # Methods of that name with more arguments are no path's.
+    return isinstance(node.func, ast.Attribute) and node.func.attr in WRITES and len(node.args) < 2
