@@ -323,6 +323,12 @@ def _(here: Here) -> Codes:
     return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
 
 
+@provokes(ReasonCode.REPLAY_MISMATCH)
+def _(here: Here) -> Codes:
+    recipe = Recipe({}, graph_id="that of another program")
+    return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+
+
 @provokes(ReasonCode.INVALID_CHOICE)
 def _(here: Here) -> Codes:
     class Stubborn:

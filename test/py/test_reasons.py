@@ -90,7 +90,7 @@ def _is_code(node: ast.expr) -> bool:
 
 
 def test_fallbacks_are_recorded_with_a_code():
-    """A function that makes a decision ``decided_by="fallback"`` names the code in its evidence."""
+    """A function that makes a decision ``decided_by=FALLBACK`` names the code in its evidence."""
     without = []
     for path, tree in trees():
         for function in [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]:
@@ -98,7 +98,7 @@ def test_fallbacks_are_recorded_with_a_code():
             makes = any(
                 isinstance(c.func, ast.Name)
                 and c.func.id == "Decision"
-                and any(isinstance(a, ast.Constant) and a.value == "fallback" for a in c.args)
+                and any(isinstance(a, ast.Name) and a.id == "FALLBACK" for a in c.args)
                 for c in calls
             )
             if makes and not any(named(n) for n in ast.walk(function)):
