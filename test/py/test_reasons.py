@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from reason_scenarios import SCENARIOS, Here
+import reason_calls  # noqa: F401  (enters its scenarios)
+import reason_contracts  # noqa: F401
+from reason_table import SCENARIOS, Here
 
 from pyc_mlir.dialects.reasons import ReasonCode
 
@@ -34,7 +36,7 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 @pytest.mark.parametrize("code", ReasonCode, ids=lambda c: c.name)
 def test_a_scenario_gives_its_code_and_no_other(code, tmp_path, monkeypatch):
     assert code in SCENARIOS, (
-        f"{code.name} has no scenario: add to test/py/reason_scenarios.py a function under "
+        f"{code.name} has no scenario: add to test/py/reason_calls.py a function under "
         f"`@provokes(ReasonCode.{code.name})` that leads to it; delete the code if nothing can"
     )
     found = {c.name for c in SCENARIOS[code](Here(tmp_path, monkeypatch))}

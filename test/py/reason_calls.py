@@ -1,0 +1,291 @@
+"""Scenarios of reason codes: calls, models, passes, targets (reason_table.py)."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from reason_table import (
+    DOT,
+    SYNC,
+    Codes,
+    Here,
+    X,
+    checked,
+    fallback_codes,
+    pair,
+    provokes,
+    reduced,
+    small,
+    told,
+    two_plans,
+)
+
+import pyc_mlir
+from pyc_mlir import Contract, Device, Recipe
+from pyc_mlir.bench.environment import probe
+from pyc_mlir.bench.schema import Report, compare
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.iree import planned
+from pyc_mlir.iree.array import to_device
+from pyc_mlir.iree.attempts import Request
+from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.contract import NO_FALLBACK
+from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.program import Program
+
+# Calls
+
+
+@provokes(ReasonCode.BAD_ARGUMENT)
+def _(here: Here) -> Codes:
+    return told(lambda: Device("abacus"))
+
+
+@provokes(ReasonCode.ARGUMENT_COUNT)
+def _(here: Here) -> Codes:
+    return told(lambda: pair()(X))
+
+
+@provokes(ReasonCode.ARGUMENT_DTYPE)
+def _(here: Here) -> Codes:
+    return told(lambda: pair()(X, X.astype(np.float64)))
+
+
+@provokes(ReasonCode.ARGUMENT_SHAPE)
+def _(here: Here) -> Codes:
+    return told(lambda: pair()(X, X[0]))
+
+
+@provokes(ReasonCode.DIMENSION_MISMATCH)
+def _(here: Here) -> Codes:
+    return told(lambda: pair()(X, X[:1]))
+
+
+@provokes(ReasonCode.DIMENSION_OUT_OF_RANGE)
+def _(here: Here) -> Codes:
+    five = np.ones((5, 3), np.float32)
+    return told(lambda: pair()(five, five))
+
+
+@provokes(ReasonCode.RUNTIME_FAILED)
+def _(here: Here) -> Codes:
+    return told(lambda: checked()(np.ones(5, np.float32)))
+
+
+@provokes(ReasonCode.OUTPUT_OVERLAP)
+def _(here: Here) -> Codes:
+    x = to_device(np.ones((4, 4), np.float32), SYNC)
+    program = pyc_mlir.compile(lambda x: x @ x, [np.ones((4, 4), np.float32)], device=SYNC)
+    return told(lambda: program(x, out=x))
+
+
+@provokes(ReasonCode.DONATION_UNSAFE)
+def _(here: Here) -> Codes:
+    program = pyc_mlir.compile(lambda x: x.sum(axis=1), [X], device=SYNC)
+    return told(lambda: program(to_device(X, SYNC), donate=[0]))
+
+
+@provokes(ReasonCode.NO_ARENA_ENTRY)
+def _(here: Here) -> Codes:
+    x = to_device(np.ones(3, np.float32), SYNC)
+    return told(lambda: checked()(x, out=x))
+
+
+@provokes(ReasonCode.ARENA_TOO_SMALL)
+def _(here: Here) -> Codes:
+    program = Program(two_plans().artifact, SYNC)
+    x = np.ones((8, 64), np.float32)
+    program(x)
+    arena = program._arena
+    assert arena is not None
+    arena.pool._arenas[0].buffer = SYNC.allocate(64)
+    return told(lambda: program(x))
+
+
+@provokes(ReasonCode.MODE_SWITCHED)
+def _(here: Here) -> Codes:
+    program = Program(two_plans().artifact, SYNC)
+    program.use_mode("memory_first")
+    return {s.code for s in program.stats().switches}
+
+
+@provokes(ReasonCode.DEVICE_UNAVAILABLE)
+def _(here: Here) -> Codes:
+    return told(lambda: Program(build(small, [X], make_options("cuda")), SYNC))
+
+
+# Models
+
+
+@provokes(ReasonCode.FILE_ACCESS)
+def _(here: Here) -> Codes:
+    return told(lambda: pyc_mlir.load(here.folder / "missing.vmfb"))
+
+
+@provokes(ReasonCode.BAD_ARTIFACT)
+def _(here: Here) -> Codes:
+    (here.folder / "x.vmfb").write_bytes(b"no program")
+    return told(lambda: pyc_mlir.load(here.folder / "x.vmfb"))
+
+
+@provokes(ReasonCode.BAD_MODEL)
+def _(here: Here) -> Codes:
+    pair().save(here.folder / "x.vmfb")
+    return told(lambda: pyc_mlir.compile(here.folder / "x.vmfb"))
+
+
+@provokes(ReasonCode.INVALID_IR)
+def _(here: Here) -> Codes:
+    return told(lambda: pyc_mlir.compile(DOT.replace("pyc.minimum", "pyc.minimun")))
+
+
+@provokes(ReasonCode.UNTRACEABLE)
+def _(here: Here) -> Codes:
+    return told(lambda: pyc_mlir.compile(lambda x: x if x.sum() > 0 else -x, [X]))
+
+
+def _onnx(op: str, array: np.ndarray, *constants: Any, **attributes: Any) -> Codes:
+    from onnx_models import node_model
+
+    return told(lambda: pyc_mlir.compile(node_model(op, [array], constants, attributes)))
+
+
+@provokes(ReasonCode.UNSUPPORTED_OP)
+def _(here: Here) -> Codes:
+    return _onnx("Det", np.ones((3, 3), np.float32))
+
+
+@provokes(ReasonCode.UNSUPPORTED_ATTRIBUTE)
+def _(here: Here) -> Codes:
+    three_d = np.ones((1, 1, 4, 4, 4), np.float32)
+    return _onnx("MaxPool", three_d, kernel_shape=[2, 2, 2])
+
+
+@provokes(ReasonCode.UNSUPPORTED_DTYPE)
+def _(here: Here) -> Codes:
+    return told(lambda: pyc_mlir.compile(small, [np.ones(3, np.complex64)]))
+
+
+@provokes(ReasonCode.MISSING_DEPENDENCY)
+def _(here: Here) -> Codes:
+    here.patch.delitem(sys.modules, "pyc_mlir.frontends.onnx_import", raising=False)
+    here.patch.setitem(sys.modules, "onnx", None)
+    return told(lambda: pyc_mlir.compile(b"a model"))
+
+
+# Passes and choices
+
+
+def _piped(pipeline: str) -> Codes:
+    with new_context() as context:
+        text = DOT.replace("4x4x", "?x4x")
+        module = parse_mlir(text, context)
+        return told(lambda: run_pipeline(module, pipeline, Choices()))
+
+
+@provokes(ReasonCode.INVALID_PIPELINE)
+def _(here: Here) -> Codes:
+    return _piped("pyc-fuze")
+
+
+@provokes(ReasonCode.PASS_FAILED)
+def _(here: Here) -> Codes:
+    return _piped("pyc-plan-memory")
+
+
+@provokes(ReasonCode.NATIVE_CRASH)
+def _(here: Here) -> Codes:
+    code = (
+        "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
+        "c.run = lambda argv: os.abort(); sys.exit(c.main([]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", done.stderr, re.MULTILINE)}
+
+
+@provokes(ReasonCode.RECIPE_MISMATCH)
+def _(here: Here) -> Codes:
+    recipe = Recipe({"pyc-fuse:gone": "keep"})
+    return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+
+
+@provokes(ReasonCode.REPLAY_MISMATCH)
+def _(here: Here) -> Codes:
+    recipe = Recipe({}, graph_id="that of another program")
+    return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+
+
+@provokes(ReasonCode.INVALID_CHOICE)
+def _(here: Here) -> Codes:
+    class Stubborn:
+        name = "stubborn"
+
+        def prefer(self, site: Any, alternatives: Any) -> str:
+            return "mine"
+
+    return told(lambda: pyc_mlir.compile(small, [X], policy=Stubborn()))
+
+
+@provokes(ReasonCode.ENVIRONMENT_MISMATCH)
+def _(here: Here) -> Codes:
+    first = probe()
+    other = replace(first, cores=first.cores + 1)
+    return told(lambda: compare(Report("s", first), Report("s", other)))
+
+
+# Targets and code generation
+
+
+@provokes(ReasonCode.UNKNOWN_TARGET)
+def _(here: Here) -> Codes:
+    return told(lambda: make_options("tpu"))
+
+
+@provokes(ReasonCode.TARGET_COMPILE_FAILED)
+def _(here: Here) -> Codes:
+    cuda = Target.named("cuda")
+    no_codegen = replace(cuda, flags=("--iree-hal-target-device=cuda", "--iree-cuda-target=sm_90"))
+    square = np.ones((4, 4), np.float32)
+    return told(lambda: build(lambda x: x @ x, [square], make_options(no_codegen)))
+
+
+def _no_aggressive_fusion(here: Here) -> None:
+    honest = Request.compile
+    failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
+
+    def compile(self: Request, setting: str) -> bytes:
+        if setting == "aggressive":
+            raise failed
+        return honest(self, setting)
+
+    here.patch.setattr(Request, "compile", compile)
+
+
+@provokes(ReasonCode.CODEGEN_FALLBACK)
+def _(here: Here) -> Codes:
+    _no_aggressive_fusion(here)
+    return fallback_codes(pyc_mlir.compile(DOT, planner_mode="iree").artifact.decisions)
+
+
+@provokes(ReasonCode.FALLBACK_REFUSED)
+def _(here: Here) -> Codes:
+    _no_aggressive_fusion(here)
+    contract = Contract(fallbacks=(NO_FALLBACK,))
+    return told(lambda: pyc_mlir.compile(DOT, planner_mode="iree", contract=contract))
+
+
+@provokes(ReasonCode.PLANNING_FAILED)
+def _(here: Here) -> Codes:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise PycError(ReasonCode.PASS_FAILED, "regions: expected a form that is known")
+
+    here.patch.setattr(planned, "regions_of", broken)
+    return fallback_codes(build(reduced, [X], make_options()).decisions)

@@ -1,0 +1,179 @@
+"""Scenarios of reason codes: contracts, budgets, the cache (reason_table.py)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from reason_table import (
+    DOT,
+    FEW_BYTES,
+    Codes,
+    Here,
+    X,
+    fallback_codes,
+    pair,
+    provokes,
+    reduced,
+    small,
+    told,
+)
+from stream_programs import branches
+
+import pyc_mlir
+from pyc_mlir import Contract
+from pyc_mlir.budget_choice import within_budget
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.store import ARTIFACT, Store
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need
+from pyc_mlir.pipelines.choices import Choices, Decision
+from pyc_mlir.pipelines.contract import ROUNDING, STRICT
+from pyc_mlir.program import Program
+
+# Contracts
+
+
+@provokes(ReasonCode.UNSUPPORTED_CLAUSE)
+def _(here: Here) -> Codes:
+    return told(lambda: make_options("cuda", Contract(determinism=STRICT)))
+
+
+@provokes(ReasonCode.UNCHECKABLE_CLAUSE)
+def _(here: Here) -> Codes:
+    return told(lambda: Contract(latency_binding=True))
+
+
+@provokes(ReasonCode.CONTRACT_CONFLICT)
+def _(here: Here) -> Codes:
+    both = ("iree",)
+    return told(lambda: Contract(determinism=STRICT, max_error=ROUNDING, fallbacks=both))
+
+
+@provokes(ReasonCode.NO_ORACLE)
+def _(here: Here) -> Codes:
+    return told(lambda: pair().compare_every(2))
+
+
+@provokes(ReasonCode.LATENCY_MISSED)
+def _(here: Here) -> Codes:
+    contract = Contract(latency_goal_seconds=1e-9, latency_binding=True)
+    return told(lambda: pyc_mlir.compile(DOT, contract=contract))
+
+
+@provokes(ReasonCode.NOT_DETERMINISTIC)
+def _(here: Here) -> Codes:
+    honest, count = Program.answer, iter(range(100))
+
+    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
+        return [f + np.float32(next(count)) for f in honest(self, inputs)]
+
+    here.patch.setattr(Program, "answer", answer)
+    contract = Contract(determinism=STRICT)
+    return told(lambda: pyc_mlir.compile(DOT, contract=contract))
+
+
+def _wrong(here: Here) -> None:
+    """The compiler takes 500 for -1, unless IREE makes all code."""
+    from pyc_mlir import lowering
+
+    honest = lowering._optimize
+
+    def faulty(module: Any, options: Any, choices: Any) -> None:
+        if options.kernels != lowering.NO_KERNELS:
+            wrong = parse_mlir(str(module).replace("5.000000e+02", "-1.0"), module.context)
+            for op in list(module.body.operations):
+                op.operation.erase()
+            for op in list(wrong.body.operations):
+                module.body.append(op)
+        honest(module, options, choices)
+
+    here.patch.setattr(lowering, "_optimize", faulty)
+
+
+@provokes(ReasonCode.WRONG_RESULT)
+def _(here: Here) -> Codes:
+    _wrong(here)
+    return told(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
+
+
+@provokes(ReasonCode.FALLBACK_TAKEN)
+def _(here: Here) -> Codes:
+    _wrong(here)
+    contract = Contract(max_error=ROUNDING, fallbacks=("iree",))
+    return fallback_codes(pyc_mlir.compile(DOT, contract=contract).artifact.decisions)
+
+
+@provokes(ReasonCode.BUDGET_IMPOSSIBLE)
+def _(here: Here) -> Codes:
+    options = make_options(kernels="iree", planner_mode="memory_first", contract=FEW_BYTES)
+    return told(lambda: build(branches().code.decode(), None, options))
+
+
+@provokes(ReasonCode.BUDGET_NOT_FOUND)
+def _(here: Here) -> Codes:
+    dynamic = pyc_mlir.spec("f32", ("n", 3))
+    contract = Contract(memory_budget_bytes=1 << 20)
+    return told(lambda: pyc_mlir.compile(reduced, [dynamic], contract=contract))
+
+
+@provokes(ReasonCode.BUDGET_RETRY)
+def _(here: Here) -> Codes:
+    ways: list[Any] = []
+
+    def make(options: Any, choices: Choices) -> list[Decision]:
+        ways.append(options)
+        if len(ways) == 1:
+            raise BudgetNotKept(Budget(1 << 20, 0, 1), Need(0, 0, 2 << 20, 1.0, 1.0), proven=False)
+        return choices.log
+
+    options = make_options(contract=Contract(memory_budget_bytes=1 << 20))
+    return fallback_codes(within_budget(options, make))
+
+
+# The cache
+
+WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
+
+
+def _cached(here: Here, identity: Callable[[], Identity] = lambda: WHO) -> Codes:
+    """The codes of one compile through the cache in the scenario's folder."""
+    cache = Cache(Store(here.folder / "cache"), identity=identity)
+    options = make_options(kernels="iree", planner_mode="iree")
+    record = build(small, [X], options, cache=cache).cached
+    assert record is not None
+    return {e.code for e in record.events}
+
+
+@provokes(ReasonCode.CACHE_MISS)
+def _(here: Here) -> Codes:
+    codes = _cached(here)
+    assert not _cached(here), "the second compile is a hit"
+    return codes
+
+
+@provokes(ReasonCode.CACHE_DAMAGED)
+def _(here: Here) -> Codes:
+    _cached(here)
+    store = Store(here.folder / "cache")
+    path = store.path(store.entries()[0].name) / ARTIFACT
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    return _cached(here)
+
+
+@provokes(ReasonCode.CACHE_FOLDER)
+def _(here: Here) -> Codes:
+    (here.folder / "file").write_bytes(b"")
+    store = Store(here.folder / "file" / "below")
+    return {e.code for e in store.write("0" * 64, b"{}", b"data")}
+
+
+@provokes(ReasonCode.CACHE_BYPASSED)
+def _(here: Here) -> Codes:
+    def changed() -> Identity:
+        raise Unkeyed("PyC's source changed")
+
+    return _cached(here, changed)
