@@ -67,6 +67,9 @@ def _matmul(lowering: Lowering, lhs: Tensor, rhs: Tensor) -> Tensor:
     dims = [*batch, lhs.dims[-2], rhs.dims[-1]]
     dtype = lhs.dtype
     zero = fill(lowering, dims, accumulator(dtype), 0)
+    if Dim(0) in (*lhs.dims, *rhs.dims):
+        # Nothing to add up. With other dimensions that are dynamic, IREE divides by this one.
+        return rounded(lowering, zero, dtype)
     same = lhs.dims[:-2] == rhs.dims[:-2]
     if same and len(batch) <= 1:
         name = "linalg.batch_matmul" if batch else "linalg.matmul"

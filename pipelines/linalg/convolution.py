@@ -113,7 +113,7 @@ def conv2d(
     weight = lowering.with_dims(weight, _replace(weight.dims, depth, shared))
     image = (filters, rows, columns) if layout == "NCHW" else (rows, columns, filters)
     zero = fill(lowering, [x.dims[0], *image], accumulator(x.dtype), 0)
-    if Dim(0) in zero.dims:
+    if Dim(0) in (*zero.dims, *x.dims, *weight.dims):
         return rounded(lowering, zero, x.dtype)
     op = "linalg.conv_2d_nchw_fchw" if layout == "NCHW" else "linalg.conv_2d_nhwc_hwcf"
     attributes = {"strides": _pair(strides), "dilations": _pair(dilations)}
@@ -156,7 +156,7 @@ def _grouped(
     split = [x.dims[0], group, f, *image] if nchw else [x.dims[0], *image, group, f]
     zero = fill(lowering, split, accumulator(x.dtype), 0)
     dims = [x.dims[0], group * f, *image] if nchw else [x.dims[0], *image, group * f]
-    if Dim(0) in dims:
+    if Dim(0) in (*dims, *x.dims, *weight.dims):
         return reshape(lowering, rounded(lowering, zero, x.dtype), dims)
     iterators = [PARALLEL] * 5 + [REDUCTION] * 3
     (out,) = generic(lowering, [x, weight], [zero], maps, iterators, multiply_add(x.dtype))

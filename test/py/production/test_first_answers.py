@@ -95,3 +95,27 @@ def test_onnx_node_cases(chunk: int, record_property) -> None:
     counts = Counter(case_outcome(case, context) for case in here)
     record_property("onnx node cases", dict(counts))
     assert counts["equal"] >= len(here) // 3, counts
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        '"pyc.matmul"(%x, %w) : (tensor<7x?x0xf32>, tensor<0x2xf32>) -> tensor<7x?x2xf32>',
+        '"pyc.conv2d"(%x, %w) : (tensor<?x0x4x4xf32>, tensor<2x0x1x1xf32>) -> tensor<?x2x4x4xf32>',
+        '"pyc.conv2d"(%x, %w) {groups = 2 : i64} : (tensor<?x0x4x4xf32>, tensor<2x0x1x1xf32>) '
+        "-> tensor<?x2x4x4xf32>",
+    ],
+)
+def test_sums_of_nothing_are_zero(op: str):
+    """IREE divides by a depth of 0 where another dimension is dynamic, which ends the process."""
+    x, w, out = (
+        part.strip(" ()") for part in op.rpartition(": (")[2].replace("->", ",").split(",")
+    )
+    text = f"func.func @main(%x: {x}, %w: {w}) -> {out} {{ %0 = {op}\n return %0 : {out} }}"
+    shapes = [
+        tuple(3 if d == "?" else int(d) for d in kind[7:-4].split("x")) for kind in (x, w, out)
+    ]
+    for kernels in ("all", "iree"):
+        program = pyc_mlir.compile(text, kernels=kernels)
+        found = program(*(np.ones(shape, np.float32) for shape in shapes[:2]))
+        np.testing.assert_array_equal(found, np.zeros(shapes[2], np.float32))
