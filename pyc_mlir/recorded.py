@@ -14,6 +14,7 @@ from typing import Any
 
 from pyc_mlir.artifact import CALIBRATION, Artifact, from_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.choices import COMPILE, Alternative, Decision, Recipe, Site, parse_log
 
@@ -78,15 +79,10 @@ def head_of(artifact: Artifact, data: bytes) -> Decision:
 def read_recorded(path: str | Path) -> Recorded:
     """What a program (.vmfb) or a log tells.
 
-    Raises PycError: BAD_ARGUMENT for a file that cannot be read or a malformed log, BAD_ARTIFACT
-    for a damaged program.
+    Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a malformed log, BAD_ARTIFACT for a damaged
+    program.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a program or a log, got: {error}"
-        ) from None
+    data = read_file(path, "a program or a log")
     if data.startswith(_ZIP):
         artifact = from_bytes(data, str(path))
         known, digest = conditions_of(artifact), hashlib.sha256(data).hexdigest()

@@ -98,23 +98,21 @@ def test_onnx_node_cases(chunk: int, record_property) -> None:
 
 
 @pytest.mark.parametrize(
-    "op",
+    ("op", "x", "w", "out"),
     [
-        '"pyc.matmul"(%x, %w) : (tensor<7x?x0xf32>, tensor<0x2xf32>) -> tensor<7x?x2xf32>',
-        '"pyc.conv2d"(%x, %w) : (tensor<?x0x4x4xf32>, tensor<2x0x1x1xf32>) -> tensor<?x2x4x4xf32>',
-        '"pyc.conv2d"(%x, %w) {groups = 2 : i64} : (tensor<?x0x4x4xf32>, tensor<2x0x1x1xf32>) '
-        "-> tensor<?x2x4x4xf32>",
+        ("matmul", "7x?x0xf32", "0x2xf32", "7x?x2xf32"),
+        ("conv2d", "?x0x4x4xf32", "2x0x1x1xf32", "?x2x4x4xf32"),
+        ("grouped", "?x0x4x4xf32", "2x0x1x1xf32", "?x2x4x4xf32"),
     ],
 )
-def test_sums_of_nothing_are_zero(op: str):
+def test_sums_of_nothing_are_zero(op: str, x: str, w: str, out: str):
     """IREE divides by a depth of 0 where another dimension is dynamic, which ends the process."""
-    x, w, out = (
-        part.strip(" ()") for part in op.rpartition(": (")[2].replace("->", ",").split(",")
-    )
-    text = f"func.func @main(%x: {x}, %w: {w}) -> {out} {{ %0 = {op}\n return %0 : {out} }}"
-    shapes = [
-        tuple(3 if d == "?" else int(d) for d in kind[7:-4].split("x")) for kind in (x, w, out)
-    ]
+    name = '"pyc.conv2d"(%x, %w) {groups = 2 : i64}' if op == "grouped" else f'"pyc.{op}"(%x, %w)'
+    text = f"""func.func @main(%x: tensor<{x}>, %w: tensor<{w}>) -> tensor<{out}> {{
+      %0 = {name} : (tensor<{x}>, tensor<{w}>) -> tensor<{out}>
+      return %0 : tensor<{out}>
+    }}"""
+    shapes = [tuple(3 if d == "?" else int(d) for d in t.split("x")[:-1]) for t in (x, w, out)]
     for kernels in ("all", "iree"):
         program = pyc_mlir.compile(text, kernels=kernels)
         found = program(*(np.ones(shape, np.float32) for shape in shapes[:2]))
