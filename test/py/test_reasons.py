@@ -53,7 +53,7 @@ def test_rows_are_sentences_for_a_table():
 def named(node: ast.AST) -> str | None:
     """The member that ``ReasonCode.MEMBER`` names."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.attr if node.value.id == "ReasonCode" else None
+        return node.attr if node.value.id == "ReasonCode" and node.attr.isupper() else None
     return None
 
 
