@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.tools import cli
 
 TOOL = "pyc-reduce"
@@ -51,7 +52,7 @@ def _run(argv: list[str]) -> int:
     if flags.output == "-":
         print(found.text)
     else:
-        Path(flags.output).write_text(f"{found.text}\n", encoding="utf-8")
+        write_file(flags.output, f"{found.text}\n".encode())
     print(head, file=sys.stderr)
     return cli.OK
 
@@ -119,12 +120,13 @@ def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
 
 def _written(folder: str, text: str) -> Path:
     path = Path(folder) / "module.mlir"
-    path.write_text(text, encoding="utf-8")
+    write_file(path, text.encode())
     return path
 
 
 def _text(path: str) -> str:
-    return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    # What is no UTF-8 does not parse either, and that error says where.
+    return sys.stdin.read() if path == "-" else read_file(path).decode(errors="replace")
 
 
 def _tell(line: str) -> None:
