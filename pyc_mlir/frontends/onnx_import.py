@@ -21,12 +21,11 @@ from pyc_mlir.dialects.irtypes import to_mlir
 from pyc_mlir.dialects.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends import onnx_ops  # noqa: F401  (enters every handler)
+from pyc_mlir.frontends.import_report import Finding, UnsupportedModel
 from pyc_mlir.frontends.onnx_model import (
     UNKNOWN_OP,
-    Finding,
     Prepared,
     Source,
-    UnsupportedModel,
     bad_model,
     is_default_domain,
     node_name,
@@ -91,6 +90,7 @@ class _Importer:
         self.values: dict[str, Any] = {}
         self.constants: dict[int, tuple[Any, ir.Value]] = {}
         self.findings: list[Finding] = []
+        self.untried = 0
         self.fold_bytes = _FOLD_ALL
 
     def run(self, name: str) -> ir.Module:
@@ -110,7 +110,9 @@ class _Importer:
             for index, node in enumerate(self.graph.node):
                 self._import_node(index, node)
             if self.findings:
-                raise UnsupportedModel(self.source.name, self.findings)
+                raise UnsupportedModel(
+                    self.source.name, self.findings, len(self.graph.node), self.untried
+                )
             results = [self._result(o.name) for o in self.graph.output]
             func.ReturnOp(results)
         argument_types = [v.type for v in block.arguments]
@@ -128,7 +130,7 @@ class _Importer:
         if self.graph.sparse_initializer:
             why = "sparse weights: expected dense ones"
             finding = Finding("graph", "sparse_initializer", ReasonCode.UNSUPPORTED_DTYPE, why)
-            raise UnsupportedModel(self.source.name, [finding])
+            raise UnsupportedModel(self.source.name, [finding], len(self.graph.node))
         try:
             for tensor in self.graph.initializer:
                 self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
@@ -176,7 +178,9 @@ class _Importer:
         try:
             if node.op_type not in HANDLERS or not is_default_domain(node):
                 raise unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP)
-            if not any(o is _MISSING for o in operands):
+            if any(o is _MISSING for o in operands):
+                self.untried += 1
+            else:
                 with self._location(index, name):
                     outputs = self._outputs(node, operands)
         except PycError as error:
@@ -185,7 +189,7 @@ class _Importer:
                 raise PycError(error.code, f"{where}: {error.message}") from error
             broken = error.code is ReasonCode.INVALID_IR
             code = ReasonCode.UNSUPPORTED_ATTRIBUTE if broken else error.code
-            self.findings.append(Finding(name, qualified_op(node), code, error.message))
+            self.findings.append(Finding(name, qualified_op(node), code, error.message, index + 1))
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else _MISSING
 

@@ -7,7 +7,6 @@ inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import file_error
+from pyc_mlir.frontends.import_report import Finding, UnsupportedModel
 from pyc_mlir.frontends.onnx_bounds import check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx_weights import Weights, split_weights
 
@@ -31,34 +31,6 @@ class Source:
 
     name: str
     directory: Path | None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One node that cannot be imported."""
-
-    node: str
-    op: str
-    code: ReasonCode
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.node} ({self.op}): {self.code.name}: {self.why}"
-
-
-class UnsupportedModel(PycError):
-    """A model with nodes that PyC cannot import: `findings` has them all, in graph order.
-
-    The code is theirs when they agree, else UNSUPPORTED_OP.
-    """
-
-    def __init__(self, name: str, findings: Sequence[Finding]) -> None:
-        codes = {f.code for f in findings}
-        code = codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
-        lines = "".join(f"\n  {f}" for f in findings)
-        count = f"{len(findings)} node{'s' if len(findings) > 1 else ''}"
-        super().__init__(code, f"{name}: {count} cannot be imported:{lines}\n{code.remedy}")
-        self.findings = tuple(findings)
 
 
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
@@ -172,12 +144,13 @@ def _refuse_undefined(
     if not any(undefined):
         return
     findings = []
-    for node, absent in zip(model.graph.node, undefined, strict=True):
+    pairs = zip(model.graph.node, undefined, strict=True)
+    for place, (node, absent) in enumerate(pairs, start=1):
         if absent or node.op_type not in known_ops or not is_default_domain(node):
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
             code = ReasonCode.UNSUPPORTED_OP
-            findings.append(Finding(node_name(node), qualified_op(node), code, why))
-    raise UnsupportedModel(source.name, findings)
+            findings.append(Finding(node_name(node), qualified_op(node), code, why, place))
+    raise UnsupportedModel(source.name, findings, len(model.graph.node))
 
 
 def _check(model: onnx.ModelProto, source: Source) -> None:
