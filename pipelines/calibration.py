@@ -16,6 +16,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file
+from pyc_mlir.dialects.plain_data import parse_json
 
 SCHEMA_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -100,9 +101,8 @@ class Calibration:
     def from_bytes(data: bytes, where: str = "calibration") -> "Calibration":
         """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
         try:
-            found = json.loads(data)
-        # Nesting without end is no calibration either.
-        except (ValueError, RecursionError) as error:
+            found = parse_json(data)
+        except ValueError as error:
             raise _bad(where, "JSON", str(error)) from None
         return _Reader(where).calibration(found)
 

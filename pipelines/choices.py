@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file, write_file
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.pipelines.cost import Cost
 
 SCHEMA_VERSION = 1
@@ -241,8 +242,8 @@ def parse_log(data: bytes, path: str) -> list[Decision]:
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
-            decisions.append(Decision.from_json(json.loads(line)))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            decisions.append(Decision.from_json(parse_json(line)))
+        except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"{path}:{number}: expected one decision as JSON, got {line[:60]!r} ({error})",

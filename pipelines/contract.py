@@ -150,11 +150,12 @@ def _bad_values(contract: Contract) -> Iterator[PycError]:
     if contract.determinism not in ("", STRICT):
         yield _bad("determinism", f"{STRICT!r}", contract.determinism)
     error = contract.max_error
-    if error not in (None, ROUNDING) and not (_is_number(error) and 0 <= float(error) < 1):
+    is_share = isinstance(error, int | float) and _is_number(error) and 0 <= error < 1
+    if error not in (None, ROUNDING) and not is_share:
         yield _bad("max_error", f"a number from 0 to below 1, or {ROUNDING!r}", error)
-    if len(set(contract.fallbacks)) != len(contract.fallbacks) or not (
-        set(contract.fallbacks) <= FALLBACKS.keys()
-    ):
+    named = contract.fallbacks
+    texts = isinstance(named, tuple) and all(isinstance(name, str) for name in named)
+    if not texts or len(set(named)) != len(named) or not set(named) <= FALLBACKS.keys():
         yield _bad("fallbacks", f"some of {', '.join(FALLBACKS)}, each once", contract.fallbacks)
 
 

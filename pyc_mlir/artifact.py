@@ -15,6 +15,7 @@ Equal inputs give equal bytes: no paths, no times, keys in order.
 import hashlib
 import io
 import json
+import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ from pyc_mlir.account import Account
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file, write_file
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.calibration import Calibration
@@ -44,6 +46,8 @@ _MODULE = "pyc/module.mlir"
 _MEMORY = "pyc/memory.json"
 _SAMPLES = "pyc/samples"
 _TAIL = "pyc/vmfb-tail"
+_ENTRIES = frozenset({_MANIFEST, _DECISIONS, _MODULE, _MEMORY, _SAMPLES, _TAIL})
+_ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, LookupError)
 _FIELDS: Mapping[str, type | UnionType] = {
     "target": str,
     "device": str,
@@ -222,16 +226,17 @@ def from_bytes(
     """
     try:
         with zipfile.ZipFile(_View(data)) as archive:
-            entries = {i.filename: i.header_offset for i in archive.infolist()}
-            parts = {n: archive.read(n) for n in entries if n.startswith(_FOLDER)}
+            entries = archive.infolist()
+            own = _own_entries(entries)
+            parts = {entry.filename: archive.read(entry) for entry in own}
     # zipfile raises whatever the damaged field leads to.
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+    except (*_ZIP_ERRORS, OSError, EOFError, RuntimeError, ValueError) as error:
         raise _bad(name, "a .vmfb written by PyC", f"{len(data)} bytes: {error}") from None
     missing = {_MANIFEST, _DECISIONS, _MODULE, _TAIL} - set(parts)
     if missing:
         raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
     manifest = _read_manifest(parts[_MANIFEST], name)
-    start = min(offset for entry, offset in entries.items() if entry.startswith(_FOLDER))
+    start = min(entry.header_offset for entry in own)
     vmfb = _iree_part(data, start, parts[_TAIL])
     checksums = manifest.pop("checksums")
     for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
@@ -242,6 +247,22 @@ def from_bytes(
     _check_samples(samples, manifest, name)
     memory = parts.get(_MEMORY, b"")
     return Artifact(vmfb, manifest, decisions, parts[_MODULE], memory, samples)
+
+
+def _own_entries(entries: Sequence[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """PyC's entries, which it stores as they are: none can unpack to more than the file.
+
+    Raises ValueError for others.
+    """
+    own = [e for e in entries if e.filename.startswith(_FOLDER)]
+    names = [e.filename for e in own]
+    if len(set(names)) < len(names) or not _ENTRIES.issuperset(names):
+        raise ValueError(f"expected each of {', '.join(sorted(_ENTRIES))} at most once")
+    for entry in own:
+        stored = entry.compress_type == zipfile.ZIP_STORED
+        if not stored or entry.file_size != entry.compress_size:
+            raise ValueError(f"expected `{entry.filename}` stored, got it compressed")
+    return own
 
 
 def _iree_part(data: bytes | memoryview, start: int, tail: bytes) -> bytes | memoryview:
@@ -288,7 +309,7 @@ def read(path: str | Path) -> Artifact:
 
 def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     try:
-        manifest = json.loads(data)
+        manifest = parse_json(data)
     except ValueError as error:
         raise _bad(name, "JSON in the manifest", str(error)) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
@@ -320,8 +341,8 @@ def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
 
 def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
     try:
-        return tuple(Decision.from_json(json.loads(line)) for line in data.splitlines())
-    except (PycError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return tuple(Decision.from_json(parse_json(line)) for line in data.splitlines())
+    except (PycError, ValueError, KeyError, OverflowError, TypeError, AttributeError) as error:
         raise _bad(name, "a log of decisions", str(error)) from None
 
 

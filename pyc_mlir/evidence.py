@@ -80,7 +80,8 @@ class Verdict:
                 float(data["worst"]),
                 str(data["wrong"]),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # An OverflowError is of infinity as a whole number.
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"verdict: expected one of schema {SCHEMA_VERSION}, got {data!r:.200} "

@@ -144,7 +144,14 @@ class Signature:
                 tuple(Argument.from_json(a) for a in data["inputs"]),
                 tuple(Argument.from_json(a) for a in data["outputs"]),
             ).with_ranges(data.get("ranges", {}))
-        except (AttributeError, PycError, KeyError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            PycError,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"manifest: expected inputs and outputs with name, dtype and shape, "

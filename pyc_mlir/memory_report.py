@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.pipelines.planner.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.planner.problem import Problem
 
@@ -135,13 +136,13 @@ def _region_json(region: RegionReport) -> dict[str, Any]:
 def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
     """Read what `to_bytes` made. Raises PycError (BAD_ARTIFACT), with `name` first, else."""
     try:
-        read = json.loads(data)
+        read = parse_json(data)
         schema = read["schema"]
         if schema == SCHEMA_VERSION:
             report = MemoryReport(tuple(_region_of(r) for r in read["regions"]))
             _check(report)
             return report
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
         raise _bad(name, "a memory report", str(error)) from None
     raise _bad(name, f"a memory report of schema {SCHEMA_VERSION}", f"{schema!r}")
 

@@ -108,8 +108,8 @@ def _normwise(value: np.ndarray, count: int) -> np.ndarray:
 def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
     """What the oracle answers to seeded inputs, with different sizes of dynamic dimensions.
 
-    Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, or
-    results that rounding decides.
+    Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, values
+    that no memory holds, or results that rounding decides.
     """
     found: list[Sample] = []
     refused: PycError | None = None
@@ -122,6 +122,12 @@ def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> 
                 raise
             refused = error
             continue
+        except MemoryError as error:
+            raise PycError(
+                ReasonCode.NO_ORACLE,
+                "contract clause `max_error`: expected a program whose values a memory holds, got "
+                f"{error or 'one that needs more'}; drop the clause",
+            ) from None
         found.append(Sample(len(found), sizes, tuple(outputs)))
         if len(found) == count:
             break

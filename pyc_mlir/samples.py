@@ -11,10 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.dialects.types import BOOL, is_float
 from pyc_mlir.guards import Signature
 
@@ -164,6 +166,22 @@ def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:
     return list(found.values())
 
 
+def _size(value: Any) -> int:
+    """A whole number from 0. Raises ValueError."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
+    return value
+
+
+def _require_tried(sizes: Mapping[str, int], signature: Signature) -> None:
+    """Raise ValueError for sizes that no compile tries: whoever loads would make such inputs."""
+    names = {n for a in signature.inputs for n in a.dynamic.values()}
+    for name in names:
+        low, high = signature.ranges.get(name, (0, max(SIZES)))
+        if not low <= sizes.get(name, -1) <= min(high, max(low, *SIZES)):
+            raise ValueError(f"expected a size of `{name}` that is tried, got {sizes.get(name)}")
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """All samples of an artifact."""
@@ -196,17 +214,21 @@ class Samples:
             return Samples()
         head, _, rest = data.partition(_END_OF_HEAD)
         found, at = [], 0
-        for entry in json.loads(head):
+        for entry in parse_json(head):
             outputs = []
-            for shape, result in zip(entry["shapes"], signature.outputs, strict=True):
-                count = int(np.prod(shape, dtype=int))
+            for sizes, result in zip(entry["shapes"], signature.outputs, strict=True):
+                shape = tuple(map(_size, sizes))
+                count = prod(shape)
+                if count > len(rest):
+                    raise ValueError(f"{count} elements in {len(rest)} bytes")
                 value = np.frombuffer(rest, result.dtype, count, at).reshape(shape)
                 at += value.nbytes
                 tolerance = np.frombuffer(rest, np.float32, count, at).reshape(shape)
                 at += tolerance.nbytes
                 outputs.append(Expected(value, tolerance))
-            sizes = {str(n): int(s) for n, s in entry["sizes"].items()}
-            found.append(Sample(int(entry["seed"]), sizes, tuple(outputs)))
+            chosen = {str(n): _size(s) for n, s in entry["sizes"].items()}
+            _require_tried(chosen, signature)
+            found.append(Sample(_size(entry["seed"]), chosen, tuple(outputs)))
         if at != len(rest):
             raise ValueError(f"{len(rest) - at} bytes more than the samples have")
         return Samples(tuple(found))

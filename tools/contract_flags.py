@@ -153,7 +153,8 @@ def read_contract(arguments: argparse.Namespace) -> Contract:
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         data = tomllib.loads(read_file(path, "a TOML file of clauses").decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # A UnicodeDecodeError is a ValueError, and nesting without end is no file of clauses either.
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"{path}: expected a TOML file of clauses, got: {error}"
         ) from None

@@ -9,7 +9,10 @@ NAME=...                     any of these for the input of that name
 """
 
 import re
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +26,21 @@ from pyc_mlir.guards import Argument, Ranges
 _SPEC = re.compile(rf"((?:\d+x)*)({'|'.join(DTYPES)})(?:=(.*))?$", re.S)
 _SEED = re.compile(r"@seed:(\d+)$")
 _RANDOM_INTEGERS = 10
+# What an .npz file may unpack to: so many bytes, or so many times its own.
+_UNPACKED_BYTES, _UNPACKED_TIMES = 1 << 30, 100
+# What numpy and zipfile raise for files that are none of theirs, or that claim more than there is.
+_NO_ARRAYS = (
+    *(ValueError, EOFError, MemoryError, OverflowError, RuntimeError, LookupError),
+    zlib.error,
+    *(
+        zipfile.BadZipFile,
+        NotImplementedError,
+        struct.error,
+        SyntaxError,
+        tokenize.TokenError,
+        TypeError,
+    ),
+)
 
 
 def read_inputs(texts: Sequence[str], inputs: Sequence[Argument]) -> list[np.ndarray]:
@@ -73,7 +91,8 @@ def _add_archive(
 ) -> None:
     """Arrays by name; where no key is an input's name, all of them in their order."""
     arrays = _load(path)
-    assert isinstance(arrays, dict), "an .npz file holds arrays by name"
+    if not isinstance(arrays, dict):
+        raise _bad(str(path), "an archive of arrays", "one array; name it .npy")
     if set(arrays).isdisjoint(by_name):
         unnamed.extend(arrays.values())
         return
@@ -100,7 +119,8 @@ def _value(text: str) -> np.ndarray:
         return _filled(shape, DTYPES[match[2]], match[3] or "0", text)
     if text.endswith(".npy"):
         array = _load(Path(text))
-        assert isinstance(array, np.ndarray), "an .npy file holds one array"
+        if not isinstance(array, np.ndarray):
+            raise _bad(text, "one array", "an archive of arrays; name it .npz")
         return array
     raise _bad(
         f"--input {text}",
@@ -141,12 +161,25 @@ def _random(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+        if zipfile.is_zipfile(path):
+            return _load_archive(path)
+        # Mapped, what the header says must be in the file; else it would be allocated first.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except OSError as error:
         raise file_error(error, "arrays as numpy saves them", path) from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _NO_ARRAYS as error:
         raise _bad(str(path), "arrays as numpy saves them", str(error)) from None
+
+
+def _load_archive(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. Raises ValueError for one that unpacks to far more."""
+    with zipfile.ZipFile(path) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+    most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)
+    if whole > most:
+        raise ValueError(f"{whole} bytes in {path.stat().st_size}: store them as `np.savez` does")
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in loaded.files}
 
 
 def _as_declared(array: np.ndarray, argument: Argument) -> np.ndarray:

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     known = parser.parse_args(arguments)
     device = default_device(known.threads)
-    with np.load(known.folder / _INPUTS) as stored:
+    with np.load(known.folder / _INPUTS, allow_pickle=False) as stored:
         arrays = [to_device(stored[f"arr_{i}"], device) for i in range(len(stored.files))]
     try:
         calls = {

@@ -41,7 +41,7 @@ class Task:
 
     def inputs(self) -> list[np.ndarray]:
         """The arguments of the call."""
-        with np.load(self.folder / "inputs.npz") as stored:
+        with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
             return [stored[f"arr_{i}"] for i in range(len(stored.files))]
 
     def unpickle(self, name: str) -> Any:

@@ -110,7 +110,7 @@ def check(prepared: Prepared, folder: Path) -> float:
     """The largest error against the float64 results in `folder`."""
     from pyc_mlir.bench.workloads import relative_error
 
-    with np.load(folder / "expected.npz") as stored:
+    with np.load(folder / "expected.npz", allow_pickle=False) as stored:
         expected = [stored[f"arr_{i}"] for i in range(len(stored.files))]
     return relative_error([np.asarray(r) for r in prepared.results()], expected)
 

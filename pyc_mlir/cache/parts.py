@@ -9,6 +9,7 @@ from typing import Any
 
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.dialects.plain_data import parse_json
 
 SCHEMA_VERSION = 1
 
@@ -87,7 +88,7 @@ def nearest(
 def parse_key(text: bytes) -> Mapping[str, Any]:
     """The parts of a key's text; empty for what is no key of this schema."""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return {}
     known = isinstance(found, dict) and found.get("schema") == SCHEMA_VERSION

@@ -21,6 +21,7 @@ from typing import Any
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import Store
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.frontends.model_files import inside
 
 # Longer than the steps in which file systems count time.
@@ -172,7 +173,7 @@ def _memo_name(contents: Contents, identity: Identity) -> str:
 
 def _read(data: bytes | None) -> dict[str, Any]:
     try:
-        found = json.loads(data or b"{}")
+        found = parse_json(data or b"{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -13,6 +13,7 @@ from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.cache.store import Store, side_name
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Verdict, environment_of
 from pyc_mlir.iree.device import Device
 
@@ -37,9 +38,9 @@ class Verdicts:
         if data is None:
             return None
         try:
-            return Verdict.from_json(json.loads(data))
+            return Verdict.from_json(parse_json(data))
         # Sealed by whoever wrote it, which need not be this version of PyC.
-        except (PycError, RecursionError, ValueError):
+        except (PycError, ValueError):
             return None
 
     def keep(self, verdict: Verdict) -> None:

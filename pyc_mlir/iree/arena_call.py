@@ -7,7 +7,6 @@ size is looked at before each launch. It does check the outputs. Not every outpu
 (arena_choice.py): the others are fresh, and copied where the caller wants them elsewhere.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from iree import runtime as rt
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, Spec, copy
 from pyc_mlir.iree.executable import Entry, Executable, ResultType
@@ -48,14 +48,14 @@ class ArenaFacts:
         A program without scratch has neither a size nor a query.
         """
         try:
-            shapes = json.loads(reflection[_OUTPUTS])
+            shapes = parse_json(reflection[_OUTPUTS])
             query = reflection.get(_QUERY, "")
             constant = reflection.get(_CONSTANT, None if query else "0")
             outputs = tuple(None if s is None else tuple(map(_dim, s)) for s in shapes)
-            buffers = tuple(map(int, json.loads(reflection[_BUFFERS])))
+            buffers = tuple(map(int, parse_json(reflection[_BUFFERS])))
             if any(outputs[number] is None for number in buffers):
                 raise ValueError("a buffer of unknown shape")
-            pairs = [(int(i), int(o)) for i, o in json.loads(reflection.get(_DONATIONS, "[]"))]
+            pairs = [(int(i), int(o)) for i, o in parse_json(reflection.get(_DONATIONS, "[]"))]
             arena = None if constant is None else int(constant)
             return ArenaFacts(arena, query, outputs, buffers, tuple(pairs))
         except (IndexError, KeyError, TypeError, ValueError) as error:

@@ -98,4 +98,4 @@ def require_all_right(check: Callable[[int], str], batch: int, folder: Path) -> 
     failures, crash = run_batch(check, batch, folder)
     if crash is not None:
         pytest.fail(f"mutant {crash.progress}: {crash.reason}")
-    assert not failures
+    assert not failures, failures

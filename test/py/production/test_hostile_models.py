@@ -8,6 +8,10 @@ import hostile_models
 import pytest
 from hostile_models import CASES
 
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.contract import Contract
+
 
 @pytest.fixture(scope="module")
 def told() -> dict[str, tuple[str, str, float]]:
@@ -25,3 +29,10 @@ def test_hostile_model(told, name):
     code, message, _ = told[name]
     assert code == CASES[name][1], message
     assert not code or message
+
+
+def test_a_reference_that_no_memory_holds():
+    options = make_options("cpu-avx2", Contract(max_error="rounding"))
+    with pytest.raises(PycError) as caught:
+        build(CASES["a constant of a terabyte"][0], None, options)
+    assert caught.value.code is ReasonCode.NO_ORACLE
