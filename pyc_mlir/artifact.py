@@ -320,6 +320,8 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
             got = repr(manifest.get(part))[:80]
             expected = kind.__name__ if isinstance(kind, type) else str(kind)
             raise _bad(name, f"`{part}` of type {expected} in the manifest", got)
+    if not all(isinstance(feature, str) for feature in manifest["features"]):
+        raise _bad(name, "`features` as names in the manifest", repr(manifest["features"])[:80])
     if not isinstance(manifest.get(CALIBRATION, {}), dict):
         raise _bad(name, "a calibration's name and hash in the manifest", "something else")
     for entry, found in {MAIN: None, **manifest["entries"]}.items():

@@ -1,19 +1,22 @@
-"""Mutants of texts, checked in batches in children, so that a crash or a hang names its seed."""
+"""Mutants of texts, checked in batches, each in a process: a crash or a hang names its seed."""
 
+import importlib
 import json
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import opt_harness
 import pytest
 
-from pyc_mlir.tools.guarded import Crash, run_guarded
-
+HERE = Path(__file__).parent
 BATCH = 50
 # A mutant that computes or waits longer hangs; the machine may have much else to do.
 CPU_SECONDS, WALL_SECONDS = 10, 120
+_SEED = "seed"
 
 TOKENS = [
     *"(){}[]<>,:=%^@#!\"'-?x01",
@@ -67,35 +70,39 @@ def mutated_text(rng: random.Random) -> str:
     return mutate(rng, rng.choice(SEEDS), SEEDS, TOKENS)
 
 
-def run_batch(
-    check: Callable[[int], str], batch: int, folder: Path
-) -> tuple[dict[int, str], Crash | None]:
-    """Check `BATCH` seeds in a child: the failures by seed, and how the child crashed, if so."""
-    report = folder / "failures.json"
-
-    def work(progress: Callable[[int], None]) -> int:
-        failures = {}
-        for seed in range(batch * BATCH, (batch + 1) * BATCH):
-            progress(seed)
-            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            signal.alarm(WALL_SECONDS)
-            wrong = check(seed)
-            if wrong:
-                failures[seed] = wrong
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.alarm(0)
-        report.write_text(json.dumps(failures))
-        return 0
-
-    ended = run_guarded(work)
-    if isinstance(ended, Crash):
-        return {}, ended
-    return json.loads(report.read_text()), None
-
-
 def require_all_right(check: Callable[[int], str], batch: int, folder: Path) -> None:
-    """Fail for a mutant that `check` finds wrong, crashes or hangs, and name its seed."""
-    failures, crash = run_batch(check, batch, folder)
-    if crash is not None:
-        pytest.fail(f"mutant {crash.progress}: {crash.reason}")
+    """Fail for a mutant that `check` finds wrong, crashes or hangs, and name its seed.
+
+    The batch is checked in a process of its own, which has no threads to begin with, in `folder`.
+    """
+    first = batch * BATCH
+    command = [sys.executable, __file__, check.__module__, check.__name__, str(first)]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    seed = (folder / _SEED).read_text() if (folder / _SEED).is_file() else "none"
+    if run.returncode:
+        pytest.fail(f"mutant {seed}: ended with {run.returncode}\n{run.stderr[-2000:]}")
+    failures = json.loads(run.stdout.splitlines()[-1])
     assert not failures, failures
+
+
+def main() -> None:
+    """Check a batch of a test module's function; `warm_up` of the module is called before."""
+    module_name, name, first = sys.argv[1:]
+    sys.path[:0] = [str(HERE), str(HERE / "production")]
+    module = importlib.import_module(module_name)
+    getattr(module, "warm_up", lambda: None)()
+    failures = {}
+    for seed in range(int(first), int(first) + BATCH):
+        Path(_SEED).write_text(str(seed))
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        signal.alarm(WALL_SECONDS)
+        wrong = getattr(module, name)(seed)
+        if wrong:
+            failures[seed] = wrong
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.alarm(0)
+    print(json.dumps(failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Mutated input never gets past pyc-opt: it is accepted, or refused with a located error.
 
-Mutants of the .mlir tests and of pipelines run in batches, each batch in a forked child; a crash
+Mutants of the .mlir tests and of pipelines run in batches, each in a process; a crash
 names the seed of the mutant that caused it. 200 mutants of text, 5,000 with PYC_FULL=1.
 """
 
