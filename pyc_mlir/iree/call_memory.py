@@ -18,6 +18,8 @@ from pyc_mlir.pipelines.stream_sizes import Size, size_of
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 _DEALLOCATION = "stream.resource.dealloca"
 _AWAIT, _SUBVIEW = "stream.timepoint.await", "stream.resource.subview"
+# The operands of a subview: the resource and its size, then where in it the view begins.
+_SUBVIEW_OFFSET = 2
 _TRANSIENTS = "stream.resource.transients"
 _IMPORT, _EXPORT = "stream.tensor.import", "stream.tensor.export"
 # On an allocation: the number of the execution region whose planned arena it is.
@@ -112,7 +114,9 @@ def read_call(function: Any, sized: Sized = size_of) -> Call:
     handed = _handed_memory(function) is not None
     if ops is None or origins is None:
         return Call(None, None, handed)
-    outputs = sum((sized(op.operands[len(op.operands) - 1]) for op in origins), Size())
+    # A value that is returned in two shapes has one memory.
+    apart = dict.fromkeys((*_place(op.operands[0]), _exported_size(op)) for op in origins)
+    outputs = sum((sized(size) for *_, size in apart), Size())
     all_of_it = [op for op in ops if op.name in _ALLOCATIONS or _is_buffer(op)]
     live_sets = [all_of_it] if handed else _live_sets(ops)
     results = set(origins.values())
@@ -134,7 +138,7 @@ def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
 def _outputs(function: Any) -> dict[Any, Any] | None:
     """By the export of each result with memory of its own: the op that this memory comes from.
 
-    Not of inputs that are handed back, and each value once. None where control flow decides.
+    Not of inputs that are handed back. None where control flow decides.
     """
     blocks = list(function.regions[0].blocks)
     if len(blocks) != 1:
@@ -237,12 +241,24 @@ def _before(op: Any) -> set[Any]:
 
 def _allocation(value: Any) -> Any | None:
     """The op whose memory a resource is or lies in, where waiting is all that lies between."""
+    return maker(_place(value)[0])
+
+
+def _exported_size(export: Any) -> Any:
+    return export.operands[len(export.operands) - 1]
+
+
+def _place(value: Any) -> tuple[Any, ...]:
+    """The value whose memory a resource is or lies in, and the offsets of the views in between."""
+    offsets = []
     op = maker(value)
     while op is not None and op.name in (_AWAIT, _SUBVIEW, _TRANSIENTS):
+        if op.name == _SUBVIEW:
+            offsets.append(op.operands[_SUBVIEW_OFFSET])
         # A wait hands on what it is given, in that order; the others what they are given first.
         value = resources(op.operands)[resources(op.results).index(value)]
         op = maker(value)
-    return op
+    return (value, *offsets)
 
 
 def _largest(sums: list[Size]) -> tuple[Size, ...]:
