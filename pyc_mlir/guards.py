@@ -16,6 +16,8 @@ from pyc_mlir.dialects.types import DTYPES, dtype_name
 
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
+# Sizes of dimensions are below it: programs count in 64 bits.
+_SIZES = 1 << 63
 # The smallest and the largest size of a dimension.
 Range = tuple[int, int]
 Ranges = Mapping[str, Range]
@@ -163,7 +165,7 @@ def checked_range(name: str, value: Any) -> Range:
     """A range from (low, high), both included. Raises PycError (BAD_ARGUMENT)."""
     ends = tuple(value) if isinstance(value, tuple | list) else ()
     whole = all(isinstance(e, int | np.integer) and not isinstance(e, bool) for e in ends)
-    if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1]:
+    if len(ends) != 2 or not whole or not 0 <= ends[0] <= ends[1] < _SIZES:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"dims: expected the smallest and the largest size of `{name}`, such as (1, 64), "

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pyc_mlir.pipelines.planner.intervals import Intervals, Ints
+from pyc_mlir.pipelines.planner.intervals import MOST_BYTES, Intervals, Ints
 
-NOWHERE = np.int64(1) << 60
+NOWHERE = np.int64(MOST_BYTES)
 
 
 class Placed:

@@ -15,6 +15,8 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 Ints = np.ndarray
+# Sizes add up to less, so that no sum of offsets leaves 64 bits.
+MOST_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +34,16 @@ class Intervals:
 
     @staticmethod
     def of(rows: Iterable[tuple[int, int, int]], alignment: int = 1) -> "Intervals":
-        """Make intervals of (lower, upper, size) that share an alignment."""
-        table = np.array(list(rows), np.int64).reshape(-1, 3)
+        """Make intervals of (lower, upper, size) that share an alignment.
+
+        Raises PycError (BAD_ARGUMENT) for numbers of more than 64 bits.
+        """
+        try:
+            table = np.array(list(rows), np.int64).reshape(-1, 3)
+        except OverflowError:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, "intervals: expected numbers of 64 bits, got a larger one"
+            ) from None
         lower, upper, size = table.T.copy()
         return Intervals(lower, upper, size, np.full(len(table), alignment, np.int64))
 
@@ -41,7 +51,10 @@ class Intervals:
         return len(self.size)
 
     def check(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for an empty life, a negative size or no alignment."""
+        """Raise PycError (BAD_ARGUMENT) for an empty life, a negative size or no alignment.
+
+        Likewise for sizes that add up to MOST_BYTES.
+        """
         wrong = (self.upper <= self.lower) | (self.size < 0) | (self.alignment < 1)
         if wrong.any():
             i = int(wrong.argmax())
@@ -49,6 +62,13 @@ class Intervals:
                 ReasonCode.BAD_ARGUMENT,
                 f"interval {i}: expected lower < upper, size >= 0 and alignment >= 1, got "
                 f"[{self.lower[i]}, {self.upper[i]}), {self.size[i]} and {self.alignment[i]}",
+            )
+        total = float(self.size.sum(dtype=np.float64))
+        if total >= MOST_BYTES:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"intervals: expected sizes of fewer than {MOST_BYTES} bytes in all, "
+                f"got {total:.3g}",
             )
 
     @cached_property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.planner.intervals import MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Problem:
     def _faults(self) -> Iterator[str]:
         numbers = range(len(self.buffers))
         written: set[int] = set()
+        if (total := sum(buffer.size for buffer in self.buffers)) >= MOST_BYTES:
+            yield f"expected buffers of fewer than {MOST_BYTES} bytes in all, got {total}"
         for i, buffer in enumerate(self.buffers):
             if buffer.size < 0 or buffer.alignment < 1:
                 yield f"buffer {i}: expected size >= 0 and alignment >= 1, got {buffer}"

@@ -110,6 +110,7 @@ def test_wrong_ranges_are_refused():
         ({"batch": (-1, 8)}, "got"),
         ({"batch": (1, 2.5)}, "got"),
         ({"batch": (False, 8)}, "got"),
+        ({"batch": (1, 1 << 63)}, "got"),
     ):
         with pytest.raises(PycError, match=text) as caught:
             compile(model, SPECS, dims=dims)  # type: ignore[arg-type]

@@ -173,6 +173,8 @@ def test_bad_arguments() -> None:
     backwards = Problem((Task("a", (1,), (0,)), Task("b", (), (1,))), (Buffer(1), Buffer(1)))
     with pytest.raises(PycError):
         plan(backwards)
+    with pytest.raises(PycError, match="fewer than 1152921504606846976 bytes in all"):
+        plan(chain(3, size=1 << 60))
 
 
 def test_nothing_to_plan() -> None:

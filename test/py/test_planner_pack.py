@@ -210,6 +210,13 @@ def test_malformed_intervals_are_refused(row) -> None:
     assert caught.value.code is ReasonCode.BAD_ARGUMENT and "interval 1" in str(caught.value)
 
 
+@pytest.mark.parametrize("size", [2**64, 2**63 - 1, 2**59])
+def test_sums_of_sizes_stay_within_64_bits(size) -> None:
+    with pytest.raises(PycError, match="intervals: expected") as caught:
+        pack(Intervals.of([(0, 3, size), (1, 2, size)]))
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
 def test_colliding_sees_time_bytes_and_alignment() -> None:
     two = Intervals.of([(0, 2, 10), (1, 3, 10)], 2)
     assert colliding(two, np.array([0, 10])) is None
