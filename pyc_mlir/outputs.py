@@ -16,6 +16,9 @@ from pyc_mlir.guards import Signature
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.array import Array, Spec, overlap, reinterpreted
 
+# What `donate` may be: an array, say, that is false might hold a number.
+NUMBERS = (tuple, list, range)
+
 
 def check_outputs(
     out: Any,
@@ -98,6 +101,16 @@ def _check_overlaps(
                     f"out `{name}`: expected memory of its own, got memory of {other}",
                 )
         taken.append((f"output `{name}`", array))
+
+
+def donors(donate: Any) -> Sequence[int]:
+    """`donate` as it was given. Raises PycError (BAD_ARGUMENT) unless it is a sequence."""
+    if not isinstance(donate, NUMBERS):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"donate: expected a tuple of numbers of inputs, got {donate!r:.100}",
+        )
+    return donate
 
 
 def donated_memory(

@@ -43,7 +43,7 @@ from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
-from pyc_mlir.outputs import check_outputs, donated_memory
+from pyc_mlir.outputs import NUMBERS, check_outputs, donated_memory, donors
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.contract_report import ContractReport
@@ -188,7 +188,7 @@ class Program:
         try:
             if launch is None:
                 arrays, launch, on_device = self._admit(args, mode)
-            if out is not None or donate:
+            if out is not None or not isinstance(donate, NUMBERS) or donate:
                 values = self._into(mode, arrays, launch, out, donate)
                 if out is None and not on_device:
                     values = [r.host() for r in values]
@@ -222,21 +222,22 @@ class Program:
     ) -> Sequence[Array]:
         """Call with memory of the caller. Raises PycError, as `__call__` says."""
         try:
-            if donate and self._watch is not None and self._watch.compares_calls:
+            given = donors(donate)
+            if given and self._watch is not None and self._watch.compares_calls:
                 raise PycError(
                     ReasonCode.DONATION_UNSAFE,
                     "donate: expected a contract without `max_error`, got one whose reference "
                     "reads the inputs after the call; call without `donate`",
                 )
             known = launch, arrays, self.signature, mode.arena
-            donated = donated_memory(donate, out, *known) if donate else {}
-            given = check_outputs(out, *known, donated)
+            donated = donated_memory(given, out, *known) if given else {}
+            memory = check_outputs(out, *known, donated)
         except PycError:
             with self._lock:
                 self._guard_failures += 1
             raise
         assert mode.arena is not None
-        return mode.arena.call(arrays, launch, given)
+        return mode.arena.call(arrays, launch, memory)
 
     def log(self) -> tuple[Decision, ...]:
         """What happened so far: the latest events with their codes, and a last line that counts.
@@ -322,13 +323,15 @@ class Program:
     ) -> None:
         """Take `mode` in calls that find fewer than `free_bytes` of device memory free.
 
-        Otherwise calls take the mode that is in use now. What the program's arenas hold counts as
-        free. `free` tells the free bytes of the device's memory; without it Linux is asked, on
-        CPUs. `use_mode` ends the rule. Raises PycError (BAD_ARGUMENT) for an unknown mode, and
-        where nothing tells what is free.
+        Otherwise calls take the mode that is in use now, or that of the rule which this one
+        replaces. What the program's arenas hold counts as free. `free` tells the free bytes of
+        the device's memory; without it Linux is asked, on CPUs. `use_mode` ends the rule. Raises
+        PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
         """
         known_mode(mode, self._modes)
-        self._rule = memory_rule(free_bytes, mode, self.mode, free, self.device)
+        rule = self._rule
+        otherwise = self.mode if rule is None else rule.otherwise
+        self._rule = memory_rule(free_bytes, mode, otherwise, free, self.device)
 
     def _mode_by_rule(self) -> PlannedMode:
         rule = self._rule

@@ -76,12 +76,13 @@ def test_what_is_refused():
     x, y = (to_device(array(256, 256), SYNC) for _ in range(2))
     assert "got none" in refused(ReasonCode.DONATION_UNSAFE, program, x, y, donate=(1,))
     refused(ReasonCode.BAD_ARGUMENT, program, x, y, donate=(2,))
-    refused(ReasonCode.BAD_ARGUMENT, program, x, y, donate=("x",))
+    for numbers in (("x",), 0, None, {0}, np.array([0]), np.array([0, 1])):
+        refused(ReasonCode.BAD_ARGUMENT, program, x, y, donate=numbers)
     text = refused(ReasonCode.DONATION_UNSAFE, program, x, y, donate=(0,), out=to_device(y, SYNC))
     assert "other memory for" in text
     # What is donated must not be another input as well.
     refused(ReasonCode.OUTPUT_OVERLAP, program, x, import_dlpack(x, SYNC), donate=(0,))
-    assert program.stats().guard_failures == 5
+    assert program.stats().guard_failures == 10
 
 
 def test_a_reference_that_reads_the_inputs_afterwards_keeps_them():

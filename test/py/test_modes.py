@@ -124,8 +124,13 @@ def test_the_rule_switches_with_free_memory():
         "10000 bytes free, below the limit of 50000",
         "60000 bytes free, not below the limit of 50000",
     ]
-    p.use_mode(SMALL)
+    free[0] = 0
+    p(*inputs)
+    p.switch_below(1_000, SMALL, lambda: free[0])
     free[0] = 100_000
+    p(*inputs)
+    assert p.mode == FIRST, "a rule that replaces another one returns to the same mode"
+    p.use_mode(SMALL)
     p(*inputs)
     assert p.mode == SMALL, "a mode that was asked for ends the rule"
 
