@@ -40,17 +40,18 @@ BUILT_IN: dict[str, Policy] = {
 def planner_modes(policy: Policy) -> tuple[str, ...]:
     """The modes whose plans `policy` is offered; the default one where it names none.
 
-    Raises PycError (BAD_ARGUMENT) for a mode that does not exist.
+    Raises PycError (BAD_ARGUMENT) for a mode that does not exist, and for what names none.
     """
-    wanted = tuple(getattr(policy, "planner_modes", (DEFAULT_MODE,)))
-    unknown = [m for m in wanted if m not in MODES]
+    wanted = getattr(policy, "planner_modes", (DEFAULT_MODE,))
+    listed = isinstance(wanted, tuple | list) and len(wanted) > 0
+    unknown = [m for m in wanted if m not in MODES] if listed else [wanted]
     if unknown:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"policy `{policy.name}`: expected planner modes of {sorted(MODES)}, "
             f"got {unknown[0]!r}",
         )
-    return wanted
+    return tuple(wanted)
 
 
 def load_policy(name: str) -> Policy:
