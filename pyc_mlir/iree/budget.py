@@ -81,9 +81,9 @@ class BudgetNotKept(PycError):
         super().__init__(
             ReasonCode.BUDGET_IMPOSSIBLE if proven else ReasonCode.BUDGET_NOT_FOUND,
             f"memory budget: expected at most {budget.total} bytes, got a program that needs "
-            f"{'at least ' if proven else ''}{self.smallest} with the smallest plan found: "
+            f"{self.smallest} with the smallest plan found: "
             f"constants {need.constants}, inputs {budget.inputs}, outputs {need.outputs}, arena "
-            f"{arenas}; give it {self.smallest} bytes, at {need.slower:+.1%} predicted latency",
+            f"{arenas}; give it {self.smallest} bytes, at {need.slower:+z.1%} predicted latency",
         )
 
     def or_better(self, other: "BudgetNotKept") -> "BudgetNotKept":

@@ -13,6 +13,7 @@ one is searched for that does at the least predicted seconds, or the compile is 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from math import fsum
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -168,7 +169,8 @@ class _Planning:
             with session.context:
                 regions = regions_of(start, self.target, self.ranges)
             offers = self._offers(session, start, regions, reference)
-            self.preferred = {i: p.seconds for o in offers[:1] for i, p in o.plans.items()}
+            # The first plan offered for a region stays, also for those of further modes alone.
+            self.preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
         except (PycError, ir.MLIRError) as error:
             answers.log.append(self._failure(error))
         shares = self._shares(offers, reference)
@@ -327,10 +329,10 @@ class _Planning:
     ) -> _Offer | None:
         """The offer that one region takes; None is IREE's plan."""
         theirs = reference.regions[region.index].total
-        sequence = sum(task.seconds for task in region.problem.tasks)
+        seconds = _iree_seconds(region)
         better = [o for o in offers if self._better(region, o, reference)]
         iree = Alternative(
-            UNPLANNED, Cost(sequence, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
+            UNPLANNED, Cost(seconds, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
         )
         legal: dict[Alternative, _Offer | None] = {_alternative(region, o): o for o in better}
         legal[iree] = None
@@ -351,7 +353,7 @@ class _Planning:
         if not legal:
             assert share is not None, "without a budget every plan is legal"
             share.take(region.index, arena_bytes(reference, region.index))
-            self._require({region.function: share}, reference, (sequence, sequence))
+            self._require({region.function: share}, reference, (seconds, seconds))
         site = Site(SITE, f"{self.name}#{region.index}")
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
@@ -411,9 +413,14 @@ class _Planning:
         )
 
 
+def _iree_seconds(region: Region) -> float:
+    """Predicted seconds of IREE's own plan: as `place` predicts those of ours."""
+    tasks = region.problem.tasks
+    return fsum(max(tasks[t].seconds for t in wave) for wave in region.waves)
+
+
 def _alternative(region: Region, offer: _Offer) -> Alternative:
     plan, size = offer.plans[region.index], offer.version.regions[region.index].total
-    sequence = sum(task.seconds for task in region.problem.tasks)
     again = len(plan.steps) - len(region.problem.tasks)
     said = [
         f"{size} bytes",
@@ -423,7 +430,7 @@ def _alternative(region: Region, offer: _Offer) -> Alternative:
         "proven optimal" if plan.proven else "",
     ]
     reason = ", ".join(part for part in said if part)
-    return Alternative(offer.name, Cost(plan.seconds or sequence, size.nominal), reason)
+    return Alternative(offer.name, Cost(plan.seconds, size.nominal), reason)
 
 
 def _region_report(
@@ -433,8 +440,7 @@ def _region_report(
     problem, index = region.problem, region.index
     found = {o.name: _layout(region, o) for o in offers if index in o.plans}
     iree = reference.layouts[index]
-    sequence = sum(task.seconds for task in problem.tasks)
-    found[UNPLANNED] = None if iree is None else replace(iree, seconds=sequence)
+    found[UNPLANNED] = None if iree is None else replace(iree, seconds=_iree_seconds(region))
     layouts = {name: layout for name, layout in found.items() if layout is not None}
     bound = chosen.plans[index].lower_bound if chosen else 0
     best = chosen.name if chosen else UNPLANNED

@@ -78,6 +78,16 @@ def test_concurrent_calls_count_an_arena_each():
         measured(program, contract((one.total() or 0) - 1, max_concurrency=2))
 
 
+def test_what_a_budget_costs_is_told_beside_further_modes_as_without():
+    def slower(*also: str) -> float:
+        options = make_options(contract=contract(100), planner_mode="memory_first", also_modes=also)
+        with pytest.raises(BudgetNotKept) as caught:
+            build(chain().code.decode(), None, options)
+        return caught.value.need.slower
+
+    assert slower("balanced") == pytest.approx(slower(), abs=1e-6)
+
+
 def test_a_budget_that_does_not_hold_what_is_fixed_is_impossible():
     with pytest.raises(PycError) as caught:
         measured(branches(), contract(100))
@@ -235,6 +245,26 @@ def test_what_is_handed_back_needs_no_memory():
     for _ in range(2):
         program(x)
     assert device.memory().peak_bytes <= total
+
+
+def test_what_is_returned_in_two_shapes_is_counted_once():
+    def twice(x, y):
+        sum_ = x.T + y
+        product = sum_ @ y
+        return product, product.reshape(256), sum_, product.reshape(4, 64)
+
+    specs = [TensorSpec("f32", 16, 16)] * 2
+    built = build(twice, specs, make_options(kernels="iree"))
+    assert built.account.outputs == 2048
+    with pytest.raises(BudgetNotKept) as refused:
+        build(twice, specs, make_options(contract=contract(1)))
+    device = Device("local-sync")
+    total = refused.value.smallest
+    program = compile(twice, specs, contract=contract(total), device=device)
+    inputs = [to_device(np.ones((16, 16), np.float32), device) for _ in specs]
+    for _ in range(2):
+        program(*inputs)
+    assert device.memory().peak_bytes <= total == built.account.total()
 
 
 def test_results_do_not_depend_on_the_mode():
