@@ -53,7 +53,9 @@ def _memory(contract: Contract, facts: Facts) -> ClauseReport:
     asked = contract.memory_budget_bytes
     needed = facts.account.total(contract.max_concurrency)
     told = "a plan within it was made for every region" if needed is None else ""
-    told = told or f"{needed} bytes are needed, {contract.max_concurrency} calls at once"
+    several = contract.max_concurrency > 1
+    arenas = f", with arenas for {contract.max_concurrency} calls" if several else ""
+    told = told or f"{needed} bytes are needed by one call{arenas}"
     return ClauseReport("memory_budget_bytes", asked, Status.PROVEN, (told,))
 
 

@@ -164,7 +164,7 @@ def memory_line(artifact: Artifact) -> str:
     parts = [
         f"{name} {quantity(bytes_, 'B')}" for name, bytes_ in account.to_json().items() if bytes_
     ]
-    calls = f", {concurrency} calls at once" if concurrency > 1 else ""
+    calls = f" with arenas for {concurrency} calls" if concurrency > 1 else ""
     return f"{quantity(total, 'B')} in all{calls}: {', '.join(parts)}"
 
 
