@@ -153,6 +153,19 @@ class ReasonCode(Enum):
         "nothing; report the program, `Program.stats().contract` says what failed",
         '`Contract(max_error="rounding", fallbacks=("iree",))` and a wrong kernel',
     )
+    COMPILE_DEGRADED = Reason(
+        "a compile reached the contract's limit of seconds, and a program that compiles faster "
+        "stands in",
+        "the limit is short for what was asked, or the machine was busy",
+        "raise `max_compile_seconds`; the decision `compile-stage` says what was left out",
+        "`Contract(max_compile_seconds=5)` for six seconds of work",
+    )
+    COMPILE_TIMEOUT = Reason(
+        "a compile reached the contract's limit of seconds, and no program was there",
+        "the limit is short for every stage, or the contract allows no cheaper program",
+        "raise `max_compile_seconds`, or let a cheaper program stand in",
+        "`Contract(max_compile_seconds=0.001)`",
+    )
     UNKNOWN_TARGET = Reason(
         "no such target",
         "a misspelt name",

@@ -19,6 +19,7 @@ KEPT = frozenset(
         "fallbacks",
         "latency_binding",
         "latency_goal_seconds",
+        "max_compile_seconds",
         "max_concurrency",
         "max_error",
         "memory_budget_bytes",
@@ -47,7 +48,8 @@ class Contract:
 
     memory_budget_bytes: device memory of one call, its results included.
     max_concurrency: how many calls may overlap while the other clauses hold.
-    max_compile_seconds: a compile that takes longer is ended and refused.
+    max_compile_seconds: a compile that takes longer is ended. What compiles faster stands in for
+        it, or it is refused: under strict determinism and ``fallbacks = none`` at once.
     determinism: ``strict``: equal module, recipe, target and versions give equal artifacts, and
         equal inputs give equal bits, whatever the number of threads.
     max_error: the greatest |difference| from the reference, as a share of the greatest |element| of

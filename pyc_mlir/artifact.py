@@ -205,8 +205,11 @@ def to_bytes(artifact: Artifact) -> bytes:
 
 
 def _unplaced(decision: Decision) -> dict[str, Any]:
-    """A decision without its source location, which names files of the machine that compiled."""
-    return {**decision.to_json(), "location": ""}
+    """A decision without its source location, which names files of the machine that compiled.
+
+    Nor with what was measured, which another compile would measure otherwise.
+    """
+    return {**decision.to_json(), "location": "", "measured": {}}
 
 
 def write(artifact: Artifact, path: str | Path) -> None:

@@ -23,6 +23,7 @@ from pyc_mlir.cache.front import compiled
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence, Oracle
+from pyc_mlir.frontends.sources import holds_bytecode
 from pyc_mlir.guards import Ranges, checked_range
 from pyc_mlir.iree.arena_call import read_facts
 from pyc_mlir.iree.arena_choice import MADE, NONE, ArenaEntry
@@ -47,7 +48,7 @@ from pyc_mlir.pipelines.choices import (
     Recipe,
     Site,
 )
-from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract import IREE_CODE, Contract
 from pyc_mlir.pipelines.planner.planner import MODES
 from pyc_mlir.pipelines.policies import load_policy, planner_modes
 from pyc_mlir.pipelines.target import Target
@@ -55,6 +56,8 @@ from pyc_mlir.program import Program
 from pyc_mlir.promises import Facts, promised
 from pyc_mlir.recorded import recipe_at
 from pyc_mlir.samples import Samples
+from pyc_mlir.worker.job import Job
+from pyc_mlir.worker.stages import at_a_stage, replayed
 
 _EVIDENCE_CHARACTERS = 300
 Stage = Callable[[str], AbstractContextManager[None]]
@@ -82,6 +85,7 @@ def compile(
     calibration: Calibration | str | Path | None = None,
     dims: Ranges | None = None,
     cache: Cache | bool | str | Path | None = None,
+    untrusted: bool = False,
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -106,6 +110,9 @@ def compile(
         budget is kept up to the largest sizes.
     cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
         `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
+    untrusted: reads and compiles `source` in a worker process, where a crash of native code is an
+        error (NATIVE_CRASH). MLIR bytecode always is; a contract with `max_compile_seconds`
+        compiles there too, and ends the worker at the limit.
 
     Raises PycError with the reason's code.
     """
@@ -123,7 +130,8 @@ def compile(
         dims,
     )
     chosen = choose(cache, os.environ)
-    return Program(build(source, inputs, options, cache=chosen), device)
+    made = build(source, inputs, options, cache=chosen, untrusted=untrusted)
+    return Program(made, device)
 
 
 def make_options(
@@ -232,12 +240,38 @@ def build(
     options: Options,
     stage: Stage = untold,
     cache: Cache | None = None,
+    untrusted: bool = False,
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
     stage: a context manager around each step, called with what the step does.
     cache: is asked first, and keeps what is compiled.
+    untrusted: as for `compile`.
     """
+    untrusted = untrusted or holds_bytecode(source)
+    if untrusted or options.contract.max_compile_seconds is not None:
+        return _build_in_worker(source, inputs, options, stage, cache, untrusted)
+    if cache is None:
+        return build_here(source, inputs, options, stage)
+    found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
+    verdicts = Verdicts.of(cache, found.cached)
+    if found.evidence is not None:
+        return _noted(found, verdicts)
+    # What was compiled elsewhere is tried here.
+    return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
+
+
+def _noted(made: Artifact, verdicts: Verdicts | None) -> Artifact:
+    """The artifact, whose verdict is kept beside its entry."""
+    if verdicts is not None and made.evidence is not None and made.evidence.verdict is not None:
+        verdicts.keep(made.evidence.verdict)
+    return made
+
+
+def build_here(
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = untold
+) -> Artifact:
+    """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
 
     def make(options: Options, before: Choices) -> Artifact:
         with stage("PyC lowers to linalg"):
@@ -245,23 +279,63 @@ def build(
         with stage(f"IREE compiles for {options.target.name}"):
             return finish(lowered, options, before.log)
 
-    if cache is None:
-        return _asked(kept(options, lambda options: within_budget(options, make)), options)
-    found = compiled(cache, source, inputs, options, lambda s, i: build(s, i, options, stage))
-    verdicts = Verdicts.of(cache, found.cached)
-    if found.evidence is not None:
-        if verdicts is not None and found.evidence.verdict is not None:
-            verdicts.keep(found.evidence.verdict)
-        return found
-    # What was compiled elsewhere is tried here.
-    again = partial(build, source, inputs, stage=stage, cache=cache)
-    tried = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
-    return _asked(tried, options)
+    at, decision = replayed(options)
+    made = kept(at, lambda options: within_budget(options, make))
+    return _asked(made if decision is None else at_a_stage(made, decision), options)
 
 
 def _asked(artifact: Artifact, options: Options) -> Artifact:
     """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
     return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
+
+
+def tried(
+    found: Artifact,
+    options: Options,
+    again: Callable[[Options], Artifact],
+    verdicts: Verdicts | None = None,
+) -> Artifact:
+    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
+
+    again: compiles the program under other options. verdicts: of earlier comparisons.
+    """
+    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
+    return _asked(made, options)
+
+
+def _build_in_worker(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    stage: Stage,
+    cache: Cache | None,
+    untrusted: bool,
+) -> Artifact:
+    """As `build`, with front end, compile and trials in worker processes."""
+    with Job(source, inputs, options, stage, trusted=not untrusted) as job:
+        if cache is None:
+            made = job.compile()
+        else:
+            made = compiled(
+                cache,
+                source,
+                inputs,
+                options,
+                lambda *_: job.compile(),
+                lambda *_: (source, job.part()),
+            )
+            verdicts = Verdicts.of(cache, made.cached)
+            is_new = made.evidence is not None
+            made = _noted(made, verdicts) if is_new else job.tried(made, verdicts)
+    made = _asked(made, options)
+    if IREE_CODE not in options.contract.fallbacks:
+        return made
+    # No limit counts when a call needs the fallback.
+    unlimited = replace(options.contract, max_compile_seconds=None)
+    other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
+    again = partial(build, source, inputs, other, untrusted=untrusted)
+    evidence = replace(made.evidence or Evidence(), stand_ins={IREE_CODE: again})
+    return replace(made, evidence=evidence)
 
 
 def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:

@@ -71,7 +71,7 @@ def kept(
     """
     artifact, contract = _replayed(options, build) or build(options), options.contract
     _refuse_fallbacks(contract, artifact.decisions)
-    if not (contract.compares or contract.is_strict or contract.latency_goal_seconds is not None):
+    if not is_tried(contract):
         return artifact
     device = _device_for(artifact)
     if device is None:
@@ -113,6 +113,11 @@ def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
     site = Site(SITE, artifact.manifest["graph_id"] or "module")
     decision = Decision(site, IREE_CODE, offered, by, tuple(said))
     return replace(artifact, decisions=(*artifact.decisions, decision))
+
+
+def is_tried(contract: Contract) -> bool:
+    """Whether a clause asks for runs of the program before it is handed out."""
+    return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
 
 
 def _known(artifact: Artifact, **more: Any) -> Artifact:

@@ -84,6 +84,12 @@ def _error(contract: Contract, facts: Facts) -> ClauseReport:
     return ClauseReport("max_error", contract.max_error, Status.SAMPLED, (told,), of=facts.samples)
 
 
+def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
+    told = "compiled as asked, in a process that is ended at the limit"
+    asked = contract.max_compile_seconds
+    return ClauseReport("max_compile_seconds", asked, Status.CHECKED, (told,))
+
+
 def _latency(contract: Contract, facts: Facts) -> ClauseReport:
     binding = "refused when missed" if contract.latency_binding else "told when missed"
     return ClauseReport(
@@ -101,6 +107,7 @@ def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
 _SAY: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
     "memory_budget_bytes": _memory,
     "max_concurrency": _concurrency,
+    "max_compile_seconds": _compile_seconds,
     "determinism": _determinism,
     "max_error": _error,
     "latency_goal_seconds": _latency,

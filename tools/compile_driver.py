@@ -13,13 +13,16 @@ from pyc_mlir.bench.table import quantity
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.compilation import build, make_options
+from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Options, emit, lower
 from pyc_mlir.pipelines.choices import COMPILE, Decision, write_log
+from pyc_mlir.pipelines.contract import uncheckable
 from pyc_mlir.promises import Counts, so_far
 from pyc_mlir.recorded import head_of, read_recorded
 from pyc_mlir.replay import replay
+from pyc_mlir.tools import guarded
 from pyc_mlir.tools.cli import Progress
 from pyc_mlir.tools.contract_flags import read_contract
 from pyc_mlir.tools.model_source import (
@@ -60,6 +63,11 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         flags.calibration,
         dict(read_range(text) for text in flags.dim),
     )
+    makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
+    if makes_text and options.contract.max_compile_seconds is not None:
+        raise uncheckable("max_compile_seconds", "a program to be made", "text")
+    if guarded.in_child:
+        allow_bytecode()
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
     if flags.emit in ("pyc", "linalg"):
@@ -70,7 +78,7 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
         output = _to_phase(flags.compile_to, source, inputs, options, progress)
     else:
         cache = choose(flags.cache_dir or flags.cache, os.environ)
-        artifact = build(source, inputs, options, progress.stage, cache)
+        artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
         output = _program(artifact, flags.output, progress)
     if flags.log is not None:
         write_log(output.decisions, flags.log)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+# Whether this process is such a child, whose crash is survived.
+in_child = False
 _STATE = struct.Struct("<?i")  # finished, progress
 
 
@@ -59,6 +61,9 @@ def _wait(child: int) -> int:
 
 
 def _run_child(work: Callable[[Callable[[int], None]], int], shared: mmap.mmap) -> NoReturn:
+    global in_child
+    in_child = True
+
     def progress(number: int) -> None:
         _STATE.pack_into(shared, 0, False, number)
 

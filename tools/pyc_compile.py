@@ -14,15 +14,16 @@ from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools import cli
 from pyc_mlir.tools.contract_flags import add_flags
 from pyc_mlir.tools.guarded import Crash, run_guarded
+from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
     from pyc_mlir.tools.compile_driver import Output
 
 TOOL = "pyc-compile"
 _EPILOG = """\
-MODEL is an .onnx file, an .mlir file (the pyc dialect, linalg, or whatever IREE's input stage
-accepts), FILE.py:FUNCTION (traced; annotate the arguments, or give --input), or - for MLIR text
-on standard input.
+MODEL is an .onnx file, an .mlir or .mlirbc file (the pyc dialect as text, linalg, or whatever
+IREE's input stage accepts), FILE.py:FUNCTION (traced; annotate the arguments, or give --input), or
+- for MLIR text on standard input.
 
 examples:
   pyc-compile model.onnx -o model.vmfb
@@ -32,6 +33,7 @@ examples:
   pyc-compile model.onnx --memory-budget 64MiB --planner-mode memory_first -o model.vmfb
   pyc-compile model.onnx --contract contract.toml -o model.vmfb
   pyc-compile model.onnx --max-error rounding --determinism strict -o model.vmfb
+  pyc-compile model.onnx --max-compile-time 10s -o model.vmfb
   pyc-compile model.onnx --recipe decisions.jsonl -o model.vmfb
   pyc-compile model.onnx --replay decisions.jsonl -o same.vmfb
 """
@@ -62,6 +64,9 @@ def _run(argv: Sequence[str]) -> int:
         print(list_targets(), end="")
         return cli.OK
     check(flags)
+    if is_binary(flags) and (flags.max_compile_seconds is not None or flags.untrusted):
+        # Its imports run beside those of this process.
+        process.start_early()
     # MLIR and IREE take half a second to import, which --help need not wait for.
     from pyc_mlir.tools import compile_driver
 
@@ -112,6 +117,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_cache_flags(parser)
     add_flags(parser)
+    parser.add_argument(
+        "--untrusted",
+        action="store_true",
+        help="read and compile in a worker process; MLIR bytecode always is",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
     parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
     return parser

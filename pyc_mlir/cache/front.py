@@ -24,15 +24,31 @@ from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.frontends.sources import Source, load_source
+from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.lowering import Options
 from pyc_mlir.signatures import shapes_text
+from pyc_mlir.worker.stages import is_degraded
 
 Build = Callable[[Any, Sequence[Any] | None], Artifact]
+# From source, inputs and a context to what `Build` takes, and the program's part of the key.
+Load = Callable[[Any, Sequence[Any] | None, ir.Context], tuple[Any, Mapping[str, str]]]
+
+
+def load_here(
+    source: Any, inputs: Sequence[Any] | None, context: ir.Context
+) -> tuple[Any, Mapping[str, str]]:
+    """Read a source in this process. Raises Unkeyed, and what the front end raises."""
+    loaded = load_source(source, inputs, context)
+    return loaded, program_part(loaded)
 
 
 def compiled(
-    cache: Cache, source: Any, inputs: Sequence[Any] | None, options: Options, build: Build
+    cache: Cache,
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    build: Build,
+    load: Load = load_here,
 ) -> Artifact:
     """The program from the cache, else what `build` makes, which is kept. Its `cached` says which.
 
@@ -44,10 +60,10 @@ def compiled(
         if artifact is not None:
             return way.told(artifact)
         with new_context() as context, ir.Location.unknown():
-            loaded = load_source(source, inputs, context)
+            loaded, part = load(source, inputs, context)
             if callable(source):
                 way.inputs = None
-            artifact = way.from_program(loaded) or way.built(loaded, build)
+            artifact = way.from_program(part) or way.built(loaded, build)
     except Unkeyed as refusal:
         way.bypass(str(refusal))
         artifact = build(source, inputs)
@@ -80,10 +96,9 @@ class _Way:
         part = self.cache.sources.known(self._contents, identity)
         return None if part is None else self._find(part)
 
-    def from_program(self, loaded: Source) -> Artifact | None:
+    def from_program(self, part: Mapping[str, str]) -> Artifact | None:
         """The program of a loaded source. Raises Unkeyed."""
         assert self._identity is not None, "the identity comes first"
-        part = program_part(loaded)
         if self._contents is not None:
             self.cache.sources.remember(self._contents, self._identity, part)
         return self._find(part)
@@ -102,7 +117,7 @@ class _Way:
         self._found = perf_counter()
         return self._answer.artifact
 
-    def built(self, loaded: Source, build: Build) -> Artifact:
+    def built(self, loaded: Any, build: Build) -> Artifact:
         """What `build` makes of a loaded source, kept under its key."""
         assert self._key is not None, "a program was looked up first"
         event = self._answer.event
@@ -114,7 +129,10 @@ class _Way:
         return artifact
 
     def _keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
-        """Keep a program unless PyC's source changed while it was compiled."""
+        """Keep a program unless a clock decided on it, or PyC's source changed meanwhile."""
+        if is_degraded(artifact):
+            why = "it stands in for what would have taken longer: another compile may have the time"
+            return (Event(ReasonCode.COMPILE_DEGRADED, why),)
         try:
             now = self.cache.identity()
         except Unkeyed as refusal:

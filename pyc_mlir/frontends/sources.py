@@ -17,9 +17,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file
 from pyc_mlir.frontends.kinds import other_kind
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
+from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, is_bytecode
 
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
+# Whether a crash of this process is survived: see `allow_bytecode`.
+_may_crash = False
 _BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
 
 
@@ -43,12 +46,14 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         return source if source.module is None else replace(source, module=_copied(source.module))
     if isinstance(source, ir.Module):
         return Source(_copied(source))
-    if isinstance(source, str) and _is_text(source):
+    if isinstance(source, str) and is_text(source):
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
         return _from_file(Path(source), context)
     if callable(source):
         return Source(_traced(source, inputs, context), name=getattr(source, "__name__", "main"))
+    if isinstance(source, bytes) and is_bytecode(source):
+        return _from_bytecode(source, "module")
     if isinstance(source, bytes) or hasattr(source, "SerializeToString"):
         return Source(_onnx(source, context))
     raise PycError(
@@ -58,7 +63,37 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
     )
 
 
-def _is_text(source: str) -> bool:
+def holds_bytecode(source: Any) -> bool:
+    """Whether `source` is MLIR bytecode, or a file of it, by its first bytes."""
+    if isinstance(source, bytes):
+        return is_bytecode(source)
+    if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_text(source)):
+        return False
+    try:
+        with open(source, "rb") as file:
+            return is_bytecode(file.read(len(BYTECODE_MAGIC)))
+    except (OSError, ValueError):
+        return False
+
+
+def allow_bytecode() -> None:
+    """Let this process parse bytecode: it is a worker, or a child that may crash."""
+    global _may_crash
+    _may_crash = True
+
+
+def _from_bytecode(data: bytes, name: str) -> Source:
+    """Bytecode that enters at IREE. Damaged bytecode may end the process that parses it."""
+    if not _may_crash:
+        raise PycError(
+            ReasonCode.BAD_MODEL,
+            f"{name}: expected text, got MLIR bytecode, which only a worker process may parse; "
+            "use `compile` or `build`, or convert it with `pyc-opt`",
+        )
+    return Source(None, data, name)
+
+
+def is_text(source: str) -> bool:
     """True for MLIR, of one line too; paths have no braces and begin with no op."""
     begins = _BEGINNING.match(source) is not None
     return "\n" in source or ((begins or "{" in source) and not os.path.exists(source))
@@ -79,6 +114,8 @@ def _from_file(path: Path, context: ir.Context) -> Source:
     if path.suffix == ".onnx":
         return Source(_onnx(path, context), name=path.stem)
     data = read_file(path, "a model")
+    if is_bytecode(data):
+        return _from_bytecode(data, str(path))
     if (other := other_kind(data)) is not None:
         kind, remedy = other
         raise PycError(

@@ -1,0 +1,54 @@
+"""Run a crashed worker's request again, in this process: `python -m pyc_mlir.worker FILE`."""
+
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyc_mlir.frontends.sources import allow_bytecode
+from pyc_mlir.worker.answer import ARTIFACT, REFUSED, error_of
+from pyc_mlir.worker.crash import unpacked
+from pyc_mlir.worker.frames import Channel, Frame, read_frame
+from pyc_mlir.worker.serve import Server
+
+
+class Shown(Channel):
+    """Shows what a worker would tell its parent."""
+
+    def send(self, frame: Frame) -> None:
+        """Print the beginnings of steps; a policy of the parent is not here to be asked."""
+        if frame.header["kind"] == "prefer":
+            raise ConnectionError(
+                "the request needs a policy that only its own process had; choose a recipe"
+            )
+        if frame.header.get("begins"):
+            print(frame.header["title"], file=sys.stderr)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: 0 it compiles, 1 it is refused, 2 a fault of ours; or the crash itself."""
+    if len(arguments) != 1:
+        print("usage: python -m pyc_mlir.worker FILE.request", file=sys.stderr)
+        return 1
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryDirectory() as folder:
+        try:
+            request = unpacked(read_frame(Path(arguments[0]).read_bytes()), Path(folder))
+            allow_bytecode()
+            answer = Server(Shown(ours, blocking=True)).answer(request)
+        except OSError as error:
+            print(f"{arguments[0]}: {error}", file=sys.stderr)
+            return 1
+    if answer.header["kind"] == ARTIFACT:
+        print(f"compiled: {len(answer.blobs[0])} bytes")
+        return 0
+    if answer.header["kind"] == REFUSED:
+        print(error_of(answer), file=sys.stderr)
+        return 1
+    print(answer.header["traceback"], file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

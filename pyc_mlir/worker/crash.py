@@ -1,0 +1,88 @@
+"""A worker that crashed: the error that tells it, and a file that repeats it.
+
+    python -m pyc_mlir.worker pyc-crash-1f2e3d4c.request
+
+compiles the same request in that process, so that a debugger sees the crash. The file is one frame
+(`frames.py`): the options as JSON, then the program.
+"""
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.artifact import installed_versions
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.worker.frames import Frame
+from pyc_mlir.worker.request import Program, program_of
+
+_SAID_CHARACTERS = 400
+
+
+def crashed(request: Frame, stage: str, ended_by: str, said: str) -> PycError:
+    """The error for a worker that ended by `ended_by`, with a reproducer where one can be written.
+
+    stage: what it was doing; said: what it wrote to its standard error.
+    """
+    doing = f"while {stage}" if stage else "before its first step"
+    last = f"; its last words: {said.strip()[-_SAID_CHARACTERS:]}" if said.strip() else ""
+    name = program_of(request).name
+    return PycError(
+        ReasonCode.NATIVE_CRASH,
+        f"{name}: expected the compiler to end with an answer, got a process that ended by "
+        f"{ended_by} {doing}; {_reproducer(request)}{last}",
+    )
+
+
+def _reproducer(request: Frame) -> str:
+    try:
+        path = write_reproducer(request, Path(tempfile.gettempdir()))
+    except OSError as error:
+        return f"no reproducer could be written ({error})"
+    return f"run it again with `{sys.executable} -m pyc_mlir.worker {path}`"
+
+
+def write_reproducer(request: Frame, folder: Path) -> Path:
+    """Write a request, with the file that it names, under a name of its content. Raises OSError."""
+    program = program_of(request)
+    data = _read(request.header, program)
+    header = {**request.header, "versions": installed_versions()}
+    parts = Frame(header, (data,)).parts()
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    path = folder / f"pyc-crash-{digest.hexdigest()[:16]}.request"
+    with path.open("wb") as file:
+        file.writelines(parts)
+    return path
+
+
+def _read(header: Mapping[str, Any], program: Program) -> bytes:
+    """The program's bytes: of a file what it holds now, nothing if it cannot be read."""
+    if program.kind != "file":
+        return bytes(program.data)
+    try:
+        return (Path(header["folder"]) / program.name).read_bytes()
+    except OSError:
+        return b""
+
+
+def unpacked(request: Frame, folder: Path) -> Frame:
+    """The request of a reproducer as it runs here.
+
+    A file that is no longer what it was is written to `folder`; weights beside it are not there.
+    """
+    program = program_of(request)
+    if program.kind != "file":
+        return request
+    stored = bytes(request.blobs[0]) if request.blobs else b""
+    path = Path(request.header["folder"]) / program.name
+    if path.is_file() and path.read_bytes() == stored:
+        return request
+    copy = folder / path.name
+    copy.write_bytes(stored)
+    named = {**request.header["program"], "name": str(copy)}
+    return replace(request, header={**request.header, "program": named, "folder": str(folder)})

@@ -1,0 +1,202 @@
+"""A compile in worker processes, against the clock where the contract has a limit.
+
+The first worker compiles what was asked. Once an eighth of the limit is gone a second one climbs
+the stages from below (`pipelines/compile_stage.py`): the cheapest first, then better ones. At the
+limit the best that is there is the answer, and both are ended. Where the cheapest stage leaves out
+little, the second worker only gets what the first one leaves of the processor. Without a limit, as
+for a program that is not trusted, there is only the first.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from pyc_mlir.artifact import Artifact, to_bytes
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Evidence
+from pyc_mlir.keeping import is_tried
+from pyc_mlir.lowering import Options
+from pyc_mlir.pipelines.choices import FALLBACK, Decision
+from pyc_mlir.pipelines.compile_stage import ASKED, DEFAULT, OFFERED, REASONS, SITE
+from pyc_mlir.pipelines.contract_report import ClauseReport
+from pyc_mlir.worker import process
+from pyc_mlir.worker.answer import artifact_of
+from pyc_mlir.worker.attempt import Attempt, Stage, wait
+from pyc_mlir.worker.frames import Frame
+from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
+from pyc_mlir.worker.stages import CLAUSE, at_a_stage, stages_below
+
+# What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
+# too little time, since it takes two thirds of what is asked; at once slows every compile.
+SECOND_AFTER = 1 / 8
+# Under a limit so short the second worker's start is not waited for.
+_SHORT_SECONDS = 8.0
+
+
+class Job:
+    """One program on its way through workers. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        source: Any,
+        inputs: Sequence[Any] | None,
+        options: Options,
+        stage: Stage,
+        trusted: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take a worker and make the program travel. Raises PycError as `travelling`."""
+        self._clock, self._began = clock, clock()
+        self._options, self._trusted = options, trusted
+        self.limit = options.contract.max_compile_seconds
+        self._below = () if self.limit is None else stages_below(options)
+        self._first = Attempt(options.policy, stage, trusted, clock)
+        self._second: Attempt | None = None
+        try:
+            if DEFAULT in self._below and self.limit is not None and self.limit < _SHORT_SECONDS:
+                process.start_early()
+            self._program = travelling(source, inputs)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back or end the workers."""
+        for attempt in filter(None, (self._first, self._second)):
+            attempt.close()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the job began."""
+        return self._clock() - self._began
+
+    def part(self) -> Mapping[str, str]:
+        """The program's part of a cache key. Raises Unkeyed, and PycError as a compile does."""
+        said = self._ask(PART).header
+        if said["part"] is None:
+            raise Unkeyed(said["why"])
+        return said["part"]
+
+    def tried(self, found: Artifact, verdicts: Verdicts | None) -> Artifact:
+        """An artifact from a cache, after it was tried under the contract. Raises PycError."""
+        if is_tried(self._options.contract):
+            made = artifact_of(self._ask(TRY, to_bytes(found), verdicts))
+            same = made.vmfb == found.vmfb
+            found = replace(found if same else made, evidence=made.evidence, cached=found.cached)
+        return self._told(found)
+
+    def _ask(
+        self, do: str, artifact: bytes | None = None, verdicts: Verdicts | None = None
+    ) -> Frame:
+        asked = request(do, self._program, self._options, artifact=artifact, verdicts=verdicts)
+        self._first.ask(asked)
+        while not self._first.done:
+            if self._left == 0:
+                raise self._overrun()
+            wait([self._first], self._left)
+        return self._answer()
+
+    def compile(self) -> Artifact:
+        """The artifact, of a lower stage if the time is over.
+
+        Raises PycError: COMPILE_TIMEOUT if nothing is there then, what the compile raises, and
+        NATIVE_CRASH for a worker that ended. WorkerFault for a fault of PyC in it.
+        """
+        self._first.ask(request(COMPILE, self._program, self._options))
+        while not self._first.done and self._left != 0:
+            self._begin_second()
+            self._wait(self._until_next())
+        if not self._first.done:
+            # What came while a policy of this process was asked.
+            self._wait(0)
+        if self._first.done:
+            return self._told(artifact_of(self._answer()))
+        return self._degraded()
+
+    def _wait(self, seconds: float | None) -> None:
+        """Wait for what comes next, at most so many seconds."""
+        both = (self._first, self._second)
+        wait([a for a in both if a is not None and a.error is None], seconds)
+
+    @property
+    def _left(self) -> float | None:
+        """Seconds up to the limit, 0 once it is reached; None without one."""
+        return None if self.limit is None else max(0.0, self.limit - self.seconds)
+
+    def _until_next(self) -> float | None:
+        """Seconds until something is due."""
+        if self.limit is None or self._second is not None or not self._below:
+            return self._left
+        return max(0.0, self.limit * SECOND_AFTER - self.seconds)
+
+    def _begin_second(self) -> None:
+        due = self.limit is not None and self.seconds >= self.limit * SECOND_AFTER
+        if not due or self._second is not None or not self._below:
+            return
+        policy, clock = self._options.policy, self._clock
+        self._second = Attempt(policy, lambda _: nullcontext(), self._trusted, clock)
+        if DEFAULT not in self._below:
+            self._second.worker.yield_to_others()
+        self._second.ask(
+            *(request(COMPILE, self._program, self._options, stage) for stage in self._below)
+        )
+
+    def _answer(self) -> Frame:
+        if self._first.error is not None:
+            raise self._first.error
+        return self._first.answers.pop()[0]
+
+    def _overrun(self) -> PycError:
+        self._restart()
+        asked = self._options.contract
+        why = "the contract allows no cheaper program"
+        if self._below:
+            failed = self._second.error if self._second is not None else None
+            why = f"nor was a cheaper program ({', '.join(self._below)}) there"
+            why += "" if failed is None else f", which failed: {failed}"
+        return PycError(
+            ReasonCode.COMPILE_TIMEOUT,
+            f"contract clause `{CLAUSE}`: expected a program within {asked.max_compile_seconds:g} "
+            f"s, got none: the compile was ended while {self._first.doing}; {why}; raise the limit",
+        )
+
+    def _degraded(self) -> Artifact:
+        """The best of the second worker's. Raises PycError (COMPILE_TIMEOUT) if there is none."""
+        made = [] if self._second is None else self._second.answers
+        if not made:
+            raise self._overrun()
+        self._restart()
+        stage, artifact = self._below[len(made) - 1], artifact_of(made[-1][0])
+        why = (
+            f"{ReasonCode.COMPILE_DEGRADED.name}: {self.limit:g} s were over, "
+            f"`{ASKED}` was ended while {self._first.doing}",
+            f"`{stage}` was there: {REASONS[stage]}",
+        )
+        times = [at - self._began for _, at in made]
+        measured = dict(zip(self._below, times, strict=False))
+        measured[ASKED] = self.seconds
+        decision = Decision(SITE, stage, OFFERED, FALLBACK, why, measured)
+        return self._told(at_a_stage(artifact, decision))
+
+    def _told(self, artifact: Artifact) -> Artifact:
+        """The artifact whose report says how long it took here."""
+        if self.limit is None:
+            return artifact
+        measured = {"seconds": self.seconds}
+        clause: ClauseReport = replace(artifact.promises[CLAUSE], measured=measured)
+        evidence = artifact.evidence or Evidence()
+        return replace(artifact, evidence=replace(evidence, clauses=(*evidence.clauses, clause)))
+
+    def _restart(self) -> None:
+        """The worker that is ended has a successor, so that the next compile need not wait."""
+        process.start_early()

@@ -1,0 +1,152 @@
+"""Worker processes: started when first needed, kept for the next compile, ended whenever asked.
+
+A worker is a new Python process, no fork: its parent has threads and native state. Imports take
+most of its start, so `start_early` lets them run beside the parent's own. Who takes a worker has it
+alone, and gives it back or ends it.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+
+from pyc_mlir.worker.frames import Channel
+
+# The modules that the parent would import are the worker's too; never those of the current folder.
+BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from pyc_mlir.worker.serve import main
+main(int(sys.argv[1]))
+"""
+MOST_IDLE = 2
+# As a nice value: about a tenth of the share of a process that does not yield.
+_YIELDING = 10
+
+
+class Worker:
+    """One process. `ready` once it has said so, `doing` what it does by its own words."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.channel = Channel(ours, blocking=False)
+        self.ready = self.yields = False
+        self.doing = ""
+        self._said, self._told = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
+        arguments = [str(theirs.fileno()), json.dumps([p for p in sys.path if isinstance(p, str)])]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", BOOT, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=(theirs.fileno(),),
+                # A group of its own, so that an interrupt of the terminal is the parent's to
+                # handle, and the linker that a compile starts ends with it. No session of its own:
+                # Linux would give that a share of the processor that `yield_to_others` leaves.
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def yield_to_others(self) -> None:
+        """Let it run where others do not: for good, since only a privileged process may undo it."""
+        self.yields = True
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PGRP, self._process.pid, _YIELDING)
+
+    def end(self) -> None:
+        """End the process and its children at once. It is reaped in the background."""
+        self.channel.close()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        threading.Thread(target=self._process.wait, daemon=True).start()
+
+    def how_it_ended(self) -> str:
+        """``SIGSEGV``, or ``exit status 3``, of a process whose side of the socket is closed."""
+        try:
+            status = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "a closed connection"
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+    def said(self) -> str:
+        """What it wrote to its standard output and error since this was last asked."""
+        self._said.seek(self._told)
+        text = self._said.read()
+        self._told += len(text)
+        return text.decode(errors="replace")
+
+
+_lock = threading.Lock()
+_idle: list[Worker] = []
+
+
+def take() -> Worker:
+    """A worker for the caller alone: one that waits, a started one if there is, else a new one."""
+    with _lock:
+        while _idle:
+            best = next((w for w in _idle if w.ready), _idle[0])
+            _idle.remove(best)
+            if best.alive:
+                return best
+            best.end()
+    return Worker()
+
+
+def give(worker: Worker) -> None:
+    """Keep a worker for the next compile; one too many is ended."""
+    with _lock:
+        if worker.alive and not worker.yields and len(_idle) < MOST_IDLE:
+            _idle.append(worker)
+            return
+    worker.end()
+
+
+def start_early(count: int = 1) -> None:
+    """See to it that so many workers wait or are on their way."""
+    with _lock:
+        _idle[:] = [w for w in _idle if w.alive]
+        _idle.extend(Worker() for _ in range(count - len(_idle)))
+
+
+def idle() -> Sequence[Worker]:
+    """The workers that wait."""
+    with _lock:
+        return tuple(_idle)
+
+
+def end_all() -> None:
+    """End the workers that wait."""
+    with _lock:
+        waiting = list(_idle)
+        _idle.clear()
+    for worker in waiting:
+        worker.end()
+
+
+def _forget() -> None:
+    """In a forked child: the workers are its parent's."""
+    global _lock
+    _lock = threading.Lock()
+    _idle.clear()
+
+
+atexit.register(end_all)
+os.register_at_fork(after_in_child=_forget)

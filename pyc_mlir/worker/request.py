@@ -1,0 +1,233 @@
+"""What a worker is asked to compile, as data: options, source, stage, and back again.
+
+    {"do": "compile", "source": {...}, "inputs": "2x?", "options": {...}, "stage": "asked", ...}
+
+A Python function is traced before, so that its module travels. Files travel as paths, which the
+worker reads from the parent's own folder. A policy of another package stays in the parent: the
+worker asks it through the socket (`serve.py`).
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.sources import Source, is_text, load_source
+from pyc_mlir.lowering import Options, bytecode_of
+from pyc_mlir.pipelines.calibration import Calibration
+from pyc_mlir.pipelines.choices import FirstIsBest, Policy, Recipe
+from pyc_mlir.pipelines.compile_stage import ASKED
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.policies import Preset
+from pyc_mlir.pipelines.target import Target
+from pyc_mlir.signatures import shapes_text
+from pyc_mlir.worker.frames import Blob, Frame
+
+# What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
+COMPILE, PART, TRY = "compile", "part", "try"
+_PLAIN = ("passes", "kernels", "parts_for")
+_TUPLES = ("iree_flags", "planner_modes", "also_modes")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is to be compiled, as it travels: `kind` is file, text, onnx, module or foreign."""
+
+    kind: str
+    name: str
+    data: Blob = b""
+    inputs: str | None = None
+
+    @property
+    def blobs(self) -> tuple[Blob, ...]:
+        """What goes behind the JSON."""
+        return () if self.kind == "file" else (self.data,)
+
+
+def travelling(source: Any, inputs: Sequence[Any] | None) -> Program:
+    """`source` as data; a function is traced.
+
+    Raises PycError: what the front end raises for functions, BAD_MODEL for what is no source,
+    UNSUPPORTED_OP for ops that only this process knows.
+    """
+    shapes = None if inputs is None or callable(source) else shapes_text(inputs)
+    if isinstance(source, str) and is_text(source):
+        return Program("text", "module", source.encode(), shapes)
+    if isinstance(source, str | os.PathLike):
+        return Program("file", os.fspath(source), inputs=shapes)
+    if isinstance(source, bytes):
+        return Program("onnx", "module", source, shapes)
+    if hasattr(source, "SerializeToString"):
+        return Program("onnx", "module", source.SerializeToString(), shapes)
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return Program("foreign", loaded.name, loaded.foreign, shapes)
+        _require_known_ops(loaded.module)
+        return Program("module", loaded.name, bytecode_of(loaded.module), shapes)
+
+
+def _require_known_ops(module: ir.Module) -> None:
+    """Ops that user code defined are registered in this process alone."""
+    own = {f"pyc.{n}": d for n, d in OPS.items() if not d.__module__.startswith("pyc_mlir.")}
+    if not own:
+        return
+    for name in own.keys() & _op_names(module):
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"worker: expected ops of PyC's own, got `{name}` of {own[name].__module__}, which "
+            "only this process knows; compile without `max_compile_seconds`",
+        )
+
+
+def _op_names(module: ir.Module) -> set[str]:
+    names: set[str] = set()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        names.add(op.name)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return names
+
+
+def restored(
+    program: Program, loaded: Source | None = None
+) -> tuple[Any, list[tuple[int | None, ...]] | None]:
+    """What `build` takes: source and inputs. Needs a context for modules. Raises PycError.
+
+    loaded: the program, if it was loaded already.
+    """
+    inputs = None if program.inputs is None else _shapes(program.inputs)
+    if loaded is not None:
+        return loaded, inputs
+    if program.kind == "file":
+        return Path(program.name), inputs
+    data = bytes(program.data)
+    if program.kind == "module":
+        return Source(ir.Module.parse(data), name=program.name), inputs
+    if program.kind == "foreign":
+        return Source(None, data, program.name), inputs
+    return (data.decode() if program.kind == "text" else data), inputs
+
+
+def _shapes(text: str) -> list[tuple[int | None, ...]]:
+    def sizes(shape: str) -> tuple[int | None, ...]:
+        return (
+            () if shape == "scalar" else tuple(None if w == "?" else int(w) for w in words(shape))
+        )
+
+    def words(shape: str) -> list[str]:
+        return shape.split("x")
+
+    return [sizes(shape) for shape in text.split(",")] if text else []
+
+
+def program_of(frame: Frame) -> Program:
+    """The program of a request."""
+    said = frame.header["program"]
+    data = b"" if said["kind"] == "file" else frame.blobs[0]
+    return Program(said["kind"], said["name"], data, said["inputs"])
+
+
+def options_json(options: Options) -> dict[str, Any]:
+    """Every field of `options` as JSON data; a policy that is not PyC's own by its name only."""
+    target = {f.name: getattr(options.target, f.name) for f in fields(Target)}
+    recipe, calibration = options.recipe, options.calibration
+    return {
+        **{name: getattr(options, name) for name in _PLAIN},
+        **{name: list(getattr(options, name)) for name in _TUPLES},
+        "target": {n: sorted(v) if isinstance(v, frozenset) else v for n, v in target.items()},
+        "contract": options.contract.to_json(),
+        "policy": _policy_json(options.policy),
+        "recipe": None if recipe is None else _recipe_json(recipe),
+        "dump_phases": None if options.dump_phases is None else str(options.dump_phases),
+        "ranges": {name: list(ends) for name, ends in options.ranges.items()},
+        "calibration": None if calibration is None else calibration.to_bytes().decode(),
+    }
+
+
+def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options:
+    """What `options_json` was given; `ask` makes the policy that stands for a parent's.
+
+    Raises KeyError, TypeError, ValueError or PycError for anything else.
+    """
+    recipe, folder, calibration = data["recipe"], data["dump_phases"], data["calibration"]
+    plain: dict[str, Any] = {name: data[name] for name in _PLAIN}
+    plain |= {name: tuple(data[name]) for name in _TUPLES}
+    return Options(
+        target=_target(data["target"]),
+        contract=Contract.from_json(data["contract"]),
+        policy=_policy(data["policy"], ask),
+        recipe=None if recipe is None else _recipe(recipe),
+        dump_phases=None if folder is None else Path(folder),
+        ranges={name: (low, high) for name, (low, high) in data["ranges"].items()},
+        calibration=None if calibration is None else Calibration.from_bytes(calibration.encode()),
+        **plain,
+    )
+
+
+def _target(data: Mapping[str, Any]) -> Target:
+    made: dict[str, Any] = dict(data)
+    for name in ("dtypes", "features", "in_place"):
+        made[name] = frozenset(made[name])
+    return Target(**{**made, "flags": tuple(made["flags"])})
+
+
+def _recipe(data: Mapping[str, Any]) -> Recipe:
+    origins = {site: (by, tuple(seen)) for site, (by, seen) in data["origins"].items()}
+    return Recipe(dict(data["choices"]), origins, data["graph_id"])
+
+
+def _recipe_json(recipe: Recipe) -> dict[str, Any]:
+    origins, choices = dict(recipe.origins), dict(recipe.choices)
+    return {"choices": choices, "origins": origins, "graph_id": recipe.graph_id}
+
+
+def _policy_json(policy: Policy) -> dict[str, Any]:
+    if type(policy) is FirstIsBest:
+        return {"kind": "first", "name": policy.name}
+    if type(policy) is Preset:
+        return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
+    return {"kind": "parent", "name": policy.name}
+
+
+def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
+    if data["kind"] == "first":
+        return FirstIsBest(data["name"])
+    if data["kind"] == "preset":
+        return Preset(data["name"], tuple(data["modes"]))
+    return ask(data["name"])
+
+
+def request(
+    do: str,
+    program: Program,
+    options: Options,
+    stage: str = ASKED,
+    artifact: Blob | None = None,
+    verdicts: Verdicts | None = None,
+) -> Frame:
+    """The frame that asks for `do`; of an artifact that is tried its bytes, and earlier verdicts."""
+    header = {
+        "do": do,
+        "program": {"kind": program.kind, "name": program.name, "inputs": program.inputs},
+        "options": options_json(options),
+        "stage": stage,
+        "folder": os.getcwd(),
+        "verdicts": None if verdicts is None else [str(verdicts.store.folder), verdicts.key],
+    }
+    return Frame(header, (*program.blobs, *(() if artifact is None else (artifact,))))
+
+
+def verdicts_of(frame: Frame) -> Verdicts | None:
+    """The verdicts that a request names."""
+    said = frame.header["verdicts"]
+    return None if said is None else Verdicts(Store(Path(said[0])), said[1])

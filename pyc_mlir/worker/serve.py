@@ -1,0 +1,127 @@
+"""The worker's side: take a request, compile it, answer; until the parent goes away.
+
+What is answered: ``stage`` when a step begins or ends, ``prefer`` to ask a policy that the parent
+has, ``part`` when the parent asks its cache first, and at last one of ``artifact``, ``refused`` and
+``fault``.
+"""
+
+import faulthandler
+import os
+import select
+import socket
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyc_mlir.artifact import from_bytes
+from pyc_mlir.cache.program import program_part
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.compilation import build_here, tried
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.sources import Source, allow_bytecode, load_source
+from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
+from pyc_mlir.worker.frames import Channel, Frame
+from pyc_mlir.worker.request import COMPILE, PART, options_of, program_of, restored, verdicts_of
+from pyc_mlir.worker.stages import at_stage
+
+
+@dataclass(frozen=True)
+class ParentsPolicy:
+    """A policy that lives in the parent."""
+
+    name: str
+    channel: Channel
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """The parent's answer."""
+        asked = Decision(site, "", tuple(alternatives), self.name).to_json()
+        self.channel.send(Frame({"kind": "prefer", "asked": asked}))
+        return str(self.channel.receive().header["name"])
+
+
+class Server:
+    """Answers requests that come through a channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # What `part` loaded, until it is compiled.
+        self._held: Source | None = None
+
+    def answer(self, request: Frame) -> Frame:
+        """The last frame of the answer to a request."""
+        try:
+            os.chdir(request.header["folder"])
+            return self._answer(request)
+        except ConnectionError:
+            raise
+        except PycError as error:
+            return error_frame(error)
+        except Exception:  # noqa: BLE001  (the process boundary: the parent raises it)
+            return Frame({"kind": FAULT, "traceback": traceback.format_exc()})
+
+    def _answer(self, request: Frame) -> Frame:
+        header = request.header
+        held, self._held = self._held, None
+        with new_context() as context, ir.Location.unknown():
+            source, inputs = restored(program_of(request), held)
+            if header["do"] == PART:
+                self._held = load_source(source, inputs, context)
+                return _part(self._held)
+        asked = options_of(header["options"], lambda name: ParentsPolicy(name, self._channel))
+        options = at_stage(asked, header["stage"])
+        if header["do"] == COMPILE:
+            return artifact_frame(build_here(source, inputs, options, self._stage))
+        found = from_bytes(bytes(request.blobs[-1]), verified=True)
+        again = partial(build_here, source, inputs)
+        return artifact_frame(tried(found, options, again, verdicts_of(request)))
+
+    @contextmanager
+    def _stage(self, title: str) -> Iterator[None]:
+        """Tell the parent when a step begins and ends."""
+        self._channel.send(Frame({"kind": "stage", "title": title, "begins": True}))
+        try:
+            yield
+        finally:
+            self._channel.send(Frame({"kind": "stage", "title": title, "begins": False}))
+
+
+def _part(source: Source) -> Frame:
+    part: dict[str, Any] | None = None
+    why = ""
+    try:
+        part = program_part(source)
+    except Unkeyed as refusal:
+        why = str(refusal)
+    return Frame({"kind": PART, "part": part, "why": why})
+
+
+def main(descriptor: int) -> None:
+    """Serve the parent at the other end of a socket until it closes it."""
+    connection = socket.socket(fileno=descriptor)
+    # The thread before all else: a parent may go away while this process compiles.
+    threading.Thread(target=_watch, args=(descriptor,), daemon=True).start()
+    faulthandler.enable()
+    allow_bytecode()
+    channel = Channel(connection, blocking=True)
+    server = Server(channel)
+    try:
+        channel.send(Frame({"kind": "ready"}))
+        while True:
+            channel.send(server.answer(channel.receive()))
+    except OSError:
+        return
+
+
+def _watch(descriptor: int) -> None:
+    """End the process once the other side of the socket is closed."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    poll.poll()
+    os._exit(0)
