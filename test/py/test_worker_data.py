@@ -1,0 +1,227 @@
+"""What travels between a parent and its worker: frames, requests, answers, stages."""
+
+import socket
+import threading
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from calibrations import calibration
+from conftest import sample
+
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.compilation import make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence import Evidence, Verdict
+from pyc_mlir.guards import Argument, Signature
+from pyc_mlir.iree.session import CompileError, Diagnostic
+from pyc_mlir.lowering import Options
+from pyc_mlir.oracles import ForeignOracle, PycOracle
+from pyc_mlir.pipelines.choices import Alternative, Decision, FirstIsBest, Recipe, Site
+from pyc_mlir.pipelines.compile_stage import CHEAPEST, DEFAULT, FewestSteps
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
+from pyc_mlir.worker.frames import Channel, Frame, FrameReader, read_frame
+from pyc_mlir.worker.request import options_json, options_of, restored, travelling
+from pyc_mlir.worker.stages import at_stage, stages_below
+
+FRAMES = [
+    Frame({}),
+    Frame({"a": [1, None, "é\n"]}, (b"x", b"", bytes(range(256)) * 300)),
+    Frame({"deep": {"er": {"est": 1.5}}}, (memoryview(np.arange(1000, dtype=np.int64)).cast("B"),)),
+]
+
+
+def joined(frame: Frame) -> bytes:
+    return b"".join(frame.parts())
+
+
+def same(a: Frame, b: Frame) -> bool:
+    return a.header == b.header and list(map(bytes, a.blobs)) == list(map(bytes, b.blobs))
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_frames_survive(frame):
+    assert same(read_frame(joined(frame)), frame)
+
+
+@pytest.mark.parametrize("step", [1, 7, 4096])
+def test_frames_come_in_pieces(step):
+    data, reader, found = b"".join(map(joined, FRAMES)), FrameReader(), []
+    position = 0
+
+    def take(wanted: memoryview) -> int:
+        nonlocal position
+        piece = data[position : position + min(step, len(wanted))]
+        wanted[: len(piece)] = piece
+        position += len(piece)
+        return len(piece)
+
+    while reader.fill(take):
+        found += reader.frames
+        reader.frames.clear()
+    assert len(found) == len(FRAMES)
+    assert all(map(same, found, FRAMES))
+
+
+DAMAGED = {
+    "nothing": b"",
+    "another magic": b"PyC2" + joined(FRAMES[1])[4:],
+    "cut in its head": joined(FRAMES[1])[:7],
+    "cut in a blob": joined(FRAMES[1])[:-1],
+    "no JSON": joined(FRAMES[0])[:-2] + b"[}",
+    "no object": joined(FRAMES[0])[:-2] + b"[]",
+    "endless JSON": b"PyC1" + b"\xff" * 8,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_what_is_no_frame_is_told(name):
+    with pytest.raises(ConnectionError, match="expected"):
+        read_frame(DAMAGED[name])
+
+
+def test_a_parent_never_waits_to_send():
+    ours, theirs = socket.socketpair()
+    channel, other = Channel(ours, blocking=False), Channel(theirs, blocking=True)
+    large = Frame({"n": 1}, (b"z" * 10_000_000,))
+    channel.send(large)
+    assert channel.is_sending, "more than the socket's buffer"
+    got: list[Frame] = []
+    reader = threading.Thread(target=lambda: got.append(other.receive()))
+    reader.start()
+    while channel.is_sending:
+        assert channel.pump() == []
+    reader.join()
+    assert same(got[0], large)
+    other.send(Frame({"n": 2}))
+    other.close()
+    assert [f.header for f in channel.pump()] == [{"n": 2}], "before the end is told"
+    with pytest.raises(OSError, match="ended"):
+        channel.pump()
+
+
+def options() -> Options:
+    """Options without a default value."""
+    made = make_options(
+        "cpu-avx2",
+        Contract(max_compile_seconds=5, max_error="rounding", fallbacks=("modes", "iree")),
+        "memory_first",
+        iree_flags=["--iree-opt-level=O2"],
+        dump_phases="phases",
+        also_modes=["latency_first"],
+        kernels="rows",
+        dims={"n": (1, 8)},
+    )
+    decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
+    recipe = replace(Recipe.from_log([decision]), graph_id="g")
+    return replace(
+        made, recipe=recipe, calibration=calibration(), parts_for="balanced", passes="cse"
+    )
+
+
+def test_every_field_of_options_travels():
+    asked = options()
+    plain = Options()
+    for field in fields(Options):
+        differs = getattr(asked, field.name) != getattr(plain, field.name)
+        assert differs, f"give {field.name} a value here that is no default"
+    found = options_of(options_json(asked), lambda name: pytest.fail(name))
+    assert found == asked
+
+
+def test_a_policy_of_others_stays_in_the_parent():
+    stand_in = FirstIsBest("stands in")
+    asked = replace(options(), policy=FewestSteps("mine"))
+    found = options_of(options_json(asked), lambda name: replace(stand_in, name=name))
+    assert found.policy == FirstIsBest("mine")
+
+
+@pytest.mark.parametrize("inputs", [None, [], [(2, None)], [(), np.zeros((3, 4), np.float32)]])
+def test_shapes_travel(inputs):
+    found = restored(travelling("func.func @main() {\n}", inputs))[1]
+    expected = None if inputs is None else [tuple(getattr(i, "shape", i)) for i in inputs]
+    assert found == expected
+
+
+def artifact() -> Artifact:
+    decision = Decision(
+        Site("pass", "op", "loc"),
+        "a",
+        (Alternative("a", Cost(1.0, 2, 3, 4), "why"), Alternative("b")),
+        "default",
+        ("seen",),
+        {"seconds": 0.5},
+    )
+    signature = Signature((Argument("x", np.dtype(np.float32), (2, "n")),), ())
+    clause = ClauseReport("fallbacks", ("iree",), Status.CHECKED, ("told",), measured={"s": 1.0})
+    verdict = Verdict("hash", {"cpu": "c"}, 2, 2, 0.5)
+    oracle = ForeignOracle(b"code", "main", signature)
+    evidence = Evidence(oracle, verdict, (clause,))
+    manifest = {"target": "cpu", "signature": signature.to_json()}
+    return Artifact(b"vmfb", manifest, (decision,), b"module", b"memory", b"samples", evidence)
+
+
+def test_artifacts_travel_with_evidence():
+    made = artifact()
+    found = artifact_of(read_frame(joined(artifact_frame(made))))
+    assert found == made
+    assert found.evidence == made.evidence
+    with_numpy = replace(made, evidence=Evidence(PycOracle(b"module", "f")))
+    found = artifact_of(read_frame(joined(artifact_frame(with_numpy))))
+    assert found.evidence == with_numpy.evidence
+    assert artifact_of(artifact_frame(replace(made, evidence=None))).evidence == Evidence()
+
+
+@pytest.mark.parametrize("code", sample(list(ReasonCode), 5))
+def test_errors_travel(code):
+    found = error_of(read_frame(joined(error_frame(PycError(code, "where: why")))))
+    assert (found.code, found.message) == (code, "where: why")
+    said = [Diagnostic("error", "no", 'loc("a")', ("note",))]
+    found = error_of(error_frame(CompileError(code, "where: why", said)))
+    assert isinstance(found, CompileError)
+    assert found.diagnostics == tuple(said)
+
+
+STAGES = [
+    ({}, (CHEAPEST,)),
+    ({"also_modes": ["memory_first"]}, (CHEAPEST, DEFAULT)),
+    ({"planner_mode": "memory_first"}, (CHEAPEST, DEFAULT)),
+    ({"planner_mode": "iree"}, (CHEAPEST,)),
+    ({"contract": Contract(determinism="strict")}, ()),
+    ({"contract": Contract(fallbacks=("none",))}, ()),
+    ({"contract": Contract(memory_budget_bytes=1 << 20)}, ()),
+    ({"contract": Contract(memory_budget_bytes=1 << 20), "policy": "memory_first"}, (CHEAPEST,)),
+]
+
+
+@pytest.mark.parametrize(("asked", "stages"), STAGES)
+def test_which_stages_there_are(asked, stages):
+    assert stages_below(make_options(**asked)) == stages
+
+
+def test_stages_keep_what_the_contract_needs():
+    contract = Contract(max_error="rounding", fallbacks=("modes",), memory_budget_bytes=1 << 30)
+    asked = make_options(contract=contract, also_modes=["memory_first"], kernels="rows")
+    for stage in (DEFAULT, CHEAPEST):
+        found = at_stage(asked, stage)
+        assert found.contract == contract
+        assert found.also_modes == ("memory_first",)
+        assert found.planner_modes == ("balanced",)
+        assert found.kernels == "rows"
+
+
+def test_a_recipe_that_names_its_stage_has_no_other():
+    log = [Decision(Site("compile-stage", "module"), CHEAPEST, (Alternative(CHEAPEST),), "x")]
+    assert stages_below(make_options(recipe=Recipe.from_log(log))) == ()
+
+
+def test_the_fewest_steps():
+    policy = FewestSteps()
+    entry, fusion = Site("arena-entry", "m"), Site("iree-fusion", "m")
+    assert policy.prefer(entry, [Alternative("made"), Alternative("none")]) == "none"
+    assert policy.prefer(entry, [Alternative("made")]) == "made"
+    assert policy.prefer(fusion, [Alternative("aggressive"), Alternative("plain")]) == "plain"
+    assert policy.prefer(Site("x", "y"), [Alternative("a"), Alternative("none")]) == "a"
