@@ -94,8 +94,8 @@ def compile(
         arrays) that refine dynamic dimensions.
     target: a name of `pyc_mlir.pipelines.target.TARGETS`, or a Target.
     contract: clauses that must be kept; those that cannot be are refused.
-    policy, recipe: who answers the choices: a policy or the name of one (`load_policy`), and the
-        log of an earlier compile, which comes first.
+    policy, recipe: who answers the choices: a policy or its name (`load_policy`), and the log of
+        an earlier compile, which comes first.
     iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
     planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
         wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
@@ -103,32 +103,20 @@ def compile(
     also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
     kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
         code to IREE.
-    calibration: figures of this CPU that `pyc-doctor --calibrate` wrote; choices go by them in
-        place of the target's published ones, and log and manifest name them.
+    calibration: figures of this CPU by `pyc-doctor --calibrate`, for choices to go by in place of
+        the target's published ones; log and manifest name them.
     dims: for dynamic dimensions the smallest and the largest size, ``{"batch": (1, 64)}``; one
         without a name goes by its place, ``"x[0]"``. Calls outside are refused, and a memory
         budget is kept up to the largest sizes.
     cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
         `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
-    untrusted: reads and compiles `source` in a worker process, where a crash of native code is an
-        error (NATIVE_CRASH). MLIR bytecode always is; a contract with `max_compile_seconds`
-        compiles there too, and ends the worker at the limit.
+    untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
+        bytecode always is, and what has a limit of seconds.
 
     Raises PycError with the reason's code.
     """
-    options = make_options(
-        target,
-        contract,
-        policy,
-        recipe,
-        iree_flags,
-        dump_phases,
-        planner_mode,
-        also_modes,
-        kernels,
-        calibration,
-        dims,
-    )
+    decided = (planner_mode, also_modes, kernels, calibration, dims)
+    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, *decided)
     chosen = choose(cache, os.environ)
     made = build(source, inputs, options, cache=chosen, untrusted=untrusted)
     return Program(made, device)
