@@ -1,8 +1,8 @@
 """What a user may ask PyC to promise, and which of it PyC can keep.
 
 A `Contract` is data: its clauses travel in the artifact's manifest. A clause that cannot be checked
-and clauses that cannot hold together are refused when the contract is made; a clause that PyC
-cannot keep is refused by `check`, with its name. None is ever dropped in silence.
+and clauses that cannot hold together are refused when the contract is made. None is ever dropped in
+silence.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,20 +11,6 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
-# Clauses that the compile pipeline keeps; the others are refused when given.
-KEPT = frozenset(
-    {
-        "allowed_targets",
-        "determinism",
-        "fallbacks",
-        "latency_binding",
-        "latency_goal_seconds",
-        "max_compile_seconds",
-        "max_concurrency",
-        "max_error",
-        "memory_budget_bytes",
-    }
-)
 STRICT, ROUNDING = "strict", "rounding"
 # What may take a program's place, and whether its results have the same bits.
 NO_FALLBACK, OTHER_PLANS, IREE_CODE, REFERENCE = "none", "modes", "iree", "numpy"
@@ -101,19 +87,7 @@ class Contract:
         }
 
     def check(self, target: str | None = None) -> None:
-        """Raise PycError unless PyC can keep every clause given.
-
-        UNSUPPORTED_CLAUSE names the first clause that cannot be kept; BAD_ARGUMENT when `target`
-        (a target's name) is not among `allowed_targets`.
-        """
-        refused = [name for name in self.given() if name not in KEPT]
-        if refused:
-            raise PycError(
-                ReasonCode.UNSUPPORTED_CLAUSE,
-                f"contract clause `{refused[0]}`: expected one of {sorted(KEPT)}, "
-                f"got {refused[0]}={getattr(self, refused[0])!r}, which PyC cannot promise yet; "
-                "drop the clause",
-            )
+        """Raise PycError (BAD_ARGUMENT) for a target's name that is not allowed."""
         if target is not None and self.allowed_targets and target not in self.allowed_targets:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,

@@ -30,7 +30,7 @@ from pyc_mlir.worker.stages import at_stage, stages_below
 FRAMES = [
     Frame({}),
     Frame({"a": [1, None, "é\n"]}, (b"x", b"", bytes(range(256)) * 300)),
-    Frame({"deep": {"er": {"est": 1.5}}}, (memoryview(np.arange(1000, dtype=np.int64)).cast("B"),)),
+    Frame({"deep": {"er": {"est": 1.5}}}, (np.arange(1000, dtype=np.int64).data.cast("B"),)),
 ]
 
 

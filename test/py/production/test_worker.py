@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,11 +73,11 @@ def none_left():
     assert len(process.idle()) <= process.MOST_IDLE
 
 
-def compiled(source=TEXT, inputs=None, untrusted=False, **asked) -> Artifact:
+def compiled(source: Any = TEXT, inputs=None, untrusted=False, **asked) -> Artifact:
     return build(source, inputs, make_options(**asked), untrusted=untrusted)
 
 
-def refusal(source=TEXT, inputs=None, untrusted=False, **asked) -> PycError:
+def refusal(source: Any = TEXT, inputs=None, untrusted=False, **asked) -> PycError:
     with pytest.raises(PycError) as caught:
         compiled(source, inputs, untrusted, **asked)
     return caught.value
