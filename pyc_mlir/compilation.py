@@ -20,7 +20,7 @@ from pyc_mlir.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.front import compiled
-from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence, Oracle
 from pyc_mlir.frontends.sources import holds_bytecode
@@ -32,7 +32,7 @@ from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.budget import Budget
 from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.planned import UNPLANNED, compile_planned, planner_of
-from pyc_mlir.keeping import checked_options, kept
+from pyc_mlir.keeping import as_asked, checked_options, kept
 from pyc_mlir.lowering import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
 from pyc_mlir.memory_report import MemoryReport
 from pyc_mlir.memory_report import to_bytes as report_bytes
@@ -48,7 +48,7 @@ from pyc_mlir.pipelines.choices import (
     Recipe,
     Site,
 )
-from pyc_mlir.pipelines.contract import IREE_CODE, Contract
+from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.planner.planner import MODES
 from pyc_mlir.pipelines.policies import load_policy, planner_modes
 from pyc_mlir.pipelines.target import Target
@@ -56,7 +56,7 @@ from pyc_mlir.program import Program
 from pyc_mlir.promises import Facts, promised
 from pyc_mlir.recorded import recipe_at
 from pyc_mlir.samples import Samples
-from pyc_mlir.worker.job import Job
+from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.stages import at_a_stage, replayed
 
 _EVIDENCE_CHARACTERS = 300
@@ -238,22 +238,15 @@ def build(
     """
     untrusted = untrusted or holds_bytecode(source)
     if untrusted or options.contract.max_compile_seconds is not None:
-        return _build_in_worker(source, inputs, options, stage, cache, untrusted)
+        return in_workers(source, inputs, options, stage, cache, untrusted, build)
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
     verdicts = Verdicts.of(cache, found.cached)
     if found.evidence is not None:
-        return _noted(found, verdicts)
+        return noted(found, verdicts)
     # What was compiled elsewhere is tried here.
     return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
-
-
-def _noted(made: Artifact, verdicts: Verdicts | None) -> Artifact:
-    """The artifact, whose verdict is kept beside its entry."""
-    if verdicts is not None and made.evidence is not None and made.evidence.verdict is not None:
-        verdicts.keep(made.evidence.verdict)
-    return made
 
 
 def build_here(
@@ -269,12 +262,7 @@ def build_here(
 
     at, decision = replayed(options)
     made = kept(at, lambda options: within_budget(options, make))
-    return _asked(made if decision is None else at_a_stage(made, decision), options)
-
-
-def _asked(artifact: Artifact, options: Options) -> Artifact:
-    """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
-    return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
+    return as_asked(made if decision is None else at_a_stage(made, decision), options)
 
 
 def tried(
@@ -288,42 +276,7 @@ def tried(
     again: compiles the program under other options. verdicts: of earlier comparisons.
     """
     made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
-    return _asked(made, options)
-
-
-def _build_in_worker(
-    source: Any,
-    inputs: Sequence[Any] | None,
-    options: Options,
-    stage: Stage,
-    cache: Cache | None,
-    untrusted: bool,
-) -> Artifact:
-    """As `build`, with front end, compile and trials in worker processes."""
-    with Job(source, inputs, options, stage, trusted=not untrusted) as job:
-        if cache is None:
-            made = job.compile()
-        else:
-            made = compiled(
-                cache,
-                source,
-                inputs,
-                options,
-                lambda *_: job.compile(),
-                lambda *_: (source, job.part()),
-            )
-            verdicts = Verdicts.of(cache, made.cached)
-            is_new = made.evidence is not None
-            made = _noted(made, verdicts) if is_new else job.tried(made, verdicts)
-    made = _asked(made, options)
-    if IREE_CODE not in options.contract.fallbacks:
-        return made
-    # No limit counts when a call needs the fallback.
-    unlimited = replace(options.contract, max_compile_seconds=None)
-    other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
-    again = partial(build, source, inputs, other, untrusted=untrusted)
-    evidence = replace(made.evidence or Evidence(), stand_ins={IREE_CODE: again})
-    return replace(made, evidence=evidence)
+    return as_asked(made, options)
 
 
 def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:

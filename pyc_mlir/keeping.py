@@ -115,6 +115,11 @@ def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
 
+def as_asked(artifact: Artifact, options: Options) -> Artifact:
+    """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
+    return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
+
+
 def is_tried(contract: Contract) -> bool:
     """Whether a clause asks for runs of the program before it is handed out."""
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None

@@ -9,6 +9,7 @@ Whatever cannot be read is no verdict: the samples are computed then.
 import json
 from dataclasses import dataclass
 
+from pyc_mlir.artifact import Artifact
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.cache.store import Store, side_name
@@ -49,3 +50,11 @@ class Verdicts:
         data = json.dumps(verdict.to_json(), sort_keys=True).encode()
         if verdict.passed and self.store.read_side(self.key, name) != data:
             self.store.write_side(self.key, name, data)
+
+
+def noted(artifact: Artifact, verdicts: Verdicts | None) -> Artifact:
+    """An artifact that was compiled here, whose verdict is kept beside its entry."""
+    evidence = artifact.evidence
+    if verdicts is not None and evidence is not None and evidence.verdict is not None:
+        verdicts.keep(evidence.verdict)
+    return artifact

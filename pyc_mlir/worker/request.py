@@ -215,7 +215,7 @@ def request(
     artifact: Blob | None = None,
     verdicts: Verdicts | None = None,
 ) -> Frame:
-    """The frame that asks for `do`; of an artifact that is tried its bytes, and earlier verdicts."""
+    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verdicts."""
     header = {
         "do": do,
         "program": {"kind": program.kind, "name": program.name, "inputs": program.inputs},

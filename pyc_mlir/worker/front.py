@@ -1,0 +1,58 @@
+"""The way of a compile that runs in workers: the cache first, then a job, and what may stand in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.front import compiled
+from pyc_mlir.cache.verdicts import Verdicts, noted
+from pyc_mlir.evidence import Evidence
+from pyc_mlir.keeping import as_asked
+from pyc_mlir.lowering import NO_KERNELS, Options
+from pyc_mlir.pipelines.contract import IREE_CODE
+from pyc_mlir.worker.attempt import Stage
+from pyc_mlir.worker.job import Job
+
+
+def in_workers(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    stage: Stage,
+    cache: Cache | None,
+    untrusted: bool,
+    build: Callable[..., Artifact],
+) -> Artifact:
+    """As `build`, with front end, compile and trials in worker processes.
+
+    build: makes what the fallback `iree` needs, should a call need it.
+    """
+    with Job(source, inputs, options, stage, trusted=not untrusted) as job:
+        made = job.compile() if cache is None else _through(cache, source, inputs, options, job)
+    made = as_asked(made, options)
+    if IREE_CODE not in options.contract.fallbacks:
+        return made
+    # No limit counts when a call needs the fallback.
+    unlimited = replace(options.contract, max_compile_seconds=None)
+    other = replace(options, contract=unlimited, kernels=NO_KERNELS, recipe=None)
+    again = partial(build, source, inputs, other, untrusted=untrusted)
+    evidence = replace(made.evidence or Evidence(), stand_ins={IREE_CODE: again})
+    return replace(made, evidence=evidence)
+
+
+def _through(
+    cache: Cache, source: Any, inputs: Sequence[Any] | None, options: Options, job: Job
+) -> Artifact:
+    """What the cache has, tried by a worker; else what the job compiles."""
+
+    def load(*_: Any) -> tuple[Any, Any]:
+        return source, job.part()
+
+    made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load)
+    verdicts = Verdicts.of(cache, made.cached)
+    if made.evidence is not None:
+        return noted(made, verdicts)
+    return job.tried(made, verdicts)
