@@ -118,7 +118,7 @@ REFUSED = [
     ("foreign.mlir -o x --contract type.toml", ReasonCode.BAD_ARGUMENT, "type.toml: determinism"),
     ("foreign.mlir -o x --contract unknown.toml", ReasonCode.UNSUPPORTED_CLAUSE, "colour"),
     ("foreign.mlir -o x --contract broken.toml", ReasonCode.BAD_ARGUMENT, "broken.toml"),
-    ("foreign.mlir -o x --max-compile-time=5s", ReasonCode.UNSUPPORTED_CLAUSE, "=5.0"),
+    ("foreign.mlir -o x --max-compile-time=1ms", ReasonCode.COMPILE_TIMEOUT, "within 0.001 s"),
     ("foreign.mlir -o x --fallbacks=iree", ReasonCode.UNCHECKABLE_CLAUSE, "max_error"),
     ("foreign.mlir -o x --latency-goal=soon", ReasonCode.BAD_ARGUMENT, "--latency-goal"),
     ("m.py:layer -o x --dim batch=4", ReasonCode.BAD_ARGUMENT, "--dim batch=4: expected NAME=LOW"),

@@ -35,6 +35,7 @@ def bytecode() -> bytes:
 
 @pytest.mark.parametrize("suffix", [".mlirbc", ".mlir", ".anything"])
 def test_a_file_of_bytecode_is_compiled(tmp_path, suffix):
+    process.end_all()
     path = tmp_path / f"model{suffix}"
     path.write_bytes(bytecode())
     program = Program(build(path, None, make_options()))
