@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.worker.answer import ARTIFACT, REFUSED, error_of
 from pyc_mlir.worker.crash import unpacked
@@ -34,10 +36,10 @@ def main(arguments: Sequence[str]) -> int:
     ours, theirs = socket.socketpair()
     with ours, theirs, tempfile.TemporaryDirectory() as folder:
         try:
-            request = unpacked(read_frame(Path(arguments[0]).read_bytes()), Path(folder))
+            request = unpacked(read_frame(read_file(arguments[0], "a request")), Path(folder))
             allow_bytecode()
             answer = Server(Shown(ours, blocking=True)).answer(request)
-        except OSError as error:
+        except (OSError, PycError) as error:
             print(f"{arguments[0]}: {error}", file=sys.stderr)
             return 1
     if answer.header["kind"] == ARTIFACT:

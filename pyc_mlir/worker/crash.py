@@ -16,6 +16,7 @@ from typing import Any
 
 from pyc_mlir.artifact import installed_versions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.worker.frames import Frame
 from pyc_mlir.worker.request import Program, program_of
 
@@ -40,13 +41,16 @@ def crashed(request: Frame, stage: str, ended_by: str, said: str) -> PycError:
 def _reproducer(request: Frame) -> str:
     try:
         path = write_reproducer(request, Path(tempfile.gettempdir()))
-    except OSError as error:
-        return f"no reproducer could be written ({error})"
+    except PycError as error:
+        return f"no reproducer could be written ({error.message})"
     return f"run it again with `{sys.executable} -m pyc_mlir.worker {path}`"
 
 
 def write_reproducer(request: Frame, folder: Path) -> Path:
-    """Write a request, with the file that it names, under a name of its content. Raises OSError."""
+    """Write a request, with the file that it names, under a name of its content.
+
+    Raises PycError (FILE_ACCESS).
+    """
     program = program_of(request)
     data = _read(request.header, program)
     header = {**request.header, "versions": installed_versions()}
@@ -55,8 +59,7 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
     for part in parts:
         digest.update(part)
     path = folder / f"pyc-crash-{digest.hexdigest()[:16]}.request"
-    with path.open("wb") as file:
-        file.writelines(parts)
+    write_file(path, b"".join(parts), "a reproducer to write")
     return path
 
 
@@ -65,8 +68,8 @@ def _read(header: Mapping[str, Any], program: Program) -> bytes:
     if program.kind != "file":
         return bytes(program.data)
     try:
-        return (Path(header["folder"]) / program.name).read_bytes()
-    except OSError:
+        return read_file(Path(header["folder"]) / program.name)
+    except PycError:
         return b""
 
 
@@ -74,15 +77,16 @@ def unpacked(request: Frame, folder: Path) -> Frame:
     """The request of a reproducer as it runs here.
 
     A file that is no longer what it was is written to `folder`; weights beside it are not there.
+    Raises PycError (FILE_ACCESS).
     """
     program = program_of(request)
     if program.kind != "file":
         return request
     stored = bytes(request.blobs[0]) if request.blobs else b""
     path = Path(request.header["folder"]) / program.name
-    if path.is_file() and path.read_bytes() == stored:
+    if path.is_file() and read_file(path) == stored:
         return request
     copy = folder / path.name
-    copy.write_bytes(stored)
+    write_file(copy, stored)
     named = {**request.header["program"], "name": str(copy)}
     return replace(request, header={**request.header, "program": named, "folder": str(folder)})

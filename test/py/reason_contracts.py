@@ -30,7 +30,9 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need
-from pyc_mlir.pipelines.choices import Choices, Decision
+from pyc_mlir.pipelines.choices import FALLBACK, Choices, Decision, Recipe
+from pyc_mlir.pipelines.compile_stage import CHEAPEST, OFFERED
+from pyc_mlir.pipelines.compile_stage import SITE as COMPILE_STAGE
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT
 from pyc_mlir.program import Program
 
@@ -40,6 +42,21 @@ from pyc_mlir.program import Program
 @provokes(ReasonCode.UNSUPPORTED_CLAUSE)
 def _(here: Here) -> Codes:
     return told(lambda: make_options("cuda", Contract(determinism=STRICT)))
+
+
+@provokes(ReasonCode.COMPILE_TIMEOUT)
+def _(here: Here) -> Codes:
+    short = Contract(max_compile_seconds=1e-3)
+    return told(lambda: pyc_mlir.compile(small, [np.ones(3, np.float32)], contract=short))
+
+
+@provokes(ReasonCode.COMPILE_DEGRADED)
+def _(here: Here) -> Codes:
+    log = [Decision(COMPILE_STAGE, CHEAPEST, OFFERED, FALLBACK, ("COMPILE_DEGRADED: 5 s",))]
+    contract = Contract(max_compile_seconds=600)
+    asked = make_options(contract=contract, recipe=Recipe.from_log(log))
+    made = build(small, [np.ones(3, np.float32)], asked)
+    return {ReasonCode[c.code] for c in made.promises.clauses}
 
 
 @provokes(ReasonCode.UNCHECKABLE_CLAUSE)

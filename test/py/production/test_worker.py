@@ -125,7 +125,7 @@ def test_errors_of_the_front_end_and_of_iree_come_through():
     error = refusal("func.func @main() {\n  oops\n}", contract=LONG)
     assert error.code is ReasonCode.INVALID_IR
     error = refusal("missing.mlir", contract=LONG)
-    assert error.code is ReasonCode.BAD_MODEL
+    assert error.code is ReasonCode.FILE_ACCESS
     with pytest.raises(PycError) as caught:
         compiled(lambda x: x if x.sum() > 0 else -x, [X], contract=LONG)
     assert caught.value.code is ReasonCode.UNTRACEABLE
