@@ -145,6 +145,9 @@ class Program:
         self._run = self._entry.__call__
         self._pool = ArenaPool(self.device, contract.max_concurrency)
         self._modes = _modes(entries, executable, results, self._pool, contract)
+        for plan in self._modes.values():
+            if plan.arena is not None:
+                plan.arena.require_inputs([len(a.shape) for a in artifact.signature.inputs])
         # The plan of the mode that the program was compiled for comes first.
         self._mode = next(iter(self._modes.values()))
         self._rule: MemoryRule | None = None

@@ -134,6 +134,17 @@ class ArenaCall(Entry):
         sizes = (_bytes(s, self._results[n].dtype.itemsize) for n, s, r in known if len(s) == r)
         return max(sizes, default=0)
 
+    def require_inputs(self, ranks: Sequence[int]) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless inputs of these ranks have all sizes of results."""
+        dims = (d for shape in self.facts.outputs for d in shape or ())
+        for index, axis in (d for d in dims if not isinstance(d, int)):
+            if not (0 <= index < len(ranks) and 0 <= axis < ranks[index]):
+                raise PycError(
+                    ReasonCode.BAD_ARTIFACT,
+                    f"vmfb: expected an input {index} with a dimension {axis}, got {len(ranks)} "
+                    f"inputs of ranks {list(ranks)}; compile it again",
+                )
+
     def needs(self, arrays: Sequence[Array]) -> Launch:
         """What a call with these arrays needs; it depends on their shapes only."""
         outputs, fresh = [], []
