@@ -328,7 +328,8 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     if not isinstance(manifest.get(CALIBRATION, {}), dict):
         raise _bad(name, "a calibration's name and hash in the manifest", "something else")
     for entry, found in {MAIN: None, **manifest["entries"]}.items():
-        if not isinstance(found, dict) or not isinstance(found.get("function"), str):
+        function = found.get("function") if isinstance(found, dict) else None
+        if not isinstance(function, str) or not function:
             raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")
     Signature.from_json(manifest["signature"])
     Account.from_json(manifest["memory"])
