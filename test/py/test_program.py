@@ -290,6 +290,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_saving_where_no_file_can_be_is_refused(tmp_path):
     program = add_program()
     for path in (tmp_path, tmp_path / "none" / "x.vmfb"):
-        with pytest.raises(PycError, match="save: expected the path of a file") as caught:
+        with pytest.raises(PycError, match="expected a file to write") as caught:
             program.save(path)
-        assert caught.value.code is ReasonCode.BAD_ARGUMENT
+        assert caught.value.code is ReasonCode.FILE_ACCESS
