@@ -218,6 +218,12 @@ def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.where(x < -limit, info.min, out).astype(dtype)
 
 
+def accumulated(b: Any, x: Any, formula: Callable[[Any], Any]) -> Any:
+    """`formula` of x in the type that sums of x's type are kept in, rounded once to that of x."""
+    dtype = b.type_of(x).dtype
+    return b.convert(formula(b.convert(x, accumulator(dtype))), dtype)
+
+
 class Clip(Elementwise, name="clip", operands="x low high"):
     """out = min(max(x, low), high)."""
 
@@ -261,9 +267,13 @@ class Sigmoid(Elementwise, name="sigmoid", operands="x"):
 
     @staticmethod
     def decompose(b: Any, x: Any) -> Any:
-        """div(1, add(1, exp(neg(x))))."""
-        one = b.scalar(1, x)
-        return b.div(one, b.add(one, b.exp(b.neg(x))))
+        """div(1, add(1, exp(neg(x)))), in f32 at least: exp leaves the range of f16 at 11."""
+
+        def formula(x: Any) -> Any:
+            one = b.scalar(1, x)
+            return b.div(one, b.add(one, b.exp(b.neg(x))))
+
+        return accumulated(b, x, formula)
 
 
 class Silu(Elementwise, name="silu", operands="x"):
@@ -280,8 +290,8 @@ class Silu(Elementwise, name="silu", operands="x"):
 
     @staticmethod
     def decompose(b: Any, x: Any) -> Any:
-        """mul(x, sigmoid(x))."""
-        return b.mul(x, b.sigmoid(x))
+        """mul(x, sigmoid(x)), in f32 at least."""
+        return accumulated(b, x, lambda x: b.mul(x, b.sigmoid(x)))
 
 
 class Gelu(Elementwise, name="gelu", operands="x"):
@@ -311,11 +321,15 @@ class Gelu(Elementwise, name="gelu", operands="x"):
 
     @staticmethod
     def decompose(b: Any, x: Any, *, approximate: str) -> Any:
-        """The equation in primitive ops."""
-        half, one = b.scalar(0.5, x), b.scalar(1, x)
-        if approximate == "tanh":
-            cubic = b.mul(b.mul(x, x), b.mul(x, b.scalar(0.044715, x)))
-            inner = b.mul(b.add(x, cubic), b.scalar(math.sqrt(2 / math.pi), x))
-            return b.mul(b.mul(half, x), b.add(one, b.tanh(inner)))
-        scaled = b.mul(x, b.scalar(1 / math.sqrt(2), x))
-        return b.mul(b.mul(half, x), b.add(one, b.erf(scaled)))
+        """The equation in primitive ops, in f32 at least: 1 + erf cancels where x is negative."""
+
+        def formula(x: Any) -> Any:
+            half, one = b.scalar(0.5, x), b.scalar(1, x)
+            if approximate == "tanh":
+                cubic = b.mul(b.mul(x, x), b.mul(x, b.scalar(0.044715, x)))
+                inner = b.mul(b.add(x, cubic), b.scalar(math.sqrt(2 / math.pi), x))
+                return b.mul(b.mul(half, x), b.add(one, b.tanh(inner)))
+            scaled = b.mul(x, b.scalar(1 / math.sqrt(2), x))
+            return b.mul(b.mul(half, x), b.add(one, b.erf(scaled)))
+
+        return accumulated(b, x, formula)
