@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import read_file
 from pyc_mlir.pipelines.planner.intervals import Intervals, Ints
 
 ALIGNMENT = 64
@@ -22,18 +23,20 @@ COLUMNS = ("id", "lower", "upper", "size")
 def read_csv(path: Path) -> Intervals:
     """Read id,lower,upper,size: half-open lives, bytes without alignment.
 
-    Raises PycError (BAD_ARGUMENT) naming the file when it is something else.
+    Raises PycError naming the file: FILE_ACCESS, BAD_ARGUMENT when it is something else.
     """
+    data = read_file(path, "a CSV file of buffers")
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = [
-                (int(row[a]), int(row[b]), int(row[c]))
-                for row in csv.DictReader(lines)
-                for a, b, c in [COLUMNS[1:]]
-            ]
+        rows = [
+            (int(row[a]), int(row[b]), int(row[c]))
+            for row in csv.DictReader(data.decode("utf-8").splitlines())
+            for a, b, c in [COLUMNS[1:]]
+        ]
+        if not rows:
+            raise ValueError("no buffers")
         intervals = Intervals.of(rows)
         intervals.check()
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError, PycError) as error:
+    except (KeyError, TypeError, ValueError, PycError) as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{path}: expected lines of {','.join(COLUMNS)} in whole numbers, got {error!r}",

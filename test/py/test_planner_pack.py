@@ -246,12 +246,20 @@ def test_bench_makes_instances_where_no_file_is_named(tmp_path) -> None:
     assert all(r["lower_bound"] <= r["arena_bytes"] for r in rows)
 
 
-@pytest.mark.parametrize("text", ["", "id,lower\n1,2\n", "id,lower,upper,size\n1,2,x,4\n"])
+HEAD = "id,lower,upper,size\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["", HEAD, f"{HEAD}1,5,5,4\n", "id,lower\n1,2\n", f"{HEAD}1,2,x,4\n"]
+)
 def test_bench_refuses_other_files(tmp_path, text, capsys) -> None:
     source = tmp_path / "bad.csv"
-    source.write_text(text or "id,lower,upper,size\n1,5,5,4\n")
+    source.write_text(text)
     assert pyc_bench.main(["pack", str(source), "--json", str(tmp_path / "out.json")]) == 1
     assert "bad.csv: expected lines of id,lower,upper,size" in capsys.readouterr().err
+    source.unlink()
+    assert pyc_bench.main(["pack", str(source), "--json", str(tmp_path / "out.json")]) == 1
+    assert "FILE_ACCESS" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(MINIMALLOC is None, reason="PYC_MINIMALLOC names no folder of instances")
