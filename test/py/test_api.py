@@ -9,6 +9,7 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir import PycError, Tensor, TensorSpec, nn
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.iree.device import Device
 
 HEAVY = ("torch_mlir", "iree", "onnx", "torch", "numpy")
@@ -104,8 +105,9 @@ def test_mlir_text_may_be_one_line(start):
 
 @pytest.mark.parametrize("path", ["module.mlir", "module/none.onnx", "none.mlir"])
 def test_a_path_is_not_taken_for_text(path):
-    with pytest.raises(PycError, match="expected a file"):
+    with pytest.raises(PycError, match="No such file") as caught:
         pyc_mlir.compile(path)
+    assert caught.value.code is ReasonCode.FILE_ACCESS
 
 
 WITHOUT = """

@@ -10,6 +10,7 @@ from conftest import sample
 from pyc_mlir import memory_report
 from pyc_mlir.artifact import Artifact, make_manifest
 from pyc_mlir.bench import memory, memory_measure, memory_table, show
+from pyc_mlir.bench.candidates import plain_options
 from pyc_mlir.bench.memory_case import CLASSES, Case, Weights
 from pyc_mlir.bench.memory_inference import decoder, encoder
 from pyc_mlir.bench.memory_measure import compile_iree, error_against, footprint, same_bits
@@ -146,7 +147,7 @@ def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
 
 def test_iree_alone_in_its_partitioning_modes():
     """The default lets branches overlap, each with memory of its own; `debug` is a sequence."""
-    case, options = make(SMALLEST, quick=True), make_options()
+    case, options = make(SMALLEST, quick=True), plain_options()
     lowered = lower(case.source, case.specs, options)
     manifest = make_manifest(options.target, lowered.signature, "", entry=lowered.entry)
     peaks = []

@@ -77,7 +77,6 @@ decisions, `>` marks the choice
   pyc-fuse:matmul.0123  (by default)
     > fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel
       keep
-      measured: seconds 0.25
   plan-memory:g#0  (by default)
       iree     time 8 ms, workspace 16.00 MiB; 16777216 bytes
     > planned  time 8 ms, workspace 12.00 MiB; 12582912 bytes
