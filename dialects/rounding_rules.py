@@ -13,9 +13,11 @@ import numpy as np
 
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.rounding import LAMBDA, Rule, Uncertain, rounded, roundoff, summed
-from pyc_mlir.dialects.types import dtype_name, is_float
+from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
 
 RULES: dict[str, Rule] = {}
+# What composite ops may be off besides their decompositions, whose place a kernel can take.
+KERNELS: dict[str, Rule] = {}
 # Roundings of a library function: MLIR's and our own approximations stay within a few.
 _FUNCTION_ULPS = 8.0
 
@@ -128,6 +130,21 @@ def _exp(value: np.ndarray, x: Uncertain) -> np.ndarray:
     # The reduced argument's rounding is a relative error of the result.
     reach = np.where(np.isfinite(x.value), 1 + np.abs(_wide(x)), 1.0)
     return _swing("exp", x) + rounded(value, _FUNCTION_ULPS) * reach
+
+
+def _silu(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    """At minus infinity a kernel gives the limit 0, the decomposition NaN: both are right."""
+    return np.where(np.isneginf(_wide(x)), np.inf, 0.0)
+
+
+def _gelu(value: np.ndarray, x: Uncertain, *, approximate: str) -> np.ndarray:
+    """A kernel's polynomial errs by roundings of x or of 1, not of the result."""
+    size = np.maximum(np.abs(_wide(x)), 1.0)
+    u = _FUNCTION_ULPS * roundoff(accumulator(value.dtype)) / math.sqrt(3)
+    return u * np.where(np.isfinite(size), size, 0.0) + _silu(value, x)
+
+
+KERNELS.update(silu=_silu, gelu=_gelu)
 
 
 @_rule("sin", "cos")

@@ -14,15 +14,16 @@ from pyc_mlir.dialects.builder import Builder
 from pyc_mlir.dialects.interpreter import check_unstretched, op_definition, walk
 from pyc_mlir.dialects.opdef import OpDef, evaluate
 from pyc_mlir.dialects.rounding import Uncertain
-from pyc_mlir.dialects.rounding_rules import RULES
+from pyc_mlir.dialects.rounding_rules import KERNELS, RULES
 from pyc_mlir.dialects.types import TensorType
 
 
 class UncertainBuilder(Builder):
     """Computes each op with its reference, and the deviation of its result by a rule.
 
-    A composite op has the deviation of its decomposition. An op without a rule, which a family
-    from outside may bring, leaves nothing to compare: its deviation is infinite.
+    A composite op has the deviation of its decomposition, and what a kernel in its place may be off
+    besides. An op without a rule, which a family from outside may bring, leaves nothing to compare:
+    its deviation is infinite.
     """
 
     def emit(self, op: type[OpDef], operands: Sequence[Uncertain], params: dict[str, Any]) -> Any:
@@ -34,6 +35,8 @@ class UncertainBuilder(Builder):
             else:
                 parts = op.decompose and op.decompose(self, *operands, **params)
                 deviation = np.inf if parts is None else parts.deviation
+                if (more := KERNELS.get(op.name)) is not None:
+                    deviation = deviation + more(value, *operands, **params)
         known = np.where(np.isnan(deviation), np.inf, deviation)
         return Uncertain(value, np.broadcast_to(known, value.shape))
 

@@ -166,7 +166,8 @@ class Rmsnorm(OpDef, name="rmsnorm", operands="x scale"):
 class Batchnorm(OpDef, name="batchnorm", operands="x scale bias mean variance"):
     """out = (x - mean) / sqrt(variance + epsilon) * scale + bias, each parameter indexed by `axis`.
 
-    Ioffe and Szegedy, 2015, in its inference form: the statistics are inputs.
+    Ioffe and Szegedy, 2015, in its inference form: the statistics are inputs. Compiled, it is
+    x * factor + offset, which is NaN where an infinite scale makes both infinite.
     """
 
     axis: int = 1

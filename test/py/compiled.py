@@ -17,9 +17,23 @@ from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.attempts import Request, compile_with_fallback
 from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.pipelines.choices import Choices
+from pyc_mlir.pipelines.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.convert_to_linalg import ConvertToLinalg
+from pyc_mlir.pipelines.select_kernels import IREE, SelectKernels
 from pyc_mlir.pipelines.target import Target
+
+
+@dataclass(frozen=True)
+class OwnKernels:
+    """PyC's kernel wherever one is offered, cheap or not."""
+
+    name: str = "own"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """The first that is not IREE's code."""
+        names = [a.name for a in alternatives]
+        own = [n for n in names if n != IREE] if site.pass_name == SelectKernels.name else names
+        return own[0]
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from compiled import OwnKernels
 from op_cases import CASES, inputs
 
+import pyc_mlir
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.rounding import Uncertain
 from pyc_mlir.dialects.rounding_rules import RULES
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.dialects.uncertain import UncertainBuilder
+from pyc_mlir.pipelines.contract import ROUNDING, Contract
 from pyc_mlir.samples import Expected, compare
 
 B = UncertainBuilder()
@@ -131,3 +134,40 @@ def test_subnormal_halves_may_be_zero_where_doubles_are_converted():
         expected = [Expected(found.value, found.tolerance)]
         assert bool(compare([flushed], expected).wrong) is not allowed
         assert compare([np.where(tiny > 0.5, half.type(0.5), flushed)], expected).wrong
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_kernels_of_gelu_are_within_near_zero_too(approximate: str):
+    """A polynomial's error there is one of roundings of 1; the decomposition's is far smaller."""
+    x = np.linspace(-6, 6, 1001, dtype=np.float32)
+    found = B.gelu(B.constant(x), approximate=approximate)
+    size = np.maximum(1, np.abs(x))
+    assert (found.tolerance >= 3.5e-7 * size).all() and (found.tolerance <= 4e-6 * size).all()
+
+
+def test_limits_at_minus_infinity_are_left_open():
+    x = np.array([-np.inf, -100, 1], np.float32)
+    for op in (B.silu, B.gelu):
+        assert list(np.isinf(op(B.constant(x)).deviation)) == [True, False, False]
+
+
+def test_every_kernel_of_a_single_op_is_within():
+    """Whole compiles under the contract, with PyC's kernels: an honest program is not refused."""
+    x = np.linspace(-4, 4, 64 * 129, dtype=np.float32).reshape(64, 129)
+    ops = ("abs", "exp", "tanh", "erf", "sigmoid", "silu", "gelu", "sin", "cos", "relu", "floor")
+    text = [f'  %{op} = "pyc.{op}"(%x) : (T) -> T' for op in ops]
+    text += [f'  %{op} = "pyc.{op}"(%exp) : (T) -> T' for op in ("log", "sqrt", "rsqrt")]
+    text += ['  %fast = "pyc.gelu"(%x) {approximate = "tanh"} : (T) -> T']
+    text += ['  %pow = "pyc.pow"(%exp, %x) : (T, T) -> T']
+    names = [line.split()[0] for line in text]
+    types = ", ".join("T" for _ in names)
+    body = "\n".join(text) + f"\n  return {', '.join(names)} : {types}"
+    module = f"func.func @main(%x: T) -> ({types}) {{\n{body}\n}}\n"
+    program = pyc_mlir.compile(
+        module.replace("T", "tensor<64x129xf32>"),
+        contract=Contract(max_error=ROUNDING),
+        policy=OwnKernels(),
+    )
+    x[0, 0] = -np.inf
+    program(x)
+    assert program.stats().comparisons == 1 and program.stats().wrong_results == 0
