@@ -21,6 +21,6 @@
 // HELP: --verify-diagnostics[=LEVEL]
 // VERSION: pyc-opt {{[0-9.]+}} (MLIR
 // FLAG: error: --spilt-input-file: expected a flag or a pass; did you mean '--split-input-file'?
-// FILE: error: {{.*}}'no/such/file.mlir'
+// FILE: error: no/such/file.mlir: expected a file to read, got: No such file or directory
 // STDIN: module
 // PIPE: pass pipeline:1:5: error
