@@ -72,10 +72,11 @@ class Worker:
 
     def end(self) -> None:
         """End the process and its children at once. It is reaped in the background."""
-        self.channel.close()
+        # Killed first: at a closed channel it would end by itself, and its children would go on.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+        self.channel.close()
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def how_it_ended(self) -> str:

@@ -19,6 +19,7 @@ from pyc_mlir.pipelines.planner.place import place
 from pyc_mlir.pipelines.planner.planner import frontier, plan
 from pyc_mlir.pipelines.planner.problem import Plan, Problem
 from pyc_mlir.pipelines.target import Target
+from pyc_mlir.tools import pyc_explain
 
 FUSE = Decision(
     Site("pyc-fuse", "matmul.0123"),
@@ -89,3 +90,19 @@ def saved(folder: Path, content: Artifact, name: str = "model.vmfb") -> str:
     """Write the artifact; return its path."""
     artifact.write(content, folder / name)
     return str(folder / name)
+
+
+def ran(capsys, *argv: str) -> str:
+    """What `pyc-explain` prints."""
+    status = pyc_explain.main(argv)
+    captured = capsys.readouterr()
+    assert (status, captured.err) == (0, "")
+    return captured.out
+
+
+def refused(capsys, *argv: str) -> str:
+    """What `pyc-explain` says as it refuses."""
+    status = pyc_explain.main(argv)
+    captured = capsys.readouterr()
+    assert (status, captured.out) == (1, "")
+    return captured.err

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from faults import without_aggressive_fusion
 from reason_table import (
     DOT,
     SYNC,
@@ -33,7 +34,6 @@ from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree import planned
 from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import Request
 from pyc_mlir.pipelines.choices import Choices
 from pyc_mlir.pipelines.contract import NO_FALLBACK
 from pyc_mlir.pipelines.pass_manager import run_pipeline
@@ -257,27 +257,15 @@ def _(here: Here) -> Codes:
     return told(lambda: build(lambda x: x @ x, [square], make_options(no_codegen)))
 
 
-def _no_aggressive_fusion(here: Here) -> None:
-    honest = Request.compile
-    failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
-
-    def compile(self: Request, setting: str) -> bytes:
-        if setting == "aggressive":
-            raise failed
-        return honest(self, setting)
-
-    here.patch.setattr(Request, "compile", compile)
-
-
 @provokes(ReasonCode.CODEGEN_FALLBACK)
 def _(here: Here) -> Codes:
-    _no_aggressive_fusion(here)
+    without_aggressive_fusion(here.patch)
     return fallback_codes(pyc_mlir.compile(DOT, planner_mode="iree").artifact.decisions)
 
 
 @provokes(ReasonCode.FALLBACK_REFUSED)
 def _(here: Here) -> Codes:
-    _no_aggressive_fusion(here)
+    without_aggressive_fusion(here.patch)
     contract = Contract(fallbacks=(NO_FALLBACK,))
     return told(lambda: pyc_mlir.compile(DOT, planner_mode="iree", contract=contract))
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import CHECKED
 from modules import host_target
 
 import pyc_mlir
@@ -79,14 +80,6 @@ DOT = """func.func @main(%x: tensor<4x4xf32> {pyc.name = "x"}) -> tensor<4x4xf32
   %c = "pyc.constant"() {value = dense<500.0> : tensor<f32>} : () -> tensor<f32>
   %0 = "pyc.minimum"(%x, %c) : (tensor<4x4xf32>, tensor<f32>) -> tensor<4x4xf32>
   return %0 : tensor<4x4xf32>
-}"""
-CHECKED = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {
-  %c0 = arith.constant 0 : index
-  %c4 = arith.constant 4 : index
-  %n = tensor.dim %a, %c0 : tensor<?xf32>
-  %ok = arith.cmpi ult, %n, %c4 : index
-  cf.assert %ok, "too long"
-  return %a : tensor<?xf32>
 }"""
 
 

@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-from explain_programs import FUSE, explained, planned, saved
+from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact import read
 from pyc_mlir.pipelines.choices import Site, write_log
 from pyc_mlir.pipelines.planner.picture import layout_of_slices
-from pyc_mlir.tools import explain_text, pyc_explain
+from pyc_mlir.tools import explain_text
 from pyc_mlir.tools.explain_axes import Scale
 from pyc_mlir.tools.explain_facts import Subject
 from pyc_mlir.tools.explain_html import page
@@ -88,20 +88,6 @@ decisions, `>` marks the choice
 def program(tmp_path) -> str:
     """A saved program of three branches with its report."""
     return saved(tmp_path, explained([planned(branches(3))], account=ACCOUNT))
-
-
-def ran(capsys, *argv: str) -> str:
-    status = pyc_explain.main(argv)
-    captured = capsys.readouterr()
-    assert (status, captured.err) == (0, "")
-    return captured.out
-
-
-def refused(capsys, *argv: str) -> str:
-    status = pyc_explain.main(argv)
-    captured = capsys.readouterr()
-    assert (status, captured.out) == (1, "")
-    return captured.err
 
 
 def subject(*regions, decisions=(FUSE,), name: str = "model.vmfb") -> Subject:

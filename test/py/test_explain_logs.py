@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explain_programs import FUSE, explained, planned, saved
+from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import branches
 
 from pyc_mlir import artifact as artifacts
@@ -31,20 +31,6 @@ CACHED = Decision(
     CACHE,
     (f"{ReasonCode.CACHE_MISS.name}: new",),
 )
-
-
-def ran(capsys, *argv: str) -> str:
-    status = pyc_explain.main(argv)
-    captured = capsys.readouterr()
-    assert (status, captured.err) == (0, "")
-    return captured.out
-
-
-def refused(capsys, *argv: str) -> str:
-    status = pyc_explain.main(argv)
-    captured = capsys.readouterr()
-    assert (status, captured.out) == (1, "")
-    return captured.err
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from faults import CHECKED
 from modules import add_text
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -105,15 +106,7 @@ def test_extra_flags_win():
 
 
 def test_assertions_of_the_program_are_kept():
-    source = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {
-      %c0 = arith.constant 0 : index
-      %c4 = arith.constant 4 : index
-      %n = tensor.dim %a, %c0 : tensor<?xf32>
-      %ok = arith.cmpi ult, %n, %c4 : index
-      cf.assert %ok, "too long"
-      return %a : tensor<?xf32>
-    }"""
-    assert b"too long" in compile_module(source, CPU, compile_to="vm")
+    assert b"too long" in compile_module(CHECKED, CPU, compile_to="vm")
 
 
 def test_passes_between_phases():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faults import without_aggressive_fusion
 
 import pyc_mlir
 from pyc_mlir import artifact as artifacts
@@ -23,7 +24,6 @@ from pyc_mlir.evidence import Verdict
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import Request
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.contract_report import Status
@@ -297,15 +297,7 @@ def test_without_sizes_to_try_there_is_no_oracle():
 
 
 def test_a_compile_that_needs_a_fallback_is_refused_under_none(monkeypatch):
-    honest = Request.compile
-    failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
-
-    def compile(self: Request, setting: str) -> bytes:
-        if setting == "aggressive":
-            raise failed
-        return honest(self, setting)
-
-    monkeypatch.setattr(Request, "compile", compile)
+    without_aggressive_fusion(monkeypatch)
     pyc_mlir.compile(TEXT)
     contract = Contract(fallbacks=("none",))
     refused(

@@ -1,0 +1,29 @@
+"""Compiles and programs that fail in a known way."""
+
+from pytest import MonkeyPatch
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.attempts import Request
+
+# A program of IREE's that checks its argument: more than three elements are refused.
+CHECKED = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {
+  %c0 = arith.constant 0 : index
+  %c4 = arith.constant 4 : index
+  %n = tensor.dim %a, %c0 : tensor<?xf32>
+  %ok = arith.cmpi ult, %n, %c4 : index
+  cf.assert %ok, "too long"
+  return %a : tensor<?xf32>
+}"""
+
+
+def without_aggressive_fusion(patch: MonkeyPatch) -> None:
+    """IREE fails under its aggressive fusion, so that a compile falls back to the plain one."""
+    honest = Request.compile
+    failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
+
+    def compile(self: Request, setting: str) -> bytes:
+        if setting == "aggressive":
+            raise failed
+        return honest(self, setting)
+
+    patch.setattr(Request, "compile", compile)
