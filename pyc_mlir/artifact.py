@@ -30,6 +30,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file, write_file
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Evidence
+from pyc_mlir.frontends.import_report import ImportReport
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
@@ -48,6 +49,7 @@ _SAMPLES = "pyc/samples"
 _TAIL = "pyc/vmfb-tail"
 _ENTRIES = frozenset({_MANIFEST, _DECISIONS, _MODULE, _MEMORY, _SAMPLES, _TAIL})
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, LookupError)
+_IMPORTED = "imported"
 _FIELDS: Mapping[str, type | UnionType] = {
     "target": str,
     "device": str,
@@ -61,6 +63,7 @@ _FIELDS: Mapping[str, type | UnionType] = {
     "memory": dict,
     "seconds": float | None,
     "options": dict,
+    _IMPORTED: dict,
 }
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
@@ -99,6 +102,11 @@ class Artifact:
         return Signature.from_json(self.manifest["signature"])
 
     @property
+    def imported(self) -> ImportReport:
+        """How much of the program PyC compiles, and how much it leaves to IREE."""
+        return ImportReport.from_json(self.manifest[_IMPORTED])
+
+    @property
     def account(self) -> Account:
         """The device memory that the program needs."""
         return Account.from_json(self.manifest["memory"])
@@ -127,6 +135,7 @@ def make_manifest(
     calibration: Calibration | None = None,
     promises: ContractReport | None = None,
     options: Mapping[str, Any] | None = None,
+    imported: ImportReport | None = None,
 ) -> dict[str, Any]:
     """The manifest of a program whose entry `main` is the function `entry`.
 
@@ -136,7 +145,7 @@ def make_manifest(
     defaults to what the signature says, `versions` to those of the installed packages. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
     the hash of its content. `promises` say what became of the contract's clauses. `options` are
-    what else was asked of the compile.
+    what else was asked of the compile, `imported` is how much of the program PyC compiles.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -163,6 +172,7 @@ def make_manifest(
         "seconds": seconds,
         "options": dict(options or {}),
         "memory": (account or Account.of(signature, constants_bytes)).to_json(),
+        _IMPORTED: (imported or ImportReport()).to_json(),
     }
 
 
@@ -333,6 +343,10 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
             raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")
     Signature.from_json(manifest["signature"])
     Account.from_json(manifest["memory"])
+    try:
+        ImportReport.from_json(manifest[_IMPORTED])
+    except ValueError as error:
+        raise _bad(name, "a report of the import in the manifest", str(error)) from None
     return manifest
 
 

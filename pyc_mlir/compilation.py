@@ -305,6 +305,7 @@ def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) 
         seconds=lowered.seconds,
         calibration=options.calibration,
         promises=promised(options.contract, _facts(options, account, samples, oracle)),
+        imported=lowered.imported,
     )
     memory = report_bytes(seen) if seen.regions else b""
     return Artifact(

@@ -17,9 +17,11 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ids import OpIds
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.graph_report import graph_report
+from pyc_mlir.frontends.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.guards import Ranges, Signature
-from pyc_mlir.iree.signature import read_signature
+from pyc_mlir.iree.signature import read_entry
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest, Policy, Recipe
@@ -140,6 +142,8 @@ class Lowered:
     seconds: float | None = None
     # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
     reference: bytes = b""
+    # Of the program as it came in: how much of it PyC compiles.
+    imported: ImportReport = field(default_factory=ImportReport)
 
 
 def choices_of(options: Options) -> Choices:
@@ -165,10 +169,13 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
 
 def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
-    entry, signature = read_signature(source.foreign, source.name)
+    entry = read_entry(source.foreign, source.name)
     decisions = tuple(choices_of(options).log)
-    signature, code = signature.with_ranges(options.ranges), source.foreign
-    return Lowered(code, entry, signature, "", 0, decisions, {}, "", reference=code)
+    signature, code = entry.signature.with_ranges(options.ranges), source.foreign
+    imported = ImportReport(entry.ops, foreign=entry.ops)
+    return Lowered(
+        code, entry.name, signature, "", 0, decisions, {}, "", reference=code, imported=imported
+    )
 
 
 def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -184,6 +191,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     graph_id = OpIds(function).graph_id
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
+    imported = graph_report(function)
     _optimize(module, options, choices)
     function = entry_function(module)
     ids = OpIds(function)
@@ -213,6 +221,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         mixes,
         seconds,
         reference,
+        imported,
     )
 
 
@@ -264,6 +273,24 @@ def emit(
                 run_pipeline(module, to_linalg(options.target), choices)
                 _drop_argument_attributes(module)
             return str(module), tuple(choices.log)
+
+
+def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:
+    """How much of a program can be compiled: it is read, but not compiled.
+
+    inputs: as of `compile`. Raises as the front ends do, but for breaks, which are reported.
+    """
+    with new_context() as context, ir.Location.unknown():
+        try:
+            loaded = load_source(source, inputs, context)
+        except UnsupportedModel as error:
+            return error.report
+        if loaded.module is None:
+            ops = read_entry(loaded.foreign, loaded.name).ops
+            return ImportReport(ops, foreign=ops)
+        with loaded.module.context, ir.Location.unknown():
+            _refine(loaded.module, None if callable(source) else inputs, Choices(FirstIsBest()))
+            return graph_report(entry_function(loaded.module))
 
 
 def _foreign_text(source: Source, stage: str) -> str:

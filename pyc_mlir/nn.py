@@ -139,7 +139,8 @@ def attention(
     if scale is None:
         depth = query.shape[-1]
         if isinstance(depth, Dim):
-            raise untraceable("nn.attention: the depth is not known while tracing", "give `scale`")
+            problem = "nn.attention: the depth is not known while tracing"
+            raise untraceable(problem, "give `scale`", "nn.attention")
         scale = 1 / math.sqrt(depth)
     b, dtype = _builder(query, key, value, mask), result_dtype(query, key, value)
     operands = [b.lift(x, dtype) for x in (query, key, value)]

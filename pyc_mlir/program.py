@@ -36,6 +36,7 @@ from pyc_mlir.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Verdict
+from pyc_mlir.frontends.import_report import ImportReport
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
@@ -70,7 +71,8 @@ class ProgramStats:
     `mode_switches` counts the changes of it, and `switches` are the latest. `contract` tells of
     each clause; `comparisons` counts calls that were compared with the reference (which is no part
     of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
-    were taken. `cache` is what the compile cache did for the program, if it was asked."""
+    were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
+    did for it, if it was asked."""
 
     calls: int
     guard_failures: int
@@ -90,6 +92,7 @@ class ProgramStats:
     comparisons: int
     wrong_results: int
     fallbacks: tuple[Fallback, ...]
+    imported: ImportReport
     cache: CacheRecord | None = None
 
 
@@ -394,6 +397,7 @@ class Program:
             comparisons=counts.compared,
             wrong_results=0 if self._watch is None else self._watch.wrong,
             fallbacks=() if self._watch is None else tuple(self._watch.taken),
+            imported=self.artifact.imported,
             cache=self.artifact.cached,
         )
 

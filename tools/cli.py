@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import NoReturn, TextIO
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
-from pyc_mlir.dialects.files import file_error
+from pyc_mlir.dialects.files import file_error, write_file
+from pyc_mlir.tools.guarded import Crash, run_guarded
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
 
@@ -62,6 +63,27 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
         return _missing(tool, error)
     except Exception:  # noqa: BLE001  (the process boundary: told in full)
         return _broken(tool)
+
+
+def run_tool_guarded(tool: str, work: Callable[[], int]) -> int:
+    """As `run_tool`, in a child process whose crash is told; start no thread before."""
+    try:
+        ended = run_guarded(lambda _: run_tool(tool, work))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if isinstance(ended, Crash):
+        print(f"{tool}: error: {ended.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
+        print(bug_note(tool), file=sys.stderr)
+        return BROKEN
+    return ended
+
+
+def write_text(path: str, text: str) -> None:
+    """Write to a file, or for ``-`` to stdout. Raises PycError (FILE_ACCESS)."""
+    if path == "-":
+        print(text, end="")
+    else:
+        write_file(path, text.encode())
 
 
 def _missing(tool: str, error: ModuleNotFoundError) -> int:

@@ -48,12 +48,39 @@ functions: {functions}.
 {onnx}
 
 Opsets {first} to {last}; older models pass through ONNX's own version converter first. A model with
-unsupported nodes is refused with a list of all of them; `error.report` has them as data: the share
-of nodes that can be imported, the breaks by op, and the place of the first.
+unsupported nodes is refused with a list of all of them.
 
 | operator | imported as |
 |---|---|
 {handlers}
+
+## What breaks the graph
+
+Every import has an `ImportReport` (`pyc_mlir/frontends/import_report.py`), which is data and has a
+JSON form. `pyc-explain MODEL` shows it without compiling (`pyc_mlir.lowering.report_import` in
+Python); of a program it stands in `program.stats().imported`, in the artifact and in
+`pyc-explain PROGRAM.vmfb`; of what is refused in `error.report` (`UnsupportedModel`), also where a
+worker process has read it.
+
+```
+$ pyc-explain model.onnx
+model.onnx: 1 of 4 nodes (25%, 16% of the flops) can be imported, 1 were not tried; breaks by
+family: rnn 1 (LSTM 1); tensor 1 (NonZero 1); the first at model.onnx:1
+```
+
+- `score` is the share that can be compiled: of the nodes of an ONNX model that is refused, else of
+  the ops of the program, constants aside. `flop_score` is the same share of the flops, where shapes
+  are static and each op's work is known; refused nodes count by the shapes that ONNX infers. A
+  program is compiled as a whole, so one that compiles has a score of 1, and a break is an error.
+- `where` counts what PyC compiles, what IREE alone compiles (`iree`: the ops of a module that
+  enters at IREE), what is refused, and what was not tried since it needs the result of a break.
+- `breaks` has each with its op, family, reason code and place; `by_op` and `by_family` count them.
+  The families of ONNX's ops are those of its own definitions, those of other domains the domain.
+- `first` is the place of the first break: `model.onnx:12` is node 12, `model.py:12` a line. Tracing
+  a Python function ends at its first break, and what would have come after is not known: its score
+  and `untried` are None.
+
+The report of a program follows from its graph alone: it is the same for each model of that graph.
 """
 
 

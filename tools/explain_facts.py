@@ -55,6 +55,7 @@ class Subject:
             ("target", f"{manifest['target']} (device {manifest['device']})"),
             ("graph id", manifest["graph_id"] or "none: not a pyc program"),
             ("compiled by", versions),
+            ("imported", str(self.artifact.imported)),
             ("decisions", str(len(self.decisions))),
         ]
 

@@ -13,7 +13,6 @@ from pyc_mlir.dialects.files import require_writable, write_file
 from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools import cli
 from pyc_mlir.tools.contract_flags import add_flags
-from pyc_mlir.tools.guarded import Crash, run_guarded
 from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
@@ -42,15 +41,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours or a crash)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        ended = run_guarded(lambda progress: run(arguments))
-    except KeyboardInterrupt:
-        return cli.INTERRUPTED
-    if isinstance(ended, Crash):
-        print(f"{TOOL}: error: {ended.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
-        print(cli.bug_note(TOOL), file=sys.stderr)
-        return cli.BROKEN
-    return ended
+    return cli.run_tool_guarded(TOOL, lambda: _run(arguments))
 
 
 def run(argv: Sequence[str]) -> int:

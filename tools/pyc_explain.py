@@ -5,6 +5,7 @@ Needs no compiler and no device: all of it stands in the artifact.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from pathlib import Path
 from pyc_mlir import memory_report
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import write_file
 from pyc_mlir.log_diff import diff
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.recorded import Recorded, read_recorded
@@ -23,8 +23,11 @@ from pyc_mlir.tools.explain_html import page
 
 TOOL = "pyc-explain"
 SCHEMA_VERSION = 1
+# What names a model, and no program or log.
+_MODEL = re.compile(r"\.(onnx|mlir|mlirbc|py(:[\w.]*)?)$|^-$")
 _EPILOG = """\
 Prints the program's memory (before and after planning), its frontier and its decisions.
+In place of a program, a model: how much of it can be compiled, and what breaks it.
 Decisions in a program carry no source locations; the log that `pyc-compile --log` writes does.
 
 examples:
@@ -34,6 +37,7 @@ examples:
   pyc-explain model.vmfb --op dense --log decisions.jsonl
   pyc-explain model.vmfb --json - | jq .manifest.memory
   pyc-explain model.vmfb --why CODEGEN_FALLBACK
+  pyc-explain model.onnx
   pyc-explain --diff before.vmfb after.vmfb
   pyc-explain --bisect good.vmfb bad.vmfb model.onnx --check 'python judge.py {}'
 """
@@ -57,6 +61,8 @@ def _run(argv: Sequence[str]) -> int:
         a, b = map(read_recorded, flags.diff)
         print(explain_diff.told(diff(a, b), flags.decisions), end="")
         return cli.OK
+    if _MODEL.search(flags.program):
+        return _model(flags)
     recorded = read_recorded(flags.program)
     if flags.log is not None:
         log = read_recorded(flags.log)
@@ -68,6 +74,21 @@ def _run(argv: Sequence[str]) -> int:
     else:
         _program(recorded.artifact, recorded, flags)
     return cli.OK
+
+
+def _model(flags: argparse.Namespace) -> int:
+    """Show what the import of a model finds; nothing was decided or planned yet."""
+    programs = ("html", "op", "why", "decisions", "log")
+    if given := [f"--{name}" for name in programs if getattr(flags, name)]:
+        raise _usage(f"expected a program for {', '.join(given)}, got the model {flags.program}")
+
+    def work() -> int:
+        # It reads models, which nothing else here does.
+        from pyc_mlir.tools import explain_import
+
+        return explain_import.run(flags)
+
+    return cli.run_tool_guarded(TOOL, work)
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -94,9 +115,9 @@ def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) 
         subject = subject.matching(flags.op)
         _require(subject.decisions, recorded, flags.op)
     if flags.html is not None:
-        _write(flags.html, page(subject))
+        cli.write_text(flags.html, page(subject))
     if flags.json is not None:
-        _write(flags.json, as_json(subject))
+        cli.write_text(flags.json, as_json(subject))
     if "-" not in (flags.html, flags.json):
         short = flags.decisions or flags.op is not None
         text = explain_text.decisions if short else explain_text.overview
@@ -119,7 +140,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = cli.Parser(TOOL, "Explain a compiled program: its memory, its decisions.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--html FILE] [options]"
     parser.add_argument(
-        "program", nargs="?", metavar="PROGRAM", help="a .vmfb that pyc-compile wrote, or a log"
+        "program",
+        nargs="?",
+        metavar="PROGRAM",
+        help="a .vmfb that pyc-compile wrote, a log, or a model (as of pyc-compile)",
+    )
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]SHAPE", help="of a model: its sizes"
     )
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with pictures, whole in one file; - is stdout"
@@ -165,9 +192,6 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
         choices=("error", "latency"),
         help="in place of a command: compare with the reference, or measure calls",
     )
-    bisect.add_argument(
-        "--input", action="append", default=[], metavar="[NAME=]SHAPE", help="as of pyc-compile"
-    )
     bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
 
 
@@ -202,13 +226,6 @@ def _levels() -> str:
     except (UnicodeEncodeError, LookupError):
         return explain_text.ASCII
     return explain_text.BLOCKS
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        print(text, end="")
-    else:
-        write_file(path, text.encode())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ class Dim:
             f"the size `{self.name}` is not known while tracing",
             "use -1 or the dimension itself in a reshape, `np.zeros_like` and `np.full_like` to "
             "make arrays, or give the dimension a size in the function's specs",
+            "size",
         )
 
     def _arithmetic(self, other: Any) -> Any:

@@ -1,21 +1,32 @@
-"""How much of a model can be imported, and what breaks the graph: every break is told."""
+"""How much of a program can be compiled, and what breaks the graph: every break is told.
+
+Every import has an `ImportReport`: of one that succeeds it stands in the artifact, of one that is
+refused in the error (`UnsupportedModel.report`). Needs no compiler: a deployment reads it too.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+NODES, OPS = "nodes", "ops"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph break: one node that cannot be imported, and its place in the model, from 1."""
+    """A graph break: one node that cannot be imported, and its place in the model, from 1.
+
+    family: the kind of op that it is, as its front end groups them: ``rnn``, ``numpy``.
+    """
 
     node: str
     op: str
     code: ReasonCode
     why: str
     place: int | None = None
+    family: str = "other"
 
     def __str__(self) -> str:
         return f"{self.node} ({self.op}): {self.code.name}: {self.why}"
@@ -23,21 +34,53 @@ class Finding:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import found: all nodes are compiled, or the model is refused as a whole.
+    """What an import found. A program is compiled as a whole, or refused if it has a break.
 
-    nodes: of the model, after its functions were inlined. untried: those that need the result of a
-    break, of which nothing is known.
+    total: counted are the ``ops`` of a program, constants aside, or the ``nodes`` of an ONNX model
+        that is refused, after its functions were inlined. Of a Python function that is refused,
+        those up to the break.
+    name: what is refused, as locations name it; empty for what was imported, since artifacts
+        carry no paths.
+    untried: those that need the result of a break, of which nothing is known; None where not even
+        their number is: nothing is recorded of a Python function after its first break.
+    foreign: ops that IREE compiles and PyC knows nothing about.
+    flops: of all of them, and `lost_flops` of breaks and what was not tried; None where a shape is
+        dynamic or an op's work is not known.
     """
 
-    name: str
-    nodes: int
-    breaks: tuple[Finding, ...]
-    untried: int = 0
+    total: int = 0
+    counted: str = OPS
+    name: str = ""
+    breaks: tuple[Finding, ...] = ()
+    untried: int | None = 0
+    foreign: int = 0
+    flops: int | None = None
+    lost_flops: int | None = 0
 
     @property
-    def score(self) -> float:
-        """The share of nodes that can be imported, 0 to 1."""
-        return (self.nodes - len(self.breaks) - self.untried) / max(self.nodes, 1)
+    def score(self) -> float | None:
+        """The share that can be compiled, 0 to 1; None where it is not known how many there are."""
+        if self.untried is None:
+            return None
+        return _share(self.total - len(self.breaks) - self.untried, self.total)
+
+    @property
+    def flop_score(self) -> float | None:
+        """The share of the flops that can be compiled; None where they are not known."""
+        if self.flops is None or self.lost_flops is None:
+            return None
+        return _share(self.flops - self.lost_flops, self.flops)
+
+    @property
+    def own(self) -> int:
+        """How many PyC itself compiles."""
+        return self.total - len(self.breaks) - self.foreign - (self.untried or 0)
+
+    @property
+    def where(self) -> Mapping[str, int | None]:
+        """How many PyC compiles, IREE alone compiles, are refused, and were not tried."""
+        refused = len(self.breaks)
+        return {"pyc": self.own, "iree": self.foreign, "refused": refused, "untried": self.untried}
 
     @property
     def by_op(self) -> Mapping[str, int]:
@@ -45,40 +88,111 @@ class ImportReport:
         return dict(Counter(b.op for b in self.breaks).most_common())
 
     @property
+    def by_family(self) -> Mapping[str, int]:
+        """How many breaks each family of ops makes, the most frequent first."""
+        return dict(Counter(b.family for b in self.breaks).most_common())
+
+    @property
     def first(self) -> str:
-        """Where the first break is, as locations name it: ``model.onnx:3``."""
+        """Where the first break is, as locations name it: ``model.onnx:3``, ``model.py:12``."""
         place = self.breaks[0].place if self.breaks else None
         return self.name if place is None else f"{self.name}:{place}"
 
     def __str__(self) -> str:
-        ops = ", ".join(f"{op} {count}" for op, count in self.by_op.items())
-        fit = self.nodes - len(self.breaks) - self.untried
-        untried = f", {self.untried} were not tried" if self.untried else ""
+        return self._refused() if self.breaks else self._whole()
+
+    def _whole(self) -> str:
+        work = "" if self.flops is None else f", {self.flops:,} flops"
+        where = f"{self.foreign} left to IREE" if self.foreign else "all of it by PyC"
+        return f"{self.total} of {self.total} {self.counted} (100%) can be compiled{work}: {where}"
+
+    def _refused(self) -> str:
+        if self.score is None:
+            head = f"{self.own} {self.counted} recorded before the break"
+        else:
+            untried = f", {self.untried} were not tried" if self.untried else ""
+            flops = self.flop_score
+            work = "" if flops is None else f", {flops:.0%} of the flops"
+            share = f"{self.score:.0%}{work}"
+            head = f"{self.own} of {self.total} {self.counted} ({share}) can be imported{untried}"
+        families = "; ".join(f"{f} {n} ({self._ops_of(f)})" for f, n in self.by_family.items())
+        return f"{head}; breaks by family: {families}; the first at {self.first}"
+
+    def _ops_of(self, family: str) -> str:
+        counts = Counter(b.op for b in self.breaks if b.family == family)
+        return ", ".join(f"{op} {count}" for op, count in counts.most_common())
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, and what follows from it, as JSON data."""
+        breaks = [{**asdict(b), "code": b.code.name} for b in self.breaks]
+        scores = {"score": self.score, "flop_score": self.flop_score, "where": dict(self.where)}
+        kinds = {"by_op": dict(self.by_op), "by_family": dict(self.by_family)}
+        return {**asdict(self), "breaks": breaks, **scores, **kinds, "first": self.first}
+
+    @staticmethod
+    def from_json(data: Any) -> "ImportReport":
+        """Read what `to_json` wrote. Raises ValueError for anything else."""
+        try:
+            fields = {name: data[name] for name in ImportReport.__dataclass_fields__}
+            breaks = tuple(_finding(b) for b in fields.pop("breaks"))
+            report = ImportReport(**fields, breaks=breaks)
+            same = report._is_legal and report.to_json() == data
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"expected a report of an import, got {data!r:.200}") from error
+        if not same:
+            raise ValueError(f"expected a report whose parts agree, got {data!r:.200}")
+        return report
+
+    @property
+    def _is_legal(self) -> bool:
+        optional = (self.untried, self.flops, self.lost_flops)
+        counts = [self.total, self.foreign, *(c for c in optional if c is not None)]
+        named = isinstance(self.name, str) and self.counted in (NODES, OPS)
         return (
-            f"{fit} of {self.nodes} nodes ({self.score:.0%}) can be imported{untried}; "
-            f"breaks by op: {ops or 'none'}; the first at {self.first}"
+            named
+            and all(type(count) is int for count in counts)
+            and min(self.own, *counts) >= 0
+            and (self.flops is None or self.flops >= (self.lost_flops or 0))
         )
+
+
+def _share(part: int, whole: int) -> float:
+    """Of nothing, all of it can be compiled."""
+    return part / whole if whole else 1.0
+
+
+def _finding(data: Mapping[str, Any]) -> Finding:
+    found = Finding(**{**data, "code": ReasonCode[data["code"]]})
+    texts = (found.node, found.op, found.why, found.family)
+    if not all(isinstance(t, str) for t in texts) or type(found.place) not in (int, type(None)):
+        raise TypeError("a break's texts and place")
+    return found
 
 
 class UnsupportedModel(PycError):
-    """A model with nodes that PyC cannot import: `report.breaks` has them all, in graph order.
+    """A program with ops that PyC cannot import: `report.breaks` has them all, in graph order.
 
-    The code is theirs when they agree, else UNSUPPORTED_OP.
+    Of a Python function it has the first. The code is theirs when they agree, else UNSUPPORTED_OP;
+    the message lists them, if no other one is given.
     """
 
-    def __init__(
-        self, name: str, findings: Sequence[Finding], nodes: int, untried: int = 0
-    ) -> None:
-        codes = {f.code for f in findings}
-        code = codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
-        self.report = ImportReport(name, nodes, tuple(findings), untried)
-        lines = "".join(f"\n  {f}" for f in findings)
-        count = f"{len(findings)} node{'s' if len(findings) > 1 else ''}"
-        super().__init__(
-            code, f"{name}: {count} cannot be imported:{lines}\n{self.report}\n{code.remedy}"
-        )
+    def __init__(self, report: ImportReport, message: str = "") -> None:
+        code = _common(report.breaks)
+        self.report = report
+        super().__init__(code, message or _listed(report, code))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The breaks."""
         return self.report.breaks
+
+
+def _common(findings: Sequence[Finding]) -> ReasonCode:
+    codes = {f.code for f in findings}
+    return codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
+
+
+def _listed(report: ImportReport, code: ReasonCode) -> str:
+    lines = "".join(f"\n  {f}" for f in report.breaks)
+    count = f"{len(report.breaks)} node{'s' if len(report.breaks) > 1 else ''}"
+    return f"{report.name}: {count} cannot be imported:{lines}\n{report}\n{code.remedy}"

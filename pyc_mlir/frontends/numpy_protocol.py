@@ -15,7 +15,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.dims import Dim
-from pyc_mlir.frontends.source import untraceable, user_point
+from pyc_mlir.frontends.source import recording, untraceable, user_point
 
 if TYPE_CHECKING:
     from pyc_mlir.frontends.tracer import Tracer
@@ -56,7 +56,15 @@ def call_ufunc(
     handler = UFUNCS.get(ufunc)
     if method != "__call__" or handler is None:
         name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
-        raise untraceable(f"np.{name} cannot be traced", _LIST)
+        raise untraceable(f"np.{name} cannot be traced", _LIST, f"np.{name}")
+    with recording(f"np.{ufunc.__name__}"):
+        return _called(tracer, ufunc, handler, inputs, kwargs)
+
+
+def _called(
+    tracer: "Tracer", ufunc: np.ufunc, handler: Handler, inputs: Sequence[Any], kwargs: Any
+) -> Any:
+    """Run the handler on operands of the dtypes that numpy would take."""
     outs = kwargs.pop("out", None)
     dtype = kwargs.pop("dtype", None)
     if kwargs:
@@ -103,12 +111,13 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
     name = f"{module}.{function.__name__}"
     handler = FUNCTIONS.get(function)
     if handler is None:
-        raise untraceable(f"{name} cannot be traced", _LIST)
+        raise untraceable(f"{name} cannot be traced", _LIST, name)
     try:
         inspect.signature(handler).bind(*args, **kwargs)
     except TypeError as error:
-        raise untraceable(f"{name}: {error}", "leave the argument out") from None
-    return handler(*args, **kwargs)
+        raise untraceable(f"{name}: {error}", "leave the argument out", name) from None
+    with recording(name):
+        return handler(*args, **kwargs)
 
 
 def _as_operand(value: Any) -> Any:

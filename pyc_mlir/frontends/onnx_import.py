@@ -27,15 +27,14 @@ from pyc_mlir.frontends.onnx_model import (
     Prepared,
     Source,
     bad_model,
-    is_default_domain,
-    node_name,
     prepare,
-    qualified_op,
     read_model,
 )
+from pyc_mlir.frontends.onnx_nodes import is_default_domain, node_name, qualified_op
 from pyc_mlir.frontends.onnx_ops.graph import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.onnx_ops.node import HANDLERS, Node, pyc_dtype, unsupported
 from pyc_mlir.frontends.onnx_ops.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
+from pyc_mlir.frontends.onnx_work import refused
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16
@@ -83,6 +82,7 @@ class _Importer:
     """State of one import: the values of the graph by name, and the nodes that failed."""
 
     def __init__(self, prepared: Prepared, source: Source) -> None:
+        self.model = prepared.model
         self.graph = prepared.model.graph
         self.weights = prepared.weights
         self.source = source
@@ -90,7 +90,7 @@ class _Importer:
         self.values: dict[str, Any] = {}
         self.constants: dict[int, tuple[Any, ir.Value]] = {}
         self.findings: list[Finding] = []
-        self.untried = 0
+        self.untried: list[int] = []
         self.fold_bytes = _FOLD_ALL
 
     def run(self, name: str) -> ir.Module:
@@ -110,9 +110,7 @@ class _Importer:
             for index, node in enumerate(self.graph.node):
                 self._import_node(index, node)
             if self.findings:
-                raise UnsupportedModel(
-                    self.source.name, self.findings, len(self.graph.node), self.untried
-                )
+                raise self._refused(self.findings, self.untried)
             results = [self._result(o.name) for o in self.graph.output]
             func.ReturnOp(results)
         argument_types = [v.type for v in block.arguments]
@@ -130,7 +128,7 @@ class _Importer:
         if self.graph.sparse_initializer:
             why = "sparse weights: expected dense ones"
             finding = Finding("graph", "sparse_initializer", ReasonCode.UNSUPPORTED_DTYPE, why)
-            raise UnsupportedModel(self.source.name, [finding], len(self.graph.node))
+            raise self._refused([finding], range(len(self.graph.node)))
         try:
             for tensor in self.graph.initializer:
                 self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
@@ -179,7 +177,7 @@ class _Importer:
             if node.op_type not in HANDLERS or not is_default_domain(node):
                 raise unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP)
             if any(o is _MISSING for o in operands):
-                self.untried += 1
+                self.untried.append(index)
             else:
                 with self._location(index, name):
                     outputs = self._outputs(node, operands)
@@ -192,6 +190,9 @@ class _Importer:
             self.findings.append(Finding(name, qualified_op(node), code, error.message, index + 1))
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else _MISSING
+
+    def _refused(self, findings: Sequence[Finding], untried: Sequence[int]) -> UnsupportedModel:
+        return UnsupportedModel(refused(self.source.name, self.model, findings, untried))
 
     def _location(self, index: int, name: str) -> ir.Location:
         place = ir.Location.file(self.source.name, index + 1, 1)

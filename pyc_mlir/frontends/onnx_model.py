@@ -18,11 +18,18 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import file_error
 from pyc_mlir.frontends.import_report import Finding, UnsupportedModel
 from pyc_mlir.frontends.onnx_bounds import check_nodes, check_size, scan
+from pyc_mlir.frontends.onnx_nodes import (
+    is_default_domain,
+    node_name,
+    opset_of,
+    qualified_op,
+    schema_of,
+)
 from pyc_mlir.frontends.onnx_weights import Weights, split_weights
+from pyc_mlir.frontends.onnx_work import refused
 
 OLDEST, NEWEST = 13, 23
 UNKNOWN_OP = "PyC does not know this op"
-_DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -70,24 +77,6 @@ def bad_model(name: str, problem: str) -> PycError:
     return PycError(ReasonCode.BAD_MODEL, f"{name}: {problem.strip()}; export the model again")
 
 
-def opset_of(model: onnx.ModelProto) -> int | None:
-    """The version of ONNX's default domain that the model imports."""
-    versions = [o.version for o in model.opset_import if o.domain in _DEFAULT_DOMAINS]
-    return max(versions, default=None)
-
-
-def is_default_domain(node: onnx.NodeProto) -> bool:
-    """True for an op of ONNX's own domain."""
-    return node.domain in _DEFAULT_DOMAINS
-
-
-def schema_of(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
-    """ONNX's definition of the node's op at `opset`, or None."""
-    if is_default_domain(node) and onnx.defs.has(node.op_type, opset, ""):
-        return onnx.defs.get_schema(node.op_type, opset, "")
-    return None
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A checked model without its larger initializers, which are inputs of the graph in it."""
@@ -126,16 +115,6 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prep
     return Prepared(light, weights)
 
 
-def node_name(node: onnx.NodeProto) -> str:
-    """The node's name; without one its op and first output."""
-    return node.name or f"{node.op_type}:{next(iter(node.output), '')}"
-
-
-def qualified_op(node: onnx.NodeProto) -> str:
-    """The op type, with its domain unless that is ONNX's own."""
-    return node.op_type if is_default_domain(node) else f"{node.domain}.{node.op_type}"
-
-
 def _refuse_undefined(
     model: onnx.ModelProto, source: Source, opset: int, known_ops: set[str]
 ) -> None:
@@ -150,7 +129,7 @@ def _refuse_undefined(
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
             code = ReasonCode.UNSUPPORTED_OP
             findings.append(Finding(node_name(node), qualified_op(node), code, why, place))
-    raise UnsupportedModel(source.name, findings, len(model.graph.node))
+    raise UnsupportedModel(refused(source.name, model, findings))
 
 
 def _check(model: onnx.ModelProto, source: Source) -> None:

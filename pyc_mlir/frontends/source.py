@@ -2,6 +2,8 @@
 
 import linecache
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -59,8 +61,38 @@ def _position(frame: FrameType) -> tuple[int, int]:
     return line or frame.f_lineno, (column or 0) + 1
 
 
-def untraceable(problem: str, remedy: str) -> PycError:
-    """The error for Python code that tracing cannot record: place, problem, line, remedy."""
+class Untraceable(PycError):
+    """Python code that tracing cannot record: what it is (`construct`), where, and the problem."""
+
+    def __init__(
+        self,
+        message: str,
+        construct: str,
+        point: SourcePoint,
+        problem: str,
+        code: ReasonCode = ReasonCode.UNTRACEABLE,
+    ) -> None:
+        super().__init__(code, message)
+        self.construct = construct
+        self.point = point
+        self.problem = problem
+
+
+def untraceable(problem: str, remedy: str, construct: str = "Python") -> Untraceable:
+    """The error for Python code that tracing cannot record: place, problem, line, remedy.
+
+    construct: ``np.sort``, ``bool()``: what reports count it as.
+    """
     point = user_point()
     line = f"\n    {point.text}\n" if point.text else " "
-    return PycError(ReasonCode.UNTRACEABLE, f"{point}: {problem}{line}{remedy}")
+    return Untraceable(f"{point}: {problem}{line}{remedy}", construct, point, problem)
+
+
+@contextmanager
+def recording(construct: str) -> Iterator[None]:
+    """Code that cannot be traced inside is a form of `construct`, whatever it does within."""
+    try:
+        yield
+    except Untraceable as error:
+        error.construct = construct
+        raise

@@ -28,13 +28,16 @@ from pyc_mlir.frontends import (  # noqa: F401  (each fills the table of handler
     numpy_ufuncs,
 )
 from pyc_mlir.frontends.dims import Dim
+from pyc_mlir.frontends.import_report import OPS, Finding, ImportReport, UnsupportedModel
 from pyc_mlir.frontends.numpy_protocol import result_dtype
-from pyc_mlir.frontends.source import definition_point
+from pyc_mlir.frontends.source import Untraceable, definition_point
 from pyc_mlir.frontends.specs import TensorSpec, annotated_specs, is_array, spec_of
 from pyc_mlir.frontends.traced_array import TracedArray
 from pyc_mlir.frontends.tracer import Tracer, active
 from pyc_mlir.frontends.tree import check_leaf, leaves, map_leaves, rebuild, result_names
 
+# What breaks of a trace are counted under, by the beginning of the construct; else Python.
+_FAMILIES = {"np": "numpy", "ndarray": "numpy", "nn": "nn"}
 STATIC = (bool, int, float, str, type(None))
 
 
@@ -161,11 +164,23 @@ class _Recorder:
         try:
             results = function(*bound.args, **bound.kwargs)
             outputs = [self._output(path, leaf) for path, leaf in leaves(results)]
+        except Untraceable as error:
+            refusal = UnsupportedModel(self._report(_title(function), error), error.message)
+            raise refusal.with_traceback(error.__traceback__) from None
         finally:
             active.reset(token)
             self.tracer.closed = True
         self._finish(outputs, result_names(results))
         return rebuild(results, range(len(outputs)))
+
+    def _report(self, name: str, error: Untraceable) -> ImportReport:
+        """The break, and how many ops were recorded before it; what comes after is not known."""
+        ops = [op.operation.name for op in self.block.operations]
+        count = len(ops) - ops.count("pyc.constant")
+        family = _FAMILIES.get(error.construct.partition(".")[0], "Python")
+        file, line, _ = error.point
+        found = Finding(name, error.construct, error.code, error.problem, line, family)
+        return ImportReport(count + 1, OPS, file, (found,), None, lost_flops=None)
 
     def _arguments(self) -> list[TracedArray]:
         symbols: dict[str, Dim] = {}

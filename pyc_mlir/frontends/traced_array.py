@@ -16,7 +16,7 @@ from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.types import TensorType, dtype_name
 from pyc_mlir.frontends import numpy_protocol
 from pyc_mlir.frontends.dims import Dim
-from pyc_mlir.frontends.source import untraceable
+from pyc_mlir.frontends.source import recording, untraceable
 
 if TYPE_CHECKING:
     from pyc_mlir.frontends.tracer import Tracer
@@ -49,9 +49,10 @@ def _method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _no_value(what: str, remedy: str) -> Callable[..., NoReturn]:
+def _no_value(construct: str, what: str, remedy: str) -> Callable[..., NoReturn]:
     def refuse(self: "TracedArray", *_: Any, **__: Any) -> NoReturn:
-        raise untraceable(f"{what} needs the value of a traced array ({self!r})", remedy)
+        problem = f"{what} needs the value of a traced array ({self!r})"
+        raise untraceable(problem, remedy, construct)
 
     return refuse
 
@@ -128,7 +129,8 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return numpy_protocol.call_function(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> "TracedArray":
-        return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
+        with recording("x[i]"):
+            return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
 
     def __len__(self) -> int:
         if not self.type.rank:
@@ -154,7 +156,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def item(self, *_: Any) -> NoReturn:
         """Raises PycError: the value is not known."""
-        raise untraceable("`.item()` needs the value of a traced array", _USE_ARRAYS)
+        raise untraceable("`.item()` needs the value of a traced array", _USE_ARRAYS, ".item()")
 
     astype = _method(np.astype)
     all = _method(np.all)
@@ -179,12 +181,17 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     var = _method(np.var)
     __round__ = _method(np.round)
 
-    __bool__ = _no_value("Python control flow (`if`, `while`, `and`, `or`, `not`, `in`)", _CONTROL)
-    __float__ = __int__ = __complex__ = _no_value("converting to a Python number", _USE_ARRAYS)
-    __index__ = _no_value("a Python index or size", _TO_ARRAY)
-    __array__ = _no_value("`np.array` or `np.asarray`", _TO_ARRAY)
-    __contains__ = _no_value("`in`", "use `(x == value).any()`")
+    __bool__ = _no_value(
+        "bool()", "Python control flow (`if`, `while`, `and`, `or`, `not`, `in`)", _CONTROL
+    )
+    __float__ = __int__ = __complex__ = _no_value(
+        "float()", "converting to a Python number", _USE_ARRAYS
+    )
+    __index__ = _no_value("index()", "a Python index or size", _TO_ARRAY)
+    __array__ = _no_value("np.asarray", "`np.array` or `np.asarray`", _TO_ARRAY)
+    __contains__ = _no_value("in", "`in`", "use `(x == value).any()`")
     __setitem__ = _no_value(
+        "x[i] = y",
         "assigning to a part",
         "use `pyc_mlir.nn.update_slice` or `np.where`, which make a new array",
     )
@@ -193,7 +200,9 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name: str) -> NoReturn:
         if hasattr(np.ndarray, name) and not name.startswith("__"):
             raise untraceable(
-                f"`.{name}` of numpy's arrays is not among those that can be traced", _USE_ARRAYS
+                f"`.{name}` of numpy's arrays is not among those that can be traced",
+                _USE_ARRAYS,
+                f"ndarray.{name}",
             )
         raise AttributeError(f"a traced array has no attribute `{name}`")
 

@@ -22,7 +22,7 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name
 from pyc_mlir.frontends.dims import Dim
-from pyc_mlir.frontends.source import untraceable, user_point
+from pyc_mlir.frontends.source import Untraceable, untraceable, user_point
 from pyc_mlir.frontends.specs import supported_dtype
 from pyc_mlir.frontends.traced_array import TracedArray
 
@@ -81,7 +81,7 @@ class Tracer(Builder):
     def constant(self, value: np.ndarray) -> TracedArray:
         """A constant of the array's own dtype; a scalar's value stays known to the trace."""
         value = np.asarray(value)
-        supported_dtype(value.dtype, str(user_point()))
+        _check_dtype(value.dtype)
         made = super().constant(value)
         made.literal = value[()] if value.ndim == 0 else None
         return made
@@ -131,7 +131,7 @@ class Tracer(Builder):
 
     def _supported(self, dtype: np.dtype) -> np.dtype:
         if dtype_name(dtype) == str(dtype):
-            supported_dtype(dtype, str(user_point()))
+            _check_dtype(dtype)
         return dtype
 
     def _witness(
@@ -158,6 +158,14 @@ class Tracer(Builder):
         if witness not in self._symbols:
             self._symbols[witness] = Dim("?", witness)
         return witness
+
+
+def _check_dtype(dtype: np.dtype) -> None:
+    point = user_point()
+    try:
+        supported_dtype(dtype, str(point))
+    except PycError as error:
+        raise Untraceable(error.message, str(dtype), point, error.message, error.code) from None
 
 
 def _converted(operand: Any, dtype: np.dtype) -> np.ndarray:

@@ -1,10 +1,11 @@
-"""The signature of a module that PyC did not make: what does its entry take and give?
+"""The entry of a module that PyC did not make: what does it take and give, how many ops has it?
 
 IREE's own parser reads the module (linalg, StableHLO, anything that its input stage accepts); the
 entry is the function `main`, or the only public one.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -15,8 +16,17 @@ from pyc_mlir.iree.session import Session
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
 
 
-def read_signature(code: bytes, where: str = "module") -> tuple[str, Signature]:
-    """The entry's name and signature; `where` is what errors call the module.
+@dataclass(frozen=True)
+class ForeignEntry:
+    """An entry's name and signature; `ops` are those of its body, constants aside."""
+
+    name: str
+    signature: Signature
+    ops: int
+
+
+def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
+    """The entry of a module; `where` is what errors call it.
 
     Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
     no entry can be told or its types are no tensors of PyC's element types.
@@ -36,10 +46,18 @@ def read_signature(code: bytes, where: str = "module") -> tuple[str, Signature]:
                 f"{where}: expected a public function `main`, or a single one, "
                 f"got {sorted(public)}",
             )
-        return name, _signature(str(public[name].attributes["function_type"]))
+        entry = public[name]
+        signature = _signature(str(entry.attributes["function_type"]))
+        return ForeignEntry(name, signature, _ops(entry))
 
 
 _FUNCTIONS = ("func.func", "util.func")
+
+
+def _ops(entry: Any) -> int:
+    """Ops of the body's blocks, without terminators, constants, and ops in regions of others."""
+    bodies = [[op.operation.name for op in block][:-1] for block in entry.regions[0].blocks]
+    return sum(not name.endswith(".constant") for names in bodies for name in names)
 
 
 def _is_public(op: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence, Oracle, Verdict
+from pyc_mlir.frontends.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.guards import Signature
 from pyc_mlir.iree.session import CompileError, Diagnostic
 from pyc_mlir.oracles import ForeignOracle, PycOracle
@@ -71,17 +72,20 @@ def _oracle(said: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
 
 
 def error_frame(error: PycError) -> Frame:
-    """A refusal, with IREE's diagnostics where it has some."""
+    """A refusal, with IREE's diagnostics or the import's report where it has one."""
     said = error.diagnostics if isinstance(error, CompileError) else None
     diagnostics = None if said is None else [asdict(d) for d in said]
+    report = error.report.to_json() if isinstance(error, UnsupportedModel) else None
     header = {"kind": REFUSED, "code": error.code.name, "message": error.message}
-    return Frame({**header, "diagnostics": diagnostics})
+    return Frame({**header, "diagnostics": diagnostics, "report": report})
 
 
 def error_of(frame: Frame) -> PycError:
     """The refusal of a frame. Raises KeyError or ValueError."""
     said = frame.header
     code, message = ReasonCode[said["code"]], str(said["message"])
+    if said["report"] is not None:
+        return UnsupportedModel(ImportReport.from_json(said["report"]), message)
     if said["diagnostics"] is None:
         return PycError(code, message)
     return CompileError(code, message, [_diagnostic(d) for d in said["diagnostics"]])

@@ -111,6 +111,7 @@ def test_plain_vmfb_is_not_an_artifact():
         ({"entries": {}}, "entry `main`"),
         ({"entries": {"main": {}}}, "entry `main` with its function"),
         ({"signature": {"inputs": []}}, "inputs and outputs"),
+        ({"imported": {"total": 1}}, "a report of the import"),
         (
             {"signature": {"inputs": [{"name": "a", "dtype": "f7", "shape": []}], "outputs": []}},
             "f7",

@@ -257,7 +257,7 @@ def test_all_unsupported_nodes_are_listed() -> None:
     ]
     assert "3 nodes cannot be imported" in str(error) and "expected a static size" in str(error)
     report = error.report
-    assert (report.nodes, len(report.breaks), report.untried, report.score) == (5, 3, 1, 0.2)
+    assert (report.total, len(report.breaks), report.untried, report.score) == (5, 3, 1, 0.2)
     assert report.by_op == {"NonZero": 1, "Det": 1, "CumSum": 1}
     assert [b.place for b in report.breaks] == [1, 2, 4] and report.first == "<onnx>:1"
     assert "1 of 5 nodes (20%) can be imported, 1 were not tried" in str(error)

@@ -13,6 +13,7 @@ from pyc_mlir.artifact import Artifact
 from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence, Verdict
+from pyc_mlir.frontends.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.session import CompileError, Diagnostic
 from pyc_mlir.lowering import Options
@@ -183,6 +184,12 @@ def test_errors_travel(code):
     found = error_of(error_frame(CompileError(code, "where: why", said)))
     assert isinstance(found, CompileError)
     assert found.diagnostics == tuple(said)
+    break_ = Finding("n", "LSTM", code, "unknown", 2, "rnn")
+    report = ImportReport(3, "nodes", "m.onnx", (break_,), flops=9, lost_flops=2)
+    found = error_of(read_frame(joined(error_frame(UnsupportedModel(report)))))
+    assert isinstance(found, UnsupportedModel)
+    assert (found.code, found.report) == (code, report)
+    assert str(found) == str(UnsupportedModel(report))
 
 
 STAGES = [

@@ -35,6 +35,7 @@ from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.import_report import UnsupportedModel
 from pyc_mlir.pipelines.choices import Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.program import Program
@@ -129,6 +130,10 @@ def test_errors_of_the_front_end_and_of_iree_come_through():
     with pytest.raises(PycError) as caught:
         compiled(lambda x: x if x.sum() > 0 else -x, [X], contract=LONG)
     assert caught.value.code is ReasonCode.UNTRACEABLE
+    unknown = model([helper.make_node("Det", ["x"], ["y"])], {"x": (np.float32, [3, 3])}, ["y"])
+    error = refusal(unknown, untrusted=True)
+    assert isinstance(error, UnsupportedModel), "with its report"
+    assert (error.report.by_op, error.report.first) == ({"Det": 1}, "<onnx>:1")
     assert compiled(contract=LONG).vmfb, "and the worker goes on"
 
 

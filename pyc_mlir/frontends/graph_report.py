@@ -1,0 +1,55 @@
+"""What is there to say of a program that was imported whole? The report for its artifact.
+
+It follows from the structure of the graph alone, as the graph's id does: the same program has the
+same report, whatever it was imported from.
+"""
+
+from pyc_mlir.dialects.attributes import params_of
+from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.frontends.import_report import ImportReport
+
+_OURS = "pyc."
+_CONSTANT = "pyc.constant"
+
+
+def graph_report(function: ir.Operation) -> ImportReport:
+    """The report of a function: its ops that a result needs, constants aside, and their flops."""
+    ops = [op for op in _needed(function) if op.name != _CONSTANT]
+    foreign = sum(not op.name.startswith(_OURS) for op in ops)
+    flops = [_flops(op) for op in ops]
+    known = [f for f in flops if f is not None]
+    total = sum(known) if len(known) == len(flops) else None
+    return ImportReport(len(ops), foreign=foreign, flops=total)
+
+
+def _needed(function: ir.Operation) -> list[ir.Operation]:
+    """The ops of the body that its terminators need, or whose regions do, without terminators."""
+    found: list[ir.Operation] = []
+    for block in function.regions[0].blocks:
+        *ops, end = [op.operation for op in block.operations]
+        needed = _read_by(end)
+        for op in reversed(ops):
+            if not needed.isdisjoint(op.results) or not len(op.results):
+                needed |= _read_by(op)
+                found.append(op)
+    return found
+
+
+def _read_by(op: ir.Operation) -> set[ir.Value]:
+    """The values that an op reads, and those that ops in its regions read."""
+    inner = (o.operation for r in op.regions for b in r.blocks for o in b.operations)
+    return set(op.operands).union(*map(_read_by, inner))
+
+
+def _flops(op: ir.Operation) -> int | None:
+    """Operations by the op's definition; None without one, and where a shape is dynamic."""
+    definition = OPS.get(op.name.removeprefix(_OURS)) if op.name.startswith(_OURS) else None
+    if definition is None:
+        return None
+    types: list[TensorType] = [from_mlir(v.type) for v in (*op.operands, *op.results)]
+    if not all(t.is_static for t in types):
+        return None
+    return definition.flops(types[:-1], types[-1], **params_of(definition, op))
