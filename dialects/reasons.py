@@ -202,6 +202,13 @@ class ReasonCode(Enum):
         "run `pyc-doctor`",
         '`Device("cuda")` on a machine without a GPU',
     )
+    RUNTIME_DIFFERS = Reason(
+        "a program runs under another release of IREE's runtime than it was compiled for",
+        "the runtime was updated, or the program was compiled on a machine with another one",
+        "compile it again here, or install that release; answers that were compared under it are "
+        "compared anew",
+        "`pyc-run` of a program that was compiled with IREE 3.13 under runtime 3.12",
+    )
     BAD_ARTIFACT = Reason(
         "a file is not a program that PyC can load",
         "another kind of file, a damaged one, or one of another version",

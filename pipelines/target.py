@@ -14,6 +14,7 @@ from pathlib import Path
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.calibration import Calibration
+from pyc_mlir.pipelines.cpu_features import used_in_code
 
 ALL_DTYPES = frozenset(DTYPES)
 # The x86-64 micro-architecture levels (System V psABI) in Linux's names of features.
@@ -51,8 +52,9 @@ class Target:
     """A kind of machine that PyC compiles for.
 
     `device` is the runtime's kind (``local``, ``cuda``, ``vulkan``); `features` are the CPU
-    features that a compiled program needs; `peak_flops` is FLOP/s of f32, `peak_bandwidth`
-    bytes/s of main memory; `alignment` is the bytes that buffers start at a multiple of.
+    features that choices go by, `host_features` those that LLVM may use besides; `peak_flops` is
+    FLOP/s of f32, `peak_bandwidth` bytes/s of main memory; `alignment` is the bytes that buffers
+    start at a multiple of.
     `in_place` are the forms of stream_alias.py in which a result may take over an operand's
     storage: those that tests have shown to hold for what IREE generates there. `cpu_model` is the
     CPU that it was put on, if any; `dispatch_seconds` is what a dispatch costs besides its work, 0
@@ -73,6 +75,7 @@ class Target:
     alignment: int = 64
     dtypes: frozenset[str] = ALL_DTYPES
     features: frozenset[str] = field(default_factory=frozenset)
+    host_features: frozenset[str] = field(default_factory=frozenset)
     in_place: frozenset[str] = field(default_factory=frozenset)
     cpu_model: str = ""
     dispatch_seconds: float = 0.0
@@ -110,6 +113,7 @@ class Target:
             measured = replace(
                 measured,
                 features=cpu.features & V4_FEATURES,
+                host_features=used_in_code(cpu.features),
                 vector_bytes=vector_bytes,
                 vector_registers=32 if vector_bytes == 64 else 16,
             )
@@ -151,6 +155,11 @@ class Target:
             features = " ".join(sorted(self.features)) or "none"
             return f"the features {features}", " ".join(machine.features) or "none"
         return None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The CPU features that a compiled program may use."""
+        return self.features | self.host_features
 
     def lacks(self) -> frozenset[str]:
         """The element types of PyC that this target does not have."""

@@ -162,7 +162,7 @@ def make_manifest(
         **named,
         "target": target.name,
         "device": target.device,
-        "features": sorted(target.features),
+        "features": sorted(target.needs),
         "signature": signature.to_json(),
         "constants_bytes": constants_bytes,
         "contract": (Contract() if contract is None else contract).to_json(),

@@ -60,6 +60,8 @@ from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.stages import at_a_stage, replayed
 
 _EVIDENCE_CHARACTERS = 300
+# IREE's flags that change what a program needs of its CPU.
+_CPU_FLAGS = "iree-llvmcpu-target-cpu"
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
@@ -138,9 +140,10 @@ def make_options(
     """Options from what users give.
 
     Raises PycError for an unknown target, policy, planner mode or kernel family, a refused
-    clause, or a calibration that is damaged or of another CPU.
+    clause, a flag that names another CPU, or a calibration that is damaged or of another CPU.
     """
     _check_kinds(target=target, policy=policy, kernels=kernels, contract=contract)
+    _check_flags(iree_flags)
     found = Target.named(target) if isinstance(target, str) else target
     cpu = host_cpu()
     if found.name == "cpu" and cpu is not None:
@@ -188,6 +191,17 @@ def _check_modes(modes: Sequence[str], also_modes: Sequence[str], promised: Cont
             f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
             f"got {UNPLANNED!r}, which plans nothing",
         )
+
+
+def _check_flags(iree_flags: Sequence[str]) -> None:
+    """Raise PycError (BAD_ARGUMENT) for a flag that names a CPU."""
+    for flag in iree_flags:
+        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
+                "where a feature of its target is lacking, so name the CPU by `target`",
+            )
 
 
 def _check_kinds(**given: Any) -> None:

@@ -21,7 +21,8 @@ from pyc_mlir.pipelines.contract_report import ClauseReport
 from pyc_mlir.samples import Expected
 
 SCHEMA_VERSION = 1
-_RUNTIME = "iree-base-runtime"
+# The package that runs programs.
+RUNTIME = "iree-base-runtime"
 
 
 class Oracle(Protocol):
@@ -115,7 +116,7 @@ def environment_of(device: Device) -> dict[str, str]:
     """What a verdict depends on: the runtime, the kind of device, the CPU."""
     cpu = host_cpu()
     return {
-        "runtime": _runtime_version(),
+        "runtime": runtime_version(),
         "device": device.runs,
         "cpu": cpu.model if cpu else "",
         "features": hashlib.sha256(
@@ -125,5 +126,6 @@ def environment_of(device: Device) -> dict[str, str]:
 
 
 @cache
-def _runtime_version() -> str:
-    return metadata.version(_RUNTIME)
+def runtime_version() -> str:
+    """The release of IREE's runtime that is installed."""
+    return metadata.version(RUNTIME)

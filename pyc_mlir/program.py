@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import artifact as artifacts
+from pyc_mlir import placement
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.cache.record import CacheRecord
@@ -40,7 +41,7 @@ from pyc_mlir.frontends.import_report import ImportReport
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
-from pyc_mlir.iree.device import Device, MemoryStatistics, host_cpu
+from pyc_mlir.iree.device import Device, MemoryStatistics
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.iree.pages import LARGE_BYTES
 from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
@@ -72,7 +73,8 @@ class ProgramStats:
     each clause; `comparisons` counts calls that were compared with the reference (which is no part
     of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
     were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
-    did for it, if it was asked."""
+    did for it, if it was asked. `other_runtime` says which release of IREE's runtime the program
+    was compiled for, if this is another one (RUNTIME_DIFFERS)."""
 
     calls: int
     guard_failures: int
@@ -94,6 +96,7 @@ class ProgramStats:
     fallbacks: tuple[Fallback, ...]
     imported: ImportReport
     cache: CacheRecord | None = None
+    other_runtime: str = ""
 
 
 class Program:
@@ -107,6 +110,7 @@ class Program:
         "_log",
         "_mode",
         "_modes",
+        "_other_runtime",
         "_pool",
         "_recent",
         "_rule",
@@ -139,10 +143,9 @@ class Program:
         self.device = device or Device.default_for(
             manifest["device"], manifest["seconds"], recycles
         )
-        _check_device(manifest["device"], manifest["features"], self.device)
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
         entries = manifest["entries"]
-        executable = Executable(artifact.vmfb, self.device)
+        executable = placement.load(artifact, self.device)
         self._entry = executable.entry(entries[MAIN]["function"], results)
         # A bound method is called sooner than an object.
         self._run = self._entry.__call__
@@ -161,6 +164,9 @@ class Program:
         self._log = RunLog()
         graph = manifest["graph_id"] or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
+        self._other_runtime = placement.other_runtime(manifest["versions"])
+        if self._other_runtime:
+            self._log.differs(self._other_runtime)
         self._calls = 0
         self._guard_failures = 0
         self._seconds = 0.0
@@ -393,12 +399,13 @@ class Program:
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
-            contract=so_far(self.artifact, counts, recent),
+            contract=so_far(self.artifact, counts, recent, self._other_runtime),
             comparisons=counts.compared,
             wrong_results=0 if self._watch is None else self._watch.wrong,
             fallbacks=() if self._watch is None else tuple(self._watch.taken),
             imported=self.artifact.imported,
             cache=self.artifact.cached,
+            other_runtime=self._other_runtime,
         )
 
     def save(self, path: str | Path) -> None:
@@ -473,21 +480,3 @@ def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
     if device.is_cpu:
         return arena.facts.arena_bytes != 0 or arena.largest_output >= LARGE_BYTES
     return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None
-
-
-def _check_device(needed: str, features: Sequence[str], device: Device) -> None:
-    if needed != device.runs:
-        raise PycError(
-            ReasonCode.DEVICE_UNAVAILABLE,
-            f"program: expected a device of kind `{needed}`, got {device!r}; compile for a "
-            "target of that device, or pass another device",
-        )
-    cpu = host_cpu() if device.is_cpu else None
-    # Linux names no x86 features on other machines; there IREE itself refuses the program.
-    lacking = sorted(set(features) - cpu.features) if cpu is not None else []
-    if lacking:
-        raise PycError(
-            ReasonCode.DEVICE_UNAVAILABLE,
-            f"program: expected a CPU with {', '.join(sorted(features))}, got one without "
-            f"{', '.join(lacking)}; compile for target `cpu` on this machine",
-        )

@@ -116,8 +116,13 @@ _SAY: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
 }
 
 
-def so_far(artifact: Artifact, counts: Counts, recent: Sequence[float] = ()) -> ContractReport:
-    """The report with what this process has found out; `recent` are seconds of calls."""
+def so_far(
+    artifact: Artifact, counts: Counts, recent: Sequence[float] = (), other_runtime: str = ""
+) -> ContractReport:
+    """The report with what this process has found out; `recent` are seconds of calls.
+
+    other_runtime: how the release that the program was compiled for differs from this one.
+    """
     report = artifact.promises
     if artifact.evidence is not None:
         report = report.updated(artifact.evidence.clauses)
@@ -129,6 +134,8 @@ def so_far(artifact: Artifact, counts: Counts, recent: Sequence[float] = ()) -> 
             told.append(_taken(clause, counts))
         elif clause.clause == "latency_goal_seconds" and recent:
             told.append(latency(clause, recent))
+        elif clause.clause == "determinism" and other_runtime:
+            told.append(_elsewhere(clause, other_runtime))
     return report.updated(told)
 
 
@@ -143,6 +150,12 @@ def _compared(clause: ClauseReport, counts: Counts) -> ClauseReport:
     evidence = (*clause.evidence, samples)
     code = ReasonCode.FALLBACK_TAKEN.name if counts.taken else ""
     return replace(clause, evidence=evidence, code=code, done=done, of=of, measured=measured)
+
+
+def _elsewhere(clause: ClauseReport, other_runtime: str) -> ClauseReport:
+    """Equal bits are promised for equal versions."""
+    code = ReasonCode.RUNTIME_DIFFERS.name
+    return replace(clause, evidence=(*clause.evidence, other_runtime), code=code)
 
 
 def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:

@@ -92,7 +92,7 @@ def replay_options(
         recorded,
         {
             "target": options.target.name,
-            "features": sorted(options.target.features),
+            "features": sorted(options.target.needs),
             "options": options.asked,
             CALIBRATION: None if used is None else {"name": used.name, "sha256": used.hash},
             "versions": installed_versions(),

@@ -13,15 +13,16 @@ from pyc_mlir.pipelines.choices import RUN, Alternative, Decision, Site
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
-LOAD, GUARD, MODE, FALLBACK, RUNTIME, CALLS = (
+LOAD, RELEASE, GUARD, MODE, FALLBACK, RUNTIME, CALLS = (
     "load",
+    "release",
     "guard",
     "mode",
     "fallback",
     "runtime",
     "calls",
 )
-REFUSED, ANSWERED = "refused", "answered"
+REFUSED, ANSWERED, LOADED = "refused", "answered", "loaded"
 COUNTED = (
     "calls",
     "guard_failures",
@@ -56,6 +57,10 @@ class RunLog:
         """A call that an error ended: by a guard before it ran, or by the runtime."""
         event = RUNTIME if error.code is ReasonCode.RUNTIME_FAILED else GUARD
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
+
+    def differs(self, why: str) -> None:
+        """A load although the program was compiled for another release of the runtime."""
+        self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
 
     def told(self, stats: Any) -> tuple[Decision, ...]:
         """What the cache did, the events, and one line that counts: of a program's `stats`."""

@@ -200,6 +200,7 @@ def statistics(stats: "ProgramStats", program: "Program") -> str:
         ("program", quantity(stats.artifact_bytes, "B")),
         ("constants", quantity(stats.constants_bytes, "B")),
     ]
+    rows += [("runtime", stats.other_runtime)] if stats.other_runtime else []
     rows += [("contract", str(clause)) for clause in stats.contract.clauses]
     return "".join(f"{name:<14} {value}\n" for name, value in rows)
 

@@ -176,7 +176,7 @@ def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options
 
 def _target(data: Mapping[str, Any]) -> Target:
     made: dict[str, Any] = dict(data)
-    for name in ("dtypes", "features", "in_place"):
+    for name in ("dtypes", "features", "host_features", "in_place"):
         made[name] = frozenset(made[name])
     return Target(**{**made, "flags": tuple(made["flags"])})
 

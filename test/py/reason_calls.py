@@ -121,6 +121,13 @@ def _(here: Here) -> Codes:
     return told(lambda: Program(build(small, [X], make_options("cuda")), SYNC))
 
 
+@provokes(ReasonCode.RUNTIME_DIFFERS)
+def _(here: Here) -> Codes:
+    here.patch.setattr("pyc_mlir.placement.runtime_version", lambda: "0.0")
+    log = pyc_mlir.compile(small, [X], device=SYNC).log()
+    return {ReasonCode[d.evidence[0].partition(":")[0]] for d in log if d.site.op_id == "release"}
+
+
 # Models
 
 

@@ -77,7 +77,7 @@ def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch,
     made(tmp_path)
     with monkeypatch.context() as elsewhere:
         if what == "runtime":
-            elsewhere.setattr(evidence, "_runtime_version", lambda: "0.0")
+            elsewhere.setattr(evidence, "runtime_version", lambda: "0.0")
         else:
             cpu = evidence.host_cpu()
             assert cpu is not None

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
 from pyc_mlir.program import Program
@@ -85,16 +82,3 @@ def test_special_values_pass_through():
     with np.errstate(all="ignore"):
         for got, want in zip(found, special(SPECIAL), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-6)
-
-
-@pytest.fixture(scope="module")
-def for_neon() -> Artifact:
-    return build(lambda x: x + 1, [SPECIAL], make_options("cpu-neon"))
-
-
-def test_programs_of_other_machines_are_refused_when_loaded(for_neon):
-    gpu = build(lambda x: x + 1, [SPECIAL], make_options("cuda"))
-    for made in (gpu, for_neon):
-        with pytest.raises(PycError) as caught:
-            Program(made, Device("local-sync"))
-        assert caught.value.code in (ReasonCode.DEVICE_UNAVAILABLE, ReasonCode.BAD_ARTIFACT)
