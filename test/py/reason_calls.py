@@ -211,7 +211,7 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     code = (
         "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
-        "c.run = lambda argv: os.abort(); sys.exit(c.main([]))"
+        "c._run = lambda argv: os.abort(); sys.exit(c.main([]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
