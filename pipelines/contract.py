@@ -20,12 +20,9 @@ FALLBACKS: Mapping[str, bool] = {
     IREE_CODE: False,
     REFERENCE: False,
 }
-_POSITIVE = (
-    "memory_budget_bytes",
-    "max_concurrency",
-    "max_compile_seconds",
-    "latency_goal_seconds",
-)
+# The greatest value of each number above 0; whole ones are counted or are bytes.
+_WHOLE: Mapping[str, int] = {"memory_budget_bytes": 2**63 - 1, "max_concurrency": 2**31 - 1}
+_SECONDS: Mapping[str, float] = {"max_compile_seconds": 1e9, "latency_goal_seconds": 1e9}
 
 
 @dataclass(frozen=True)
@@ -117,26 +114,37 @@ class Contract:
 
 
 def _bad_values(contract: Contract) -> Iterator[PycError]:
-    for name in _POSITIVE:
+    for name, most in _WHOLE.items():
         value = getattr(contract, name)
-        if value is not None and (not _is_number(value) or not value > 0):
-            yield _bad(name, "a number above 0", value)
-    if type(contract.max_concurrency) is not int:
-        yield _bad("max_concurrency", "a whole number", contract.max_concurrency)
+        if value is None and name == "memory_budget_bytes":
+            continue
+        if type(value) is not int or not 0 < value <= most:
+            yield _bad(name, f"a whole number from 1 to {most}", value)
+    for name, longest in _SECONDS.items():
+        value = getattr(contract, name)
+        if value is not None and (not _is_number(value) or not 0 < value <= longest):
+            yield _bad(name, f"seconds above 0, at most {longest:g}", value)
+    if type(contract.latency_binding) is not bool:
+        yield _bad("latency_binding", "True or False", contract.latency_binding)
     if contract.determinism not in ("", STRICT):
         yield _bad("determinism", f"{STRICT!r}", contract.determinism)
     error = contract.max_error
     is_share = isinstance(error, int | float) and _is_number(error) and 0 <= error < 1
     if error not in (None, ROUNDING) and not is_share:
         yield _bad("max_error", f"a number from 0 to below 1, or {ROUNDING!r}", error)
+    if not _are_texts(contract.allowed_targets):
+        yield _bad("allowed_targets", "a tuple of names", contract.allowed_targets)
     named = contract.fallbacks
-    texts = isinstance(named, tuple) and all(isinstance(name, str) for name in named)
-    if not texts or len(set(named)) != len(named) or not set(named) <= FALLBACKS.keys():
+    if not _are_texts(named) or len(set(named)) != len(named) or not set(named) <= FALLBACKS.keys():
         yield _bad("fallbacks", f"some of {', '.join(FALLBACKS)}, each once", contract.fallbacks)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
 
 
 def _bad(name: str, expected: str, value: object) -> PycError:

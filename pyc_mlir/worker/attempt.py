@@ -19,6 +19,9 @@ from pyc_mlir.worker.answer import FAULT, REFUSED, WorkerFault, error_of
 from pyc_mlir.worker.crash import crashed
 from pyc_mlir.worker.frames import Frame
 
+# Seconds: the system counts a wait in milliseconds, of 31 bits.
+_LONGEST_WAIT = 1e6
+
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
@@ -132,6 +135,7 @@ def wait(attempts: Sequence[Attempt], seconds: float | None) -> None:
     for attempt in attempts:
         channel = attempt.worker.channel
         poll.register(channel.socket, select.POLLIN | (select.POLLOUT * channel.is_sending))
-    poll.poll(None if seconds is None else ceil(max(0.0, seconds) * 1000))
+    # Whoever has longer to wait asks again.
+    poll.poll(None if seconds is None else ceil(min(max(0.0, seconds), _LONGEST_WAIT) * 1000))
     for attempt in attempts:
         attempt.step()

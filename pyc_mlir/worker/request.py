@@ -17,6 +17,7 @@ from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import file_error
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.sources import Source, is_text, load_source
@@ -207,6 +208,16 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
     return ask(data["name"])
 
 
+def _current_folder() -> str:
+    """Where relative paths begin. Raises PycError (FILE_ACCESS) for a folder that is gone."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise file_error(
+            error, "a current folder, for the worker too", "the working directory"
+        ) from None
+
+
 def request(
     do: str,
     program: Program,
@@ -215,13 +226,16 @@ def request(
     artifact: Blob | None = None,
     verdicts: Verdicts | None = None,
 ) -> Frame:
-    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verdicts."""
+    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verdicts.
+
+    Raises PycError (FILE_ACCESS) where the current folder is gone.
+    """
     header = {
         "do": do,
         "program": {"kind": program.kind, "name": program.name, "inputs": program.inputs},
         "options": options_json(options),
         "stage": stage,
-        "folder": os.getcwd(),
+        "folder": _current_folder(),
         "verdicts": None if verdicts is None else [str(verdicts.store.folder), verdicts.key],
     }
     return Frame(header, (*program.blobs, *(() if artifact is None else (artifact,))))

@@ -111,6 +111,19 @@ def test_files_are_found_from_where_the_caller_stands(tmp_path, monkeypatch):
     assert compiled("model.mlir", untrusted=True).vmfb
 
 
+def test_a_current_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    error = refusal(TEXT, contract=LONG)
+    assert error.code is ReasonCode.FILE_ACCESS
+    assert "the working directory: expected" in error.message
+
+
+def test_a_limit_beyond_what_the_system_waits_for():
+    assert compiled(contract=Contract(max_compile_seconds=1e9)).vmfb
+
+
 def test_a_worker_serves_again_but_not_after_the_untrusted():
     process.end_all()
     compiled(contract=LONG)
