@@ -240,13 +240,14 @@ def _gather(value: np.ndarray, x: Uncertain, indices: Uncertain, *, axis: int) -
 
 @_rule("matmul")
 def _matmul(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    product = OPS["matmul"].reference
     left, right = np.abs(_wide(a)), np.abs(_wide(b))
     variance = np.zeros(value.shape)
     if b.deviation.any():
-        variance = variance + np.matmul(left**2 + a.deviation**2, b.deviation**2)
+        variance = variance + product(left**2 + a.deviation**2, b.deviation**2)
     if a.deviation.any():
-        variance = variance + np.matmul(a.deviation**2, right**2)
-    local = summed(np.matmul(left, right), a.value.shape[-1], value)
+        variance = variance + product(a.deviation**2, right**2)
+    local = summed(product(left, right), a.value.shape[-1], value)
     return np.sqrt(variance) + (local if is_float(value.dtype) else 0.0)
 
 

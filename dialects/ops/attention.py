@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.contraction import product
 from pyc_mlir.dialects.ops.elementwise import FLOAT, TRANSCENDENTAL_FLOPS, require_dtype
 from pyc_mlir.dialects.ops.normalization import Softmax
 from pyc_mlir.dialects.ops.shapes import agree, broadcast_shapes, require, same_dtype, show
@@ -62,7 +63,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
     ) -> np.ndarray:
         """In f64."""
         q, k, v = (a.astype(np.float64) for a in (query, key, value))
-        scores = q @ np.swapaxes(k, -1, -2) * scale
+        scores = product(q, np.swapaxes(k, -1, -2)) * scale
         if mask and mask[0].dtype == BOOL:
             scores = np.where(mask[0], scores, -np.inf)
         elif mask:
@@ -71,7 +72,7 @@ class Attention(OpDef, name="attention", operands="query key value", optional="m
             s, t = scores.shape[-2:]
             visible = np.arange(t) <= np.arange(s)[:, None] + (t - s)
             scores = np.where(visible, scores, -np.inf)
-        return Softmax.reference(scores, axis=-1) @ v
+        return product(Softmax.reference(scores, axis=-1), v)
 
     @staticmethod
     def decompose(

@@ -12,6 +12,17 @@ from pyc_mlir.dialects.ops.shapes import agree, broadcast_shapes, require, same_
 from pyc_mlir.dialects.types import TensorType, is_float
 
 
+def product(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """``lhs @ rhs`` whose bits follow from the operands alone.
+
+    BLAS, which numpy's matmul calls, adds in an order that depends on its threads and on the CPU.
+    """
+    left = "...ik" if lhs.ndim > 1 else "k"
+    right = "...kj" if rhs.ndim > 1 else "k"
+    out = f"...{'i' * (lhs.ndim > 1)}{'j' * (rhs.ndim > 1)}"
+    return np.einsum(f"{left},{right}->{out}", lhs, rhs)
+
+
 class Matmul(OpDef, name="matmul", operands="lhs rhs"):
     """out[..., m, n] = sum_k lhs[..., m, k] * rhs[..., k, n]; numpy's rules for rank 1 and batches.
 
@@ -37,9 +48,9 @@ class Matmul(OpDef, name="matmul", operands="lhs rhs"):
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        """numpy's matmul; floats are accumulated in f64."""
+        """numpy's matmul; floats are accumulated in f64, in a fixed order."""
         if is_float(lhs.dtype):
-            return np.matmul(lhs.astype(np.float64), rhs.astype(np.float64))
+            return product(lhs.astype(np.float64), rhs.astype(np.float64))
         return np.matmul(lhs, rhs)
 
     @staticmethod

@@ -33,3 +33,11 @@ def chain(x: Tensor["f32", 40, 64], y: Tensor["f32", 40, 64]):  # noqa: F821
     """Elementwise work, sums along both axes."""
     z = np.exp(-np.abs(x)) * np.tanh(y) + x * y
     return np.sum(z, axis=0), np.sum(z, axis=1), np.mean(z)
+
+
+DOUBLES = RNG.standard_normal((301, 77))
+
+
+def doubles(x: Tensor["f64", 64, 301]):  # noqa: F821
+    """A product of which the reference, too, rounds in its last bit."""
+    return x @ DOUBLES

@@ -17,17 +17,18 @@ from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.program import Program
 
 MODELS = Path(__file__).with_name("strict_models.py")
-NAMES = ("encoder", "images", "chain") if FULL else ("encoder",)
+NAMES = ("encoder", "images", "chain", "doubles") if FULL else ("encoder", "doubles")
 PROCESSES = 4 if FULL else 2
 RUNS = 50 if FULL else 10
 
 
 def compiled(name: str, folder: Path, number: int) -> bytes:
-    """The artifact of a fresh process; every other one hashes strings by another seed."""
+    """The artifact of a fresh process, each with another seed for hashes and threads for BLAS."""
     path = folder / f"{name}-{number}.vmfb"
     command = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile", f"{MODELS}:{name}"]
     command += ["--determinism", "strict", "--max-error", "rounding", "--memory-budget", "64MiB"]
-    environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+    seeds = {"PYTHONHASHSEED": str(number), "OPENBLAS_NUM_THREADS": str(number % 2 + 1)}
+    environment = {**os.environ, **seeds}
     subprocess.run([*command, "-o", str(path)], check=True, env=environment, capture_output=True)
     return path.read_bytes()
 
