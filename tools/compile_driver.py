@@ -77,7 +77,8 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
     elif flags.compile_to:
         output = _to_phase(flags.compile_to, source, inputs, options, progress)
     else:
-        cache = choose(flags.cache_dir or flags.cache, os.environ)
+        asked = flags.cache if flags.cache_dir is None else flags.cache_dir
+        cache = choose(asked, os.environ)
         artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
         output = _program(artifact, flags.output, progress)
     if flags.log is not None:

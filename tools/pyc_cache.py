@@ -11,6 +11,7 @@ entry that was used last.
 """
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.parts import flat, nearest, parse_key
 from pyc_mlir.cache.store import DEFAULT_BYTES, Listed, Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import file_error
 from pyc_mlir.tools import cli
 from pyc_mlir.tools.contract_flags import size
 
@@ -60,6 +62,8 @@ class _Command(cli.Parser):
 def _run(argv: Sequence[str] | None) -> int:
     flags = make_parser().parse_args(argv)
     folder = default_folder(os.environ) if flags.dir is None else Path(flags.dir)
+    if folder.exists() and not folder.is_dir():
+        raise file_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), "a folder", folder)
     store = Store(folder)
     if flags.command == "ls":
         print(listing(store), end="")
@@ -93,16 +97,26 @@ def _about(parts: Mapping[str, Any]) -> str:
 
 
 def why_text(store: Store, asked: Sequence[str]) -> str:
-    """The parts of two keys that differ, with both values. Raises PycError (BAD_ARGUMENT)."""
+    """The parts of two keys that differ, with both values; of the latest one that can be read.
+
+    Raises PycError: BAD_ARGUMENT, CACHE_DAMAGED for an entry whose key cannot be read.
+    """
     entries = store.entries()
     if not entries or len(asked) > 2:
         got = "an empty cache" if not entries else f"{len(asked)} names"
         raise _usage(f"expected at most two entries of {store.folder}, got {got}")
-    names = [_named(entries, name) for name in asked] or [entries[0].name]
+    whole = (e.name for e in entries if _parts(store, e.name))
+    names = [_named(entries, n) for n in asked] or [next(whole, entries[0].name)]
     mine = _parts(store, names[0])
     others = names[1:] or [e.name for e in entries if e.name != names[0]]
     known = [(name, parts) for name in others if (parts := _parts(store, name))]
-    if not mine or not known:
+    if not mine:
+        raise PycError(
+            ReasonCode.CACHE_DAMAGED,
+            f"{names[0][:_SHORT]}: expected an entry with its key, got none that can be read; see "
+            "`pyc-cache verify`",
+        )
+    if not known:
         return f"{names[0][:_SHORT]}: no other entry to compare with\n"
     other, odd = nearest(mine, known)
     left, right = flat(mine), flat(dict(known)[other])

@@ -181,7 +181,7 @@ def check(flags: argparse.Namespace) -> None:
         }
         for flag in (name for name, value in given.items() if value):
             raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
-    if (flags.cache or flags.cache_dir) and not is_binary(flags):
+    if (flags.cache or flags.cache_dir is not None) and not is_binary(flags):
         raise _usage("expected --cache and --cache-dir only where a program is made, got text")
     if flags.replay is not None:
         _check_replay(flags)

@@ -141,5 +141,5 @@ def choose(
         return open_cache(asked)
     raise PycError(
         ReasonCode.BAD_ARGUMENT,
-        f"cache: expected True, a folder or a Cache, got {asked!r}",
+        f"cache: expected True, a folder or a Cache, got {asked!r}; name a folder",
     )

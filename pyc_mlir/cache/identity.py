@@ -27,6 +27,16 @@ from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 
 # Folders of PyC that no compile runs through.
 _NOT_COMPILING = {"bench", "__pycache__"}
+# With these the compiler loads or calls other code, LLVM names another producer, or numpy takes
+# other code for constants.
+STEERING = (
+    "IREE_LOAD_PLUGINS",
+    "IREE_LLVM_EMBEDDED_LINKER_PATH",
+    "IREE_LLVM_SYSTEM_LINKER_PATH",
+    "IREE_LLVM_WASM_LINKER_PATH",
+    "LLVM_OVERRIDE_PRODUCER",
+    "NPY_DISABLE_CPU_FEATURES",
+)
 # Longer than the steps in which the system counts times of files and processes.
 _DOUBT_SECONDS = 0.1
 
@@ -75,13 +85,18 @@ BEGAN, SEEN = process_start(), source_files()
 
 
 def current_identity(
-    began: float = BEGAN, seen: tuple[tuple[str, str, int], ...] = SEEN
+    began: float = BEGAN,
+    seen: tuple[tuple[str, str, int], ...] = SEEN,
+    environment: Mapping[str, str] = os.environ,
 ) -> Identity:
     """The identity of this process.
 
     Raises Unkeyed when PyC's source changed after the process began: what it runs is then
-    neither the old source nor the new one.
+    neither the old source nor the new one. And for variables of the environment that change what
+    compiles.
     """
+    if steered := [name for name in STEERING if name in environment]:
+        raise Unkeyed(f"{steered[0]} is set, which has other code take part than the versions name")
     newest = max(mtime for _, _, mtime in seen)
     if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
         raise Unkeyed("PyC's own source was changed since this process began, or just before")

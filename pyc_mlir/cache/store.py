@@ -126,7 +126,7 @@ class Store:
             os.utime(self.path(name), (self.clock(), self.clock()))
 
     def _unreadable(self, path: Path, error: OSError) -> Found:
-        if error.errno in _BROKEN:
+        if error.errno in _BROKEN and path.parent.is_dir():
             self.drop(path.name)
             return Found(event=Event(ReasonCode.CACHE_DAMAGED, f"{error.strerror}"))
         return Found(event=_failed("read", error))

@@ -236,6 +236,10 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
     check_tool(folder, capsys)
     assert pyc_compile.run([str(source), "--emit", "linalg", "--cache"]) == 1
     assert "only where a program is made" in capsys.readouterr().err
+    assert pyc_compile.run([*line, "--cache-dir", ""]) == 1
+    assert "got ''" in capsys.readouterr().err
+    assert pyc_cache.main(["--dir", str(source), "ls"]) == 1
+    assert "expected a folder, got: Not a directory" in capsys.readouterr().err
 
 
 def check_tool(folder: Path, capsys) -> None:
@@ -252,6 +256,11 @@ def check_tool(folder: Path, capsys) -> None:
     assert tool("verify")[0] == 0
     entries = Store(folder).entries()
     assert tool("why", *(e.name[:12] for e in entries))[0] == 0
+    nobody = Store(folder).path("f" * 64)
+    nobody.mkdir()
+    assert "memory_budget_bytes" in tool("why")[1], "of the latest one with a key"
+    assert "[CACHE_DAMAGED]" in tool("why", "ffff")[2]
+    nobody.rmdir()
     (Store(folder).path(entries[0].name) / ARTIFACT).write_bytes(b"")
     status, out, err = tool("verify", "--drop")
     assert status == 1 and "1 damaged" in out and "dropped [CACHE_DAMAGED]" in err

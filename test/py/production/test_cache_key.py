@@ -186,6 +186,13 @@ class TestIdentity:
         assert len(found.source) == 64 and found.versions["numpy"] == np.__version__
         assert {"torch-mlir", "iree-base-compiler", "ml_dtypes"} <= found.versions.keys()
 
+    @pytest.mark.parametrize("name", identities.STEERING)
+    def test_variables_that_change_what_compiles(self, name):
+        began, files = time.time() + 1e9, identities.source_files()
+        with pytest.raises(Unkeyed, match=f"^{name} is set"):
+            current_identity(began, files, environment={name: "", "HOME": "/"})
+        assert current_identity(began, files, environment={"HOME": "/"}).source
+
     def test_the_process_began_before_now(self, tmp_path):
         assert time.time() - 1e5 < identities.process_start() <= time.time()
         assert time.time() - identities.process_start(tmp_path) < 60

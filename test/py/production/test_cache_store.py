@@ -186,7 +186,7 @@ def test_folder_that_cannot_be_written_or_read(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     store = Store(tmp_path / "file" / "cache")
     name, key = entry()
-    assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED
+    assert code_of(store.read(name, key)) is ReasonCode.CACHE_FOLDER
     (event,) = store.write(name, key, DATA)
     assert event.code is ReasonCode.CACHE_FOLDER and str(tmp_path) not in str(event)
     assert store.write_memo("memo", b"x") and store.read_memo("memo") is None
