@@ -1,7 +1,7 @@
 """What became of each clause of a contract: as the compile says it, and as the runs so far show it.
 
 `promised` is deterministic and travels in the manifest; `so_far` adds what this process knows:
-comparisons, fallbacks, latencies.
+comparisons, fallbacks, latencies; `refused` stands in the log where no program was made.
 """
 
 import statistics
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.account import Account
 from pyc_mlir.artifact import Artifact
-from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Verdict
 from pyc_mlir.pipelines.contract import NO_FALLBACK, Contract
 from pyc_mlir.pipelines.contract_report import ClauseReport, ContractReport, Status
@@ -114,6 +114,13 @@ _SAY: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
     "allowed_targets": _targets,
     "fallbacks": _fallbacks,
 }
+
+
+def refused(contract: Contract, error: PycError) -> ContractReport:
+    """The report of a compile that ended in an error: nothing was made under any clause."""
+    code = error.code.name
+    given = contract.given().items()
+    return ContractReport(tuple(ClauseReport(n, v, Status.REFUSED, (), code) for n, v in given))
 
 
 def so_far(

@@ -17,6 +17,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.choices import COMPILE, Alternative, Decision, Recipe, Site, parse_log
+from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.promises import refused
 
 # What the manifest says of the way to a program, and how the record names the program's hash.
 CONDITIONS = (
@@ -30,6 +32,8 @@ CONDITIONS = (
     "versions",
 )
 _HASH = "sha256"
+# What a compile without a program chose, and over what.
+REFUSED, MADE = "refused", "made"
 _ZIP = b"PK\x03\x04"
 
 
@@ -76,6 +80,13 @@ def head_of(artifact: Artifact, data: bytes) -> Decision:
     return Decision(site, target, (Alternative(target),), "caller", told)
 
 
+def refusal_of(error: PycError, contract: Contract) -> Decision:
+    """The only line of the log of a compile that was refused: why, and each clause of it."""
+    said = (f"{error.code.name}: {error.message}", *map(str, refused(contract, error).clauses))
+    offered = (Alternative(REFUSED), Alternative(MADE))
+    return Decision(Site(COMPILE, REFUSED), REFUSED, offered, "compiler", said)
+
+
 def read_recorded(path: str | Path) -> Recorded:
     """What a program (.vmfb) or a log tells.
 
@@ -91,11 +102,11 @@ def read_recorded(path: str | Path) -> Recorded:
 
 
 def _of_log(name: str, log: Sequence[Decision]) -> Recorded:
-    heads = [d for d in log if d.site.pass_name == COMPILE]
+    heads = [d for d in log if d.site.pass_name == COMPILE and d.chosen != REFUSED]
     known = _conditions(heads[0], name) if heads else {}
     digest = known.pop(_HASH, "")
     made = tuple(d for d in log if d.is_choice)
-    others = tuple(d for d in log if not d.is_choice and d.site.pass_name != COMPILE)
+    others = tuple(d for d in log if not d.is_choice and d not in heads)
     return Recorded(name, known, made, digest, None, others)
 
 

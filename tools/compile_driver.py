@@ -5,6 +5,7 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -13,14 +14,15 @@ from pyc_mlir.bench.table import quantity
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.lowering import Options, emit, lower
 from pyc_mlir.pipelines.choices import COMPILE, Decision, write_log
-from pyc_mlir.pipelines.contract import uncheckable
+from pyc_mlir.pipelines.contract import Contract, uncheckable
 from pyc_mlir.promises import Counts, so_far
-from pyc_mlir.recorded import head_of, read_recorded
+from pyc_mlir.recorded import head_of, read_recorded, refusal_of
 from pyc_mlir.replay import replay
 from pyc_mlir.tools import guarded
 from pyc_mlir.tools.cli import Progress
@@ -46,13 +48,32 @@ class Output:
 
 
 def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
-    """Compile as far as the flags ask. Raises PycError."""
+    """Compile as far as the flags ask; the log is written in any case. Raises PycError."""
+    contract = Contract()
+    try:
+        contract = read_contract(flags)
+        output = _compiled(flags, contract, progress, stdin)
+    except PycError as error:
+        if flags.log is not None:
+            # What refused the compile is what the user has to know of, not also a bad log.
+            with suppress(PycError):
+                write_log((refusal_of(error, contract),), flags.log)
+        raise
+    if flags.log is not None:
+        write_log(output.decisions, flags.log)
+    return output
+
+
+def _compiled(
+    flags: argparse.Namespace, contract: Contract, progress: Progress, stdin: BinaryIO
+) -> Output:
+    """What the flags ask for. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)
     options = make_options(
         flags.target,
-        read_contract(flags),
+        contract,
         flags.policy,
         flags.recipe,
         flags.Xiree,
@@ -73,17 +94,13 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
     if flags.emit in ("pyc", "linalg"):
         with progress.stage(f"PyC lowers to {flags.emit}"):
             text, decisions = emit(source, inputs, options, flags.emit)
-        output = Output(text.encode(), decisions)
-    elif flags.compile_to:
-        output = _to_phase(flags.compile_to, source, inputs, options, progress)
-    else:
-        asked = flags.cache if flags.cache_dir is None else flags.cache_dir
-        cache = choose(asked, os.environ)
-        artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
-        output = _program(artifact, flags.output, progress)
-    if flags.log is not None:
-        write_log(output.decisions, flags.log)
-    return output
+        return Output(text.encode(), decisions)
+    if flags.compile_to:
+        return _to_phase(flags.compile_to, source, inputs, options, progress)
+    asked = flags.cache if flags.cache_dir is None else flags.cache_dir
+    cache = choose(asked, os.environ)
+    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
+    return _program(artifact, flags.output, progress)
 
 
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
@@ -110,10 +127,7 @@ def _replayed(
         iree_flags=flags.Xiree,
         stage=progress.stage,
     )
-    output = _program(artifact, flags.output, progress)
-    if flags.log is not None:
-        write_log(output.decisions, flags.log)
-    return output
+    return _program(artifact, flags.output, progress)
 
 
 def _to_phase(

@@ -4,6 +4,7 @@ The work runs in a forked child: a crash in native code becomes a message and ex
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -189,9 +190,16 @@ def check(flags: argparse.Namespace) -> None:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
         raise _usage("expected -o FILE for the program, got none")
+    others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
+    if flags.log == "-" or (flags.log and any(_same(flags.log, other) for other in others)):
+        raise _usage(f"expected a file of its own for --log, got {flags.log!r}")
     # A compile takes long: what could not be written is told before it.
     for path in (p for p in (flags.output, flags.log) if p not in (None, "-")):
         require_writable(path)
+
+
+def _same(a: str, b: str | None) -> bool:
+    return b is not None and os.path.realpath(a) == os.path.realpath(b)
 
 
 def _check_replay(flags: argparse.Namespace) -> None:

@@ -16,9 +16,12 @@ from pyc_mlir.artifact import read
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.guards import Argument
+from pyc_mlir.pipelines.choices import read_log
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.recorded import read_recorded
 from pyc_mlir.tools import cli, compile_driver, contract_flags, pyc_compile, pyc_run
 from pyc_mlir.tools.digits import MODELS
+from pyc_mlir.tools.explain_why import why
 from pyc_mlir.tools.model_source import InputShape, assign, refine
 
 F32 = DTYPES["f32"]
@@ -214,6 +217,32 @@ def test_log_is_a_recipe_that_gives_the_same_program(folder):
     lines = Path("a.jsonl").read_text().splitlines()
     assert len(lines) == len(read("a.vmfb").decisions) + 1
     assert json.loads(lines[0])["pass"] == "compile"
+
+
+def test_a_refused_compile_has_a_log(folder, capsys):
+    model, clauses = str(MODELS["mlp"]), ["--max-concurrency", "2", "--memory-budget", "10"]
+    flags = [model, "-o", "a.vmfb", "--dim", "batch=1:4", *clauses, "--log", "a.jsonl"]
+    assert pyc_compile.run(flags) == 1
+    said = capsys.readouterr().err
+    (line,) = read_log("a.jsonl")
+    assert (line.site.key, line.chosen) == ("compile:refused", "refused")
+    assert line.evidence[0].startswith("BUDGET_IMPOSSIBLE: ")
+    assert line.evidence[0].removeprefix("BUDGET_IMPOSSIBLE: ") in said
+    assert line.evidence[1:] == (
+        "memory_budget_bytes = 10: refused [BUDGET_IMPOSSIBLE]",
+        "max_concurrency = 2: refused [BUDGET_IMPOSSIBLE]",
+    )
+    recorded = read_recorded("a.jsonl")
+    assert recorded.others == (line,) and not recorded.conditions and not recorded.decisions
+    assert "compile:refused" in why(recorded, ReasonCode.BUDGET_IMPOSSIBLE)
+
+
+@pytest.mark.parametrize("log", ["-", "a.vmfb", "./a.vmfb", "r.jsonl"])
+def test_a_log_has_a_file_of_its_own(folder, capsys, log):
+    model = str(MODELS["mlp"])
+    flags = [model, "-o", "a.vmfb", "--recipe", "r.jsonl", "--log", log]
+    assert pyc_compile.run(flags) == 1
+    assert "expected a file of its own for --log" in capsys.readouterr().err
 
 
 def test_a_recipe_of_another_program_is_refused(folder, capsys):
