@@ -113,7 +113,13 @@ class Decision:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "Decision":
-        """Read what `to_json` wrote. Raises PycError for another schema version."""
+        """Read what `to_json` wrote.
+
+        Raises PycError for another schema version; KeyError, TypeError or ValueError for what is
+        no decision.
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError("not an object")
         if data.get("schema") != SCHEMA_VERSION:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
@@ -243,6 +249,8 @@ def parse_log(data: bytes, path: str) -> list[Decision]:
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
         try:
             decisions.append(Decision.from_json(parse_json(line)))
+        except PycError as error:
+            raise PycError(error.code, f"{path}:{number}: {error.message}") from None
         except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact import Artifact, write
+from pyc_mlir.cache.parts import differences
 from pyc_mlir.compilation import build, oracle_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.array import to_device
@@ -143,10 +144,14 @@ def _named(log: Recorded, sites: Sequence[str]) -> dict[str, Decision]:
 def _useless(nothing: NothingToFind, good: Recorded, bad: Recorded) -> PycError:
     wanted, log = ("good", good) if nothing.applied == "none" else ("bad", bad)
     got = {True: "bad", False: "good", None: "one that cannot be told"}[nothing.answer]
+    # Choices are mixed under the bad log's conditions: what these do, no choice undoes.
+    others = [n for n in differences(good.conditions, bad.conditions) if n != "sha256"]
+    also = f", and that its cause is not in what else differs: {', '.join(others)}"
     return PycError(
         ReasonCode.BAD_ARGUMENT,
         f"bisect: expected a {wanted} program from the choices of {log.name}, got {got}; see that "
-        "both logs are of this model, and that the check fails for the bad program alone",
+        "both logs are of this model, that the check fails for the bad program alone"
+        f"{also if others else ''}",
     )
 
 

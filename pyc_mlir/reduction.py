@@ -19,6 +19,8 @@ from pyc_mlir.pipelines.minimal import minimal
 
 Fails = Callable[[str], bool]
 Tell = Callable[[str], None]
+# What messages call a module that has no file.
+_TEXT = "<text>"
 _TYPE = re.compile(r"tensor<([0-9?x]*)x\w+|array<i64: ([-0-9, ]+)>")
 
 
@@ -35,14 +37,16 @@ class Reduction:
     tries: int
 
 
-def reduce_module(text: str, fails: Fails, tell: Tell = lambda line: None) -> Reduction:
-    """The smallest failing part of a module that was found.
+def reduce_module(
+    text: str, fails: Fails, tell: Tell = lambda line: None, name: str = _TEXT
+) -> Reduction:
+    """The smallest failing part of a module that was found; messages call it `name`.
 
     Raises PycError: INVALID_IR for text that is no module, BAD_ARGUMENT if the module does not
     fail.
     """
     reducer = _Reducer(fails, tell)
-    module, before = _printed(text)
+    module, before = _printed(text, name)
     if not reducer.fails(module):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
@@ -57,9 +61,9 @@ def reduce_module(text: str, fails: Fails, tell: Tell = lambda line: None) -> Re
     return Reduction(module, _count(module), before, reducer.tries)
 
 
-def _printed(text: str) -> tuple[str, int]:
+def _printed(text: str, name: str = _TEXT) -> tuple[str, int]:
     with new_context() as context, ir.Location.unknown():
-        module = parse_mlir(text, context)
+        module = parse_mlir(text, context, name)
         return str(module), len(_body(module)) - 1
 
 

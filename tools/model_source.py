@@ -30,6 +30,13 @@ from pyc_mlir.signatures import signature_of
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+# How a model's inputs may differ from recorded ones.
+_OTHER_INPUTS = (
+    ReasonCode.ARGUMENT_COUNT,
+    ReasonCode.ARGUMENT_DTYPE,
+    ReasonCode.ARGUMENT_SHAPE,
+    ReasonCode.BAD_ARGUMENT,
+)
 # Traced arrays answer misuse as numpy's do: with Python's own exceptions.
 _SPEAKS_AS_NUMPY = "pyc_mlir.frontends.traced_array"
 
@@ -193,9 +200,24 @@ def with_shapes_of(
     """As `with_shapes`, by a recorded signature where no `shapes` are given.
 
     What the model declares itself is left to it, so that it is compiled as it was.
+
+    Raises PycError: REPLAY_MISMATCH for a model that does not take the recorded inputs.
     """
     if shapes or recorded is None:
         return with_shapes(source, shapes)
+    try:
+        return _as_recorded(source, recorded)
+    except PycError as error:
+        if error.code not in _OTHER_INPUTS:
+            raise
+        raise PycError(
+            ReasonCode.REPLAY_MISMATCH,
+            f"replay: expected a model that takes the recorded inputs, got another one "
+            f"({error.message}); replay the model that the log was written for",
+        ) from None
+
+
+def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | None]:
     said = [
         InputShape(a.name, tuple(d if isinstance(d, int) else None for d in a.shape), a.dtype)
         for a in recorded.inputs

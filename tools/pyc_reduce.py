@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file, write_file
+from pyc_mlir.dialects.files import read_file, require_writable, write_file
 from pyc_mlir.tools import cli
 
 TOOL = "pyc-reduce"
@@ -45,9 +45,12 @@ def _run(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     flags = make_parser().parse_args(argv[:cut])
     fails = make_check(flags, argv[cut + 1 :])
+    if flags.output != "-":
+        # A reduction takes long: what could not be written is told before it.
+        require_writable(flags.output)
     from pyc_mlir.reduction import reduce_module
 
-    found = reduce_module(_text(flags.module), fails, _tell)
+    found = reduce_module(_text(flags.module), fails, _tell, flags.module)
     head = f"{found.ops} of {found.before} ops are left; {found.tries} modules were tried"
     if flags.output == "-":
         print(found.text)

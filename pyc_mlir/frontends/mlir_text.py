@@ -16,8 +16,10 @@ from pyc_mlir.pipelines.module_text import ModuleText, beyond_bounds, decode, pa
 _BYTECODE = b"ML\xefR"
 
 
-def parse_mlir(source: str | Path, context: ir.Context) -> ir.Module:
+def parse_mlir(source: str | Path, context: ir.Context, name: str = "<text>") -> ir.Module:
     """Parse and verify a file (a Path, or a string ending in ``.mlir``) or a text.
+
+    name: what messages call a text.
 
     Raises PycError: FILE_ACCESS, BAD_MODEL for a file that holds bytecode, INVALID_IR with file,
     line, column and a caret for text that does not parse or verify or is nested too deep.
@@ -25,7 +27,7 @@ def parse_mlir(source: str | Path, context: ir.Context) -> ir.Module:
     load(context)
     path = _path(source)
     if path is None:
-        text = ModuleText(str(source), "<text>")
+        text = ModuleText(str(source), name)
     else:
         text = ModuleText(_read(path), str(path), path=str(path))
     reported: list[Diagnostic] = []

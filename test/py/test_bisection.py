@@ -136,6 +136,15 @@ def test_a_check_that_tells_nothing_is_refused(logs, answer, wanted):
     with pytest.raises(PycError, match=f"expected a {wanted}") as caught:
         culprit_of(logs, lambda artifact: answer)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    assert "what else differs" not in caught.value.message
+
+
+def test_conditions_that_differ_are_named(logs):
+    """Choices are mixed under those of the bad log, so none of them brings the good program."""
+    good, bad = logs
+    other = replace(good, conditions={**good.conditions, "options": {"kernels": "iree"}})
+    with pytest.raises(PycError, match=r"what else differs: options\.also_modes, .*kernels"):
+        culprit_of((other, bad), lambda artifact: True)
 
 
 def test_equal_logs_are_refused(logs):

@@ -126,6 +126,13 @@ def test_malformed_lines_are_named(line, tmp_path):
         assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
+def test_lines_of_another_schema_are_named(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f'{GOOD}\n{{"schema": 99}}\n')
+    with pytest.raises(PycError, match=r"log\.jsonl:2: decision log: expected schema 1, got 99"):
+        read_log(path)
+
+
 def test_files_that_are_no_logs_are_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     for name, code in (("bytes", ReasonCode.BAD_ARGUMENT), ("missing", ReasonCode.FILE_ACCESS)):

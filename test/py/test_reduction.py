@@ -169,6 +169,19 @@ def test_checks_that_are_none(module, capsys, line):
     assert "BAD_ARGUMENT" in capsys.readouterr().err
 
 
+def test_what_cannot_be_written_is_told_first(module, tmp_path, capsys):
+    tried = tmp_path / "tried"
+    line = [module, "--check", f"touch {tried}; false {{}}", "-o", str(tmp_path / "no" / "out")]
+    assert pyc_reduce.main(line) == 1
+    assert "FILE_ACCESS" in capsys.readouterr().err and not tried.exists()
+
+
+def test_errors_name_the_file(tmp_path, capsys):
+    (tmp_path / "bad.mlir").write_text("oops")
+    assert pyc_reduce.main([str(tmp_path / "bad.mlir"), "--check", "false {}"]) == 1
+    assert f"{tmp_path / 'bad.mlir'}:1:1: error" in capsys.readouterr().err
+
+
 def test_a_missing_file_is_told(capsys):
     assert pyc_reduce.main(["missing.mlir", "--code", "WRONG_RESULT"]) == 1
     assert str(Path("missing.mlir")) in capsys.readouterr().err

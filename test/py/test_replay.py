@@ -283,6 +283,14 @@ def test_other_shapes_are_another_program(folder, capsys):
     assert not Path("b.vmfb").exists()
 
 
+def test_another_model_is_told_by_its_inputs(folder, capsys):
+    assert run("m.mlir", "-o", "a.vmfb") == 0
+    assert run("f.py:f", "-o", "b.vmfb", "--replay", "a.vmfb") == 1
+    error = capsys.readouterr().err
+    assert "expected a model that takes the recorded inputs" in error
+    assert "REPLAY_MISMATCH" in error
+
+
 @pytest.mark.parametrize(
     "line",
     ["--kernels iree", "--target cuda", "--recipe r", "--cache", "--emit linalg", "--dim n=1:2"],
