@@ -87,14 +87,23 @@ def require_writable(path: str | Path, expected: str = "a file to write") -> Non
 
     For work that takes long: a misspelt folder is told before it, not after.
     """
-    place = Path(os.path.realpath(path))
-    folder = place.parent
-    if place.is_dir():
+    place = os.path.realpath(path)
+    folder = os.path.dirname(place)
+    if os.path.isdir(place):
         found = errno.EISDIR
-    elif not folder.is_dir():
-        found = errno.ENOTDIR if folder.exists() else errno.ENOENT
-    elif not os.access(place if place.exists() else folder, os.W_OK):
+    elif not os.path.isdir(folder):
+        found = _unreachable(folder)
+    elif not os.access(place if os.path.exists(place) else folder, os.W_OK):
         found = errno.EACCES
     else:
         return
     raise file_error(OSError(found, os.strerror(found)), expected, path)
+
+
+def _unreachable(folder: str) -> int:
+    """Why a folder cannot be used, as one of the system's numbers."""
+    try:
+        os.stat(folder)
+    except OSError as error:
+        return error.errno or errno.ENOENT
+    return errno.ENOTDIR

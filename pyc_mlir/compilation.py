@@ -56,6 +56,7 @@ from pyc_mlir.program import Program
 from pyc_mlir.promises import Facts, promised
 from pyc_mlir.recorded import recipe_at
 from pyc_mlir.samples import Samples
+from pyc_mlir.scratch import require_room
 from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.stages import at_a_stage, replayed
 
@@ -267,6 +268,8 @@ def build_here(
     source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = untold
 ) -> Artifact:
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
+    if options.target.device == "local":
+        require_room()
 
     def make(options: Options, before: Choices) -> Artifact:
         with stage("PyC lowers to linalg"):

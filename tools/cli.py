@@ -17,6 +17,7 @@ from typing import NoReturn, TextIO
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
 from pyc_mlir.dialects.files import file_error, write_file
+from pyc_mlir.scratch import require_room
 from pyc_mlir.tools.guarded import Crash, run_guarded
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
@@ -72,10 +73,18 @@ def run_tool_guarded(tool: str, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     if isinstance(ended, Crash):
+        # A full disk ends the compiler like a fault of it.
+        if run_tool(tool, _room) == REFUSED:
+            return REFUSED
         print(f"{tool}: error: {ended.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
         print(bug_note(tool), file=sys.stderr)
         return BROKEN
     return ended
+
+
+def _room() -> int:
+    require_room()
+    return OK
 
 
 def write_text(path: str, text: str) -> None:

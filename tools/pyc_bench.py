@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, missing_compiler
+from pyc_mlir.dialects.files import file_error
 
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.bench.commands:show_environment",
@@ -78,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return load(SUITES[known.suite])(known.arguments)
     except PycError as error:
         print(f"pyc-bench: {error}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        print(f"pyc-bench: {file_error(error, 'what can be used')}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

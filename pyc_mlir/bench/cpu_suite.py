@@ -41,6 +41,7 @@ from pyc_mlir.bench.peers_systems import PEERS, PYC
 from pyc_mlir.bench.schema import Record, Report, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.files import write_file
 
 SUITE = "latency"
 ROUNDS = 21
@@ -80,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     asked.store(records, **settings, peaks=peaks_data)
     kept.path.unlink(missing_ok=True)
     if known.html is not None:
-        known.html.write_text(cpu_html.page(Report.load(asked.path)), encoding="utf-8")
+        write_file(known.html, cpu_html.page(Report.load(asked.path)).encode())
         note(f"page written to {known.html}")
     return 1 if any(r["metric"] == FAILURE and r["system"] == PYC for r in records) else 0
 

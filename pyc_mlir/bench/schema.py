@@ -18,6 +18,7 @@ from typing import Any
 
 from pyc_mlir.bench.environment import Environment
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import write_file
 
 SCHEMA_VERSION = 1
 REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
@@ -90,9 +91,12 @@ class Report:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the report; the same report gives the same bytes."""
+        """Write the report, whole; the same report gives the same bytes.
+
+        Raises PycError (FILE_ACCESS).
+        """
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_file(path, f"{text}\n".encode())
 
     @staticmethod
     def load(path: str | Path) -> "Report":

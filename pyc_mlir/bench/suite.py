@@ -16,7 +16,7 @@ from typing import Any
 
 from pyc_mlir.bench.environment import probe
 from pyc_mlir.bench.schema import Record, Report
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.files import require_writable
 
 RESULTS = Path("docs/results")
 QUICK_ROUNDS = 2
@@ -52,7 +52,7 @@ def parse(
 ) -> tuple[Run, argparse.Namespace]:
     """Read a suite's command line; `parser` may know options of the suite's own.
 
-    Raises PycError (BAD_ARGUMENT) when the report could not be stored: measuring takes minutes.
+    Raises PycError (FILE_ACCESS) when the report could not be stored: measuring takes minutes.
     """
     parser = argparse.ArgumentParser(add_help=True) if parser is None else parser
     parser.prog, parser.description = f"pyc-bench {suite}", description
@@ -61,12 +61,7 @@ def parse(
     parser.add_argument("--rounds", type=int, help=f"how often each is timed; {rounds}")
     parser.add_argument("--quick", action="store_true", help="two rounds of the smallest workload")
     known = parser.parse_args(arguments)
-    if not known.json.parent.is_dir():
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"pyc-bench {suite}: expected a folder {known.json.parent}/ for the report, found "
-            "none; run in the project's folder, or name a file with `--json`",
-        )
+    require_writable(known.json, "a file for the report (`--json`; docs/results/ of the project)")
     wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
     return Run(suite, wanted, known.quick, known.json), known
 

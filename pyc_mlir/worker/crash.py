@@ -17,17 +17,23 @@ from typing import Any
 from pyc_mlir.artifact import installed_versions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import read_file, write_file
+from pyc_mlir.scratch import no_room
 from pyc_mlir.worker.frames import Frame
 from pyc_mlir.worker.request import Program, program_of
 
 _SAID_CHARACTERS = 400
+# How LLVM ends a process that cannot write one of its files.
+_CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
 
 
 def crashed(request: Frame, stage: str, ended_by: str, said: str) -> PycError:
     """The error for a worker that ended by `ended_by`, with a reproducer where one can be written.
 
-    stage: what it was doing; said: what it wrote to its standard error.
+    stage: what it was doing; said: what it wrote to its standard error. A disk that filled up has
+    the code FILE_ACCESS, all else NATIVE_CRASH.
     """
+    if _CANNOT_WRITE in said:
+        return no_room(said.partition(_CANNOT_WRITE)[2].partition("\n")[0])
     doing = f"while {stage}" if stage else "before its first step"
     last = f"; its last words: {said.strip()[-_SAID_CHARACTERS:]}" if said.strip() else ""
     name = program_of(request).name

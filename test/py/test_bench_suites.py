@@ -218,7 +218,7 @@ def test_rest_precedes_every_sample():
 
 
 def test_suites_refuse_a_folder_that_does_not_exist(tmp_path):
-    with pytest.raises(PycError, match="expected a folder"):
+    with pytest.raises(PycError, match="No such file"):
         parse("tooling", "", 3, ["--json", str(tmp_path / "none" / "x.json")])
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import FULL, sample
+from scenarios import count_of
 
 from pyc_mlir.cache.files import sha256, sweep
 from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store, side_name
@@ -64,7 +64,7 @@ def flip(path: Path, seed: int) -> None:
 
 def test_flipped_bytes_are_found_dropped_and_written_again(store):
     name, key = written(store)
-    for seed in sample(range(1000), 60):
+    for seed in range(count_of("bytes of an entry flipped at random")):
         flip(store.path(name), seed)
         assert store.check(name) != "", seed
         assert code_of(store.read(name, key)) is ReasonCode.CACHE_DAMAGED, seed
@@ -161,7 +161,7 @@ def test_clock_jumps(tmp_path):
     """Whatever the clock says, an answer is right, the bound holds and the newest entry stays."""
     clock, draw = Clock(), random.Random(7)
     store = Store(tmp_path, 4 * 80_000, clock)
-    for step in range(300 if FULL else 40):
+    for step in range(count_of("clock jumps by years between uses")):
         clock.now = max(1e9, clock.now + draw.choice((0, 1, 3e8, -3e8, 3600, -3600)))
         name, key = written(store, draw.randrange(8))
         assert store.read(name, key).data == DATA, step
@@ -201,14 +201,16 @@ def test_read_only_folder_still_answers(tmp_path):
 
 @pytest.mark.parametrize("processes", [2, 8])
 def test_processes_write_and_read_at_once(store, processes):
-    done = run_script("race", store.folder, processes, 100 if FULL else 15)
+    rounds = count_of("two and eight processes write, read and drop the same entries")
+    done = run_script("race", store.folder, processes, rounds)
     assert done == {"wrong": 0, "events": [], "making": [], "damaged": []}
 
 
 def test_killed_while_writing(store):
-    done = run_script("kill", store.folder, 200 if FULL else 25)
+    kills = count_of("SIGKILL while an entry is written")
+    done = run_script("kill", store.folder, kills)
     assert done["damaged"] == [] and done["making"] == [] and done["lost"] == 0
-    assert done["kills"] == (200 if FULL else 25)
+    assert done["kills"] == kills
 
 
 def run_script(name: str, *arguments: object) -> dict:

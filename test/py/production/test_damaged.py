@@ -1,12 +1,12 @@
 """Damaged artifacts: wherever a byte is flipped, a program is refused, or is the one it was.
 
-1,000 flips under PYC_FULL=1, in IREE's part, in PyC's entries and in the archive's own records.
+Bytes of IREE's part, of PyC's entries and of the archive's own records.
 """
 
 import random
 
 import numpy as np
-from conftest import FULL
+from scenarios import count_of
 
 import pyc_mlir
 from pyc_mlir import artifact
@@ -14,7 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.device import Device
 from pyc_mlir.program import Program
 
-FLIPS = 1000 if FULL else 40
+FLIPS = count_of("bytes of a program flipped at random")
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
 

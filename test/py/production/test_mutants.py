@@ -15,6 +15,7 @@ from mutants import OPERATORS, Mutant, differs, mutants_of
 from op_cases import CASES, inputs
 from op_modules import case_module
 from random_ops import draw_graph
+from scenarios import count_of
 
 import pyc_mlir
 from pyc_mlir import lowering
@@ -29,9 +30,9 @@ from pyc_mlir.signatures import signature_of
 
 # Rows of the table of cases and seeds of random graphs that one test takes, and how many tests.
 CASES_AT_ONCE, GRAPHS_AT_ONCE = 48, 8
-BATCHES = 60 if FULL else 1
-COMPILED = 12 if FULL else 5
+BATCHES = count_of("injected miscompiles, every mutation operator over the ops")
 COMPILED_BATCHES = 25 if FULL else 1
+COMPILED = count_of("injected miscompiles through whole compiles") // COMPILED_BATCHES
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -1,7 +1,7 @@
 """Files that PyC wrote and somebody changed: each is read, or refused with a code; nothing else.
 
 The entries of an artifact under checksums that fit, as who means harm would write them; logs,
-calibrations, contracts. 2,000 mutants of each with PYC_FULL=1.
+calibrations, contracts.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 from calibrations import calibration
-from conftest import FULL
 from mutation import BATCH, require_all_right
+from scenarios import count_of
 
 from pyc_mlir import Tensor, artifact, memory_report
 from pyc_mlir.compilation import build, make_options
@@ -36,7 +36,8 @@ from pyc_mlir.program import Program
 from pyc_mlir.samples import Samples
 from pyc_mlir.tools.contract_flags import add_flags, read_contract
 
-COUNT = 2000 if FULL else 50
+ARTIFACTS = count_of("programs mutated under checksums that fit")
+FILES = count_of("logs, calibrations, contracts and verdicts mutated")
 ODD = (
     None, True, -1, 0, 1 << 62, 10**400, 0.5, -1e308, float("nan"), float("inf"), "", "x", "é\0",
     [], [[]], {}, {"x": []}, [None, "x", -1],
@@ -205,12 +206,12 @@ TOML = b'max_error = "rounding"\ndeterminism = "strict"\nfallbacks = ["none"]\n'
 CLAUSES = Contract(max_error=0.1, memory_budget_bytes=1 << 20).to_json()
 
 
-@pytest.mark.parametrize("batch", range(COUNT // BATCH))
+@pytest.mark.parametrize("batch", range(ARTIFACTS // BATCH))
 def test_mutated_artifacts(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_artifact, batch, tmp_path)
 
 
-@pytest.mark.parametrize("batch", range(COUNT // BATCH))
+@pytest.mark.parametrize("batch", range(FILES // BATCH))
 def test_mutated_files(batch: int, tmp_path: Path) -> None:
     require_all_right(mutated_file, batch, tmp_path)
 

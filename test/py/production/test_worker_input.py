@@ -4,7 +4,8 @@ import random
 
 import numpy as np
 import pytest
-from conftest import FULL, sample
+from conftest import sample
+from scenarios import count_of
 from worker_hooks import CRASHES, hook
 
 from pyc_mlir.compilation import build, make_options
@@ -25,7 +26,7 @@ FOREIGN = """func.func @main(%a: tensor<5xf32>) -> tensor<5xf32> {
 }
 """
 X = np.linspace(-1, 1, 5, dtype=np.float32)
-MUTANTS = 200 if FULL else 12
+MUTANTS = count_of("untrusted bytecode, damaged")
 
 
 def bytecode() -> bytes:

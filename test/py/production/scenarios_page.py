@@ -1,0 +1,58 @@
+"""Write docs/scenarios.md from the production suite's table, or check that it is current.
+
+python test/py/production/scenarios_page.py [--check]
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+from scenarios import GROUPS, Scenario
+
+from pyc_mlir.tools import gen_docs
+
+_HEAD = """\
+# What is done to PyC on purpose
+
+Each row is a scenario of the production suite: what must come of it, the tests that prove it, and
+how often `make test` and `make test-full` do it. The smaller count is of seeded draws, the same
+every time. The tests take their counts from this table, or their cases are counted; a test keeps
+it true. Codes are those of [errors](errors.md); what the suite assumes of an attacker stands in
+[security](security.md).
+"""
+_COLUMNS = """\
+| scenario | must end in | proven by | `make test` | `make test-full` |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_HEAD]
+    for group, rows in GROUPS.items():
+        parts += [f"## {group}\n\n{_COLUMNS}" + "\n".join(map(_line, rows)) + "\n"]
+    return "\n".join(parts)
+
+
+def _line(row: Scenario) -> str:
+    codes = ", ".join(f"`{code.name}`" for code in row.codes)
+    expected = f"{row.expected} ({codes})" if codes else row.expected
+    tests = "<br>".join(map(_link, row.tests))
+    full = "all" if row.full is None else _number(row.full, row.what)
+    cells = (row.name, expected, tests, _number(row.seeded, row.what), full)
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what.removesuffix('s') if count == 1 and what == 'cases' else what}"
+
+
+def _link(test: str) -> str:
+    file, _, name = test.partition("::")
+    return f"[`{name}`](../test/py/{file})"
+
+
+PAGES: gen_docs.Pages = {"scenarios.md": lambda docs: page()}
+
+if __name__ == "__main__":
+    sys.exit(gen_docs.main(sys.argv[1:], PAGES))
