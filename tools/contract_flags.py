@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ def _quantity(text: str, units: Mapping[str, float]) -> float:
     match = _QUANTITY.match(text.strip())
     if match is None or match[2] not in units:
         raise ValueError(f"a number and one of {', '.join(u for u in units if u)}")
-    return float(match[1]) * units[match[2]]
+    found = float(match[1]) * units[match[2]]
+    if isinf(found):
+        raise ValueError("a number that is not beyond all others")
+    return found
 
 
 def _number(text: str, expected: str) -> float:

@@ -310,6 +310,12 @@ def test_sizes(text, expected):
     assert contract_flags.size(text) == expected
 
 
+@pytest.mark.parametrize("read", [contract_flags.size, contract_flags.duration])
+def test_quantities_beyond_all_numbers(read):
+    with pytest.raises(ValueError, match="beyond"):
+        read("9" * 400)
+
+
 def test_durations():
     assert [contract_flags.duration(t) for t in ("5ms", "2min", "1.5")] == [0.005, 120.0, 1.5]
     with pytest.raises(ValueError, match="number"):
