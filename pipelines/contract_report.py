@@ -108,6 +108,13 @@ class ContractReport:
         """Without what another run may change: for artifacts, which are deterministic."""
         return ContractReport(tuple(replace(c, measured={}) for c in self.clauses))
 
+    @property
+    def broken(self) -> dict[str, float]:
+        """What was measured of broken clauses, ``{"LATENCY_MISSED: median ...": 0.1}``: for logs,
+        in which only what is measured may change."""
+        found = (c for c in self.clauses if c.status is Status.BROKEN)
+        return {f"{c.code}: {name}": value for c in found for name, value in c.measured.items()}
+
     def to_json(self) -> list[dict[str, Any]]:
         """Plain data."""
         return [clause.to_json() for clause in self.clauses]

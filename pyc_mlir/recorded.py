@@ -18,7 +18,7 @@ from pyc_mlir.dialects.files import read_file
 from pyc_mlir.guards import Signature
 from pyc_mlir.pipelines.choices import COMPILE, Alternative, Decision, Recipe, Site, parse_log
 from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.promises import refused
+from pyc_mlir.promises import Counts, refused, so_far
 
 # What the manifest says of the way to a program, and how the record names the program's hash.
 CONDITIONS = (
@@ -71,13 +71,17 @@ def conditions_of(artifact: Artifact) -> dict[str, Any]:
 
 
 def head_of(artifact: Artifact, data: bytes) -> Decision:
-    """The first line of a log: the conditions, and the hash of the program's bytes."""
+    """The first line of a log: the conditions, and the hash of the program's bytes.
+
+    In `measured` stand clauses that trials of the compile found broken.
+    """
     known = conditions_of(artifact)
     said = (f"{n}={json.dumps(v, sort_keys=True, ensure_ascii=False)}" for n, v in known.items())
     site = Site(COMPILE, artifact.manifest["graph_id"] or "module")
     target = artifact.manifest["target"]
     told = (*said, f'{_HASH}="{hashlib.sha256(data).hexdigest()}"')
-    return Decision(site, target, (Alternative(target),), "caller", told)
+    broken = so_far(artifact, Counts()).broken
+    return Decision(site, target, (Alternative(target),), "caller", told, broken)
 
 
 def refusal_of(error: PycError, contract: Contract) -> Decision:

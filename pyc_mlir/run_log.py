@@ -68,7 +68,7 @@ class RunLog:
             events, dropped = tuple(self._events), self._dropped
         cached = () if stats.cache is None else (stats.cache.decision,)
         counts = {name: getattr(stats, name) for name in COUNTED}
-        measured = {**counts, "events_dropped": dropped}
+        measured = {**counts, "events_dropped": dropped, **stats.contract.broken}
         offered = (Alternative(ANSWERED),)
         last = Decision(Site(RUN, CALLS), ANSWERED, offered, CALLS, (), measured)
         return (*cached, *events, last)

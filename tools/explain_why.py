@@ -40,6 +40,7 @@ def _decisions(recorded: Recorded, code: ReasonCode) -> Iterator[str]:
 def _words(decision: Decision) -> Iterator[str]:
     yield from decision.evidence
     yield from (a.reason for a in decision.alternatives)
+    yield from (f"{name} {value}" for name, value in decision.measured.items())
 
 
 def _clauses(recorded: Recorded, code: ReasonCode) -> Iterator[str]:

@@ -11,10 +11,11 @@ from pyc_mlir.compilation import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.choices import RUN, Recipe, read_log, write_log
+from pyc_mlir.pipelines.contract_report import ContractReport
 from pyc_mlir.run_log import ANSWERED, COUNTED, MODE, REFUSED, RunLog
 from pyc_mlir.tools import pyc_run
 
-NO_STATS = SimpleNamespace(cache=None, **dict.fromkeys(COUNTED, 0))
+NO_STATS = SimpleNamespace(cache=None, contract=ContractReport(), **dict.fromkeys(COUNTED, 0))
 SOFTMAX = """func.func @main(%x: tensor<64x64xf32>) -> tensor<64x64xf32> {
   %0 = "pyc.softmax"(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
   %1 = "pyc.matmul"(%0, %x) : (tensor<64x64xf32>, tensor<64x64xf32>) -> tensor<64x64xf32>

@@ -28,8 +28,10 @@ from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.contract_report import Status
 from pyc_mlir.program import Program
+from pyc_mlir.recorded import Recorded, head_of
 from pyc_mlir.samples import SIZES, candidate_sizes, make_inputs
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
+from pyc_mlir.tools.explain_why import why
 from pyc_mlir.watch import Watch
 
 # Values beyond what samples hold are clipped: only calls can tell a fault there.
@@ -313,6 +315,13 @@ def test_a_latency_goal_binds_or_is_told():
     assert (clause.status, clause.code) == (Status.BROKEN, ReasonCode.LATENCY_MISSED.name)
     assert "measured" in artifacts.to_bytes(advisory.artifact).decode("latin-1")
     assert not advisory.artifact.promises["latency_goal_seconds"].measured
+    advisory(*make_inputs(advisory.signature, 0, {"n": 2}))
+    head = head_of(advisory.artifact, b"")
+    for line, name in ((head, "51 calls"), (advisory.log()[-1], " 1 calls")):
+        (said,) = [text for text in line.measured if text.startswith("LATENCY_MISSED: ")]
+        assert said.endswith(name)
+    found = why(Recorded("log", {}, (), others=(advisory.log()[-1],)), ReasonCode.LATENCY_MISSED)
+    assert "LATENCY_MISSED: median seconds" in found
     binding = Contract(latency_goal_seconds=1e-9, latency_binding=True)
     refused(ReasonCode.LATENCY_MISSED, lambda: pyc_mlir.compile(TEXT, contract=binding))
 
