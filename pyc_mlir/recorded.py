@@ -8,7 +8,7 @@ condition, and the hash of the program. So a log and a program tell the same. Ne
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,9 @@ def _of_log(name: str, log: Sequence[Decision]) -> Recorded:
     known = _conditions(heads[0], name) if heads else {}
     digest = known.pop(_HASH, "")
     made = tuple(d for d in log if d.is_choice)
-    others = tuple(d for d in log if not d.is_choice and d not in heads)
+    # Of the conditions' record only what was measured is told besides.
+    measured = (replace(d, evidence=()) for d in heads if d.measured)
+    others = (*measured, *(d for d in log if not d.is_choice and d not in heads))
     return Recorded(name, known, made, digest, None, others)
 
 

@@ -25,10 +25,11 @@ from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.choices import write_log
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.contract_report import Status
 from pyc_mlir.program import Program
-from pyc_mlir.recorded import Recorded, head_of
+from pyc_mlir.recorded import head_of, read_recorded
 from pyc_mlir.samples import SIZES, candidate_sizes, make_inputs
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
 from pyc_mlir.tools.explain_why import why
@@ -309,7 +310,7 @@ def test_a_compile_that_needs_a_fallback_is_refused_under_none(monkeypatch):
     )
 
 
-def test_a_latency_goal_binds_or_is_told():
+def test_a_latency_goal_binds_or_is_told(tmp_path):
     advisory = pyc_mlir.compile(TEXT, contract=Contract(latency_goal_seconds=1e-9))
     clause = advisory.stats().contract["latency_goal_seconds"]
     assert (clause.status, clause.code) == (Status.BROKEN, ReasonCode.LATENCY_MISSED.name)
@@ -320,8 +321,9 @@ def test_a_latency_goal_binds_or_is_told():
     for line, name in ((head, "51 calls"), (advisory.log()[-1], " 1 calls")):
         (said,) = [text for text in line.measured if text.startswith("LATENCY_MISSED: ")]
         assert said.endswith(name)
-    found = why(Recorded("log", {}, (), others=(advisory.log()[-1],)), ReasonCode.LATENCY_MISSED)
-    assert "LATENCY_MISSED: median seconds" in found
+        write_log((line,), tmp_path / "log")
+        found = why(read_recorded(tmp_path / "log"), ReasonCode.LATENCY_MISSED)
+        assert "LATENCY_MISSED: median seconds" in found
     binding = Contract(latency_goal_seconds=1e-9, latency_binding=True)
     refused(ReasonCode.LATENCY_MISSED, lambda: pyc_mlir.compile(TEXT, contract=binding))
 
