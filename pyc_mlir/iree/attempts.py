@@ -3,7 +3,8 @@
 IREE's aggressive fusion makes row-wise programs and small ones up to three times faster, and fails
 where it pulls a matrix product into a row reduction (its stack limit) or meets dynamic rows. So
 `plain` comes first for programs that hold both. A failure of the setting that comes first is not
-silent: the fallback is recorded as a decision with IREE's words as evidence.
+silent: the fallback is recorded as a decision with IREE's words as evidence. Where both fail, each
+op is compiled on its own.
 """
 
 from collections.abc import Mapping
@@ -13,18 +14,19 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_choice import ArenaEntry, Way
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.range_checks import assert_ranges
+from pyc_mlir.iree.unfused import unfuse
 from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.target import Target
 
 SITE = "iree-fusion"
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "aggressive": (),
-    "plain": ("--iree-dispatch-creation-enable-aggressive-fusion=false",),
-}
+_PLAIN = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
+UNFUSED = "unfused"
+SETTINGS: dict[str, tuple[str, ...]] = {"aggressive": (), "plain": _PLAIN, UNFUSED: _PLAIN}
 _WHY = {
     "aggressive": "IREE's O3 default: fewer and larger dispatches",
     "plain": "no products fused into row reductions: within IREE's stack limit",
+    UNFUSED: "every op on its own: for what IREE fuses and then has no code for",
 }
 _EVIDENCE_CHARACTERS = 300
 
@@ -49,6 +51,8 @@ class Request:
         """The vmfb under one of SETTINGS. Raises as `compile_module`."""
         flags = (*SETTINGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
+            if setting == UNFUSED:
+                unfuse(session.module)
             run(session, self.target, to="flow")
             assert_ranges(session, self.function, self.ranges)
             if self.arena is None:
@@ -72,10 +76,10 @@ class Request:
 def compile_with_fallback(
     request: Request, graph_id: str, choices: Choices, first: str = "aggressive"
 ) -> bytes:
-    """The vmfb under the chosen setting, or under the other one if that fails.
+    """The vmfb under the chosen setting, or under the next one that succeeds if that fails.
 
     `first` is the setting that is offered first, as the better one. Raises the first failure when
-    both fail, or when it is not code generation that failed.
+    all fail, or when it is not code generation that failed.
     """
     order = sorted(SETTINGS, key=lambda name: name != first)
     alternatives = [Alternative(name, reason=_WHY[name]) for name in order]
@@ -92,14 +96,14 @@ def compile_with_fallback(
 def _fall_back(
     request: Request, site: Site, failed: str, error: PycError, choices: Choices
 ) -> bytes:
-    """Try the settings that are left; the decision for the site is replaced by the fallback."""
+    """Try the settings that are left, in order; the fallback becomes the decision for the site."""
     for name in SETTINGS:
         if name == failed:
             continue
         try:
             vmfb = request.compile(name)
         except PycError:
-            raise error from None
+            continue
         # Only IREE's words: the message's location may hold a path, and artifacts carry none.
         said = error.message.partition("got: ")[2]
         evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {said}"
