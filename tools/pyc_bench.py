@@ -23,6 +23,7 @@ SUITES: dict[str, str] = {
     "compile": "pyc_mlir.bench.compile_time:run",
     "latency": "pyc_mlir.bench.cpu_suite:run",
     "demo-latency": "pyc_mlir.bench.latency:run",
+    "gemm": "pyc_mlir.bench.gemm:run",
     "overhead": "pyc_mlir.bench.overhead:run",
     "pack": "pyc_mlir.bench.pack:run",
     "memory": "pyc_mlir.bench.memory:run",

@@ -61,7 +61,8 @@ def _gemm(name: str, m: int, k: int, n: int) -> Workload:
     return case(name, lambda x: x @ weight, (m, k))
 
 
-def _gemm_gelu(name: str, m: int, k: int, n: int) -> Workload:
+def gemm_gelu(name: str, m: int, k: int, n: int) -> Workload:
+    """The product of x [m, k] with weights [k, n], a bias and gelu behind it."""
     draw = Weights()
     weight, bias = draw.matrix(k, n), draw.vector(n)
     return case(name, lambda x: nn.gelu(x @ weight + bias), (m, k))
@@ -145,7 +146,7 @@ ROWS: Mapping[str, Row] = {
     "gemm 512": Row("gemm", _gemm, (512,) * 3, _TINY_GEMM),
     "gemm 1024": Row("gemm", _gemm, (1024,) * 3, _TINY_GEMM),
     "gemm 2048": Row("gemm", _gemm, (2048,) * 3, _TINY_GEMM),
-    "gemm + bias + gelu 1024": Row("gemm", _gemm_gelu, (1024,) * 3, _TINY_GEMM),
+    "gemm + bias + gelu 1024": Row("gemm", gemm_gelu, (1024,) * 3, _TINY_GEMM),
     "gemv 1x4096x4096": Row("gemm", _gemm, (1, 4096, 4096), (1, 20, 18)),
     "gemm 128x768x3072": Row("gemm", _gemm, (128, 768, 3072), _TINY_GEMM),
     "gemm 1024, both arguments": Row(

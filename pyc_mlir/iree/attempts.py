@@ -20,9 +20,14 @@ from pyc_mlir.pipelines.stream_ranges import Ranges
 from pyc_mlir.pipelines.target import Target
 
 SITE = "iree-fusion"
-_PLAIN = ("--iree-dispatch-creation-enable-aggressive-fusion=false",)
+# What IREE can be told.
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "aggressive": (),
+    "plain": ("--iree-dispatch-creation-enable-aggressive-fusion=false",),
+}
+# What it cannot be told: barriers in the module.
 UNFUSED = "unfused"
-SETTINGS: dict[str, tuple[str, ...]] = {"aggressive": (), "plain": _PLAIN, UNFUSED: _PLAIN}
+_FLAGS: Mapping[str, tuple[str, ...]] = {**SETTINGS, UNFUSED: SETTINGS["plain"]}
 _WHY = {
     "aggressive": "IREE's O3 default: fewer and larger dispatches",
     "plain": "no products fused into row reductions: within IREE's stack limit",
@@ -48,8 +53,8 @@ class Request:
     ranges: Ranges = field(default_factory=dict)
 
     def compile(self, setting: str) -> bytes:
-        """The vmfb under one of SETTINGS. Raises as `compile_module`."""
-        flags = (*SETTINGS[setting], *self.flags)
+        """The vmfb under one of SETTINGS, or UNFUSED. Raises as `compile_module`."""
+        flags = (*_FLAGS[setting], *self.flags)
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
             if setting == UNFUSED:
                 unfuse(session.module)
@@ -81,7 +86,7 @@ def compile_with_fallback(
     `first` is the setting that is offered first, as the better one. Raises the first failure when
     all fail, or when it is not code generation that failed.
     """
-    order = sorted(SETTINGS, key=lambda name: name != first)
+    order = sorted(_FLAGS, key=lambda name: name != first)
     alternatives = [Alternative(name, reason=_WHY[name]) for name in order]
     site = Site(SITE, graph_id or "module")
     chosen = choices.choose(site, alternatives).name
@@ -97,7 +102,7 @@ def _fall_back(
     request: Request, site: Site, failed: str, error: PycError, choices: Choices
 ) -> bytes:
     """Try the settings that are left, in order; the fallback becomes the decision for the site."""
-    for name in SETTINGS:
+    for name in _FLAGS:
         if name == failed:
             continue
         try:

@@ -121,6 +121,16 @@ def test_overhead(quick):
     )
 
 
+def test_gemm(quick):
+    report = quick("gemm")
+    rates = by_metric(report, "sustained")
+    assert set(rates) == {"pyc", "peak"}
+    assert all(r["unit"] == "GFLOP/s" and r["n"] == 2 and r["value"] > 0 for r in rates.values())
+    (share,), (variation,) = (by_metric(report, m).values() for m in ("of the peak", "variation"))
+    assert share["unit"] == variation["unit"] == "%"
+    assert share["value"] > 0 and variation["value"] >= 0
+
+
 def test_gpu_suite_needs_a_gpu(tmp_path, capsys):
     try:
         ctypes.CDLL("libcuda.so.1")
