@@ -34,6 +34,8 @@ SIZES = (
 )
 QUICK_SIZES = ((64, 32, 48),)
 _SUSTAINED_SECONDS = 1.0
+# Into how many workgroups a thread's FMAs are cut, so that no thread waits long for another one.
+_SHARES = 16
 _ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
 _GIGA, MILLION = 1e9, 1e6
 
@@ -55,7 +57,7 @@ def sustained(size: tuple[int, int, int], threads: int, asked: Run) -> list[Reco
     prepared = pyc(workload, make_options(), device)
     error = workload.check(prepared.results(), "pyc")
     iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
-    (probe,) = fma_probes([device], threads, iterations)
+    (probe,) = fma_probes([device], _SHARES * threads, iterations // _SHARES)
     calls = {"pyc": prepared.call, "peak": probe.call}
     amounts = {"pyc": 2 * prod(size), "peak": probe.amount}
     seconds = 0.0 if asked.quick else _SUSTAINED_SECONDS
