@@ -83,6 +83,8 @@ def widen(value: Scalar, dtype: np.dtype) -> Scalar:
 
 def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
     """The inverse of `widen`: rounds to nearest even."""
+    if dtype == BF16:
+        return _to_bf16(value)
     wide = accumulator(dtype)
     return value if wide == dtype else emit("arith.truncf", value, result=element_type(dtype))
 
@@ -143,6 +145,8 @@ def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
 def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     if source.itemsize == target.itemsize:
         value, source = widen(value, source), accumulator(source)
+    if source == accumulator(target):
+        return narrow(value, target)
     grows = target.itemsize > source.itemsize
     name = "arith.extf" if grows else "arith.truncf"
     return emit(name, value, result=element_type(target))
@@ -153,19 +157,23 @@ def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     wide = element_type(accumulator(target))
     name = "arith.uitofp" if source == BOOL else "arith.sitofp"
     converted = emit(name, value, result=wide)
-    return _finite_to_bf16(converted) if target == BF16 else narrow(converted, target)
+    return narrow(converted, target)
 
 
-def _finite_to_bf16(value: Scalar) -> Scalar:
-    """Round a finite f32 to nearest even in integer arithmetic.
+def _to_bf16(value: Scalar) -> Scalar:
+    """Round an f32 to nearest even in integer arithmetic; NaN stays NaN, with its sign.
 
-    `truncf(sitofp(x))` would be folded to one conversion that the CPU back end has no code for.
+    Not as ``arith.truncf``: IREE's CPU code generation takes ``extf(truncf(x))`` for x where the
+    smaller type is bf16, so that nothing would be rounded, and folds ``truncf(sitofp(x))`` to one
+    conversion that it has no code for.
     """
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     bits = emit("arith.bitcast", value, result=i32)
-    half, one, shift = (constant_scalar(v, i32) for v in (0x7FFF, 1, 16))
+    half, one, shift, quiet = (constant_scalar(v, i32) for v in (0x7FFF, 1, 16, 1 << 22))
     odd = emit("arith.andi", emit("arith.shrui", bits, shift), one)
     rounded = emit("arith.addi", emit("arith.addi", bits, half), odd)
+    nan = compare("unordered", value, value)
+    rounded = select(nan, emit("arith.ori", bits, quiet), rounded)
     upper = emit("arith.trunci", emit("arith.shrui", rounded, shift), result=i16)
     return emit("arith.bitcast", upper, result=element_type(BF16))
 

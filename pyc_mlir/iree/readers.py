@@ -31,6 +31,11 @@ Way = tuple[Any, ...]
 Ways = dict[Any, set[Way]]
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 _VIEWS = (*_RESHAPES, "tensor.extract_slice")
+# The index maps of named products that carry none: a depth of 1 makes them pointwise.
+_PRODUCTS: Mapping[str, list[list[Any]]] = {
+    "linalg.matmul": [[0, 2], [2, 1], [0, 1]],
+    "linalg.batch_matmul": [[0, 1, 3], [0, 3, 2], [0, 1, 2]],
+}
 
 
 def separate_readers(module: Any, gpu: bool = False) -> int:
@@ -51,7 +56,7 @@ def _separate(block: Any, gpu: bool) -> int:
     inserted = 0
     for op in list(block.operations):
         operation = op.operation
-        if "indexing_maps" in operation.attributes:
+        if "indexing_maps" in operation.attributes or operation.name in _PRODUCTS:
             inserted += _visit_structured(operation, ways, columns) + _store_sources(operation)
         elif operation.name in _RESHAPES:
             ways[operation.results[0]] = _through_view(operation, ways)
@@ -65,8 +70,8 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
 
     `columns` collects the reductions of columns; None where they do no harm.
     """
-    maps = [_dims_of(attribute) for attribute in ir.ArrayAttr(op.attributes["indexing_maps"])]
-    sizes = _loop_sizes(op, maps)
+    maps, loops = _maps_of(op)
+    sizes = _loop_sizes(op, maps, loops)
     outputs = maps[len(maps) - len(op.results) :]
     parallel = {d for m in outputs for d in m}
     reduced = set(range(len(sizes))) - parallel
@@ -78,10 +83,10 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
             shape = _shape(result)
             ways[result] = {result: {tuple(i for i, s in enumerate(shape) if s != 1)}}
         return 0
-    loops = sum(s != 1 for s in sizes)
-    clashes = _clashes(reads, loops)
+    wide_loops = sum(s != 1 for s in sizes)
+    clashes = _clashes(reads, wide_loops)
     for index, found in reads:
-        wide = any(root in (columns or ()) and _rank(w) < loops for root, w in found.items())
+        wide = any(root in (columns or ()) and _rank(w) < wide_loops for root, w in found.items())
         if wide and index not in clashes:
             clashes.append(index)
     for index in clashes:
@@ -91,6 +96,15 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
         kept = [found for i, found in reads if i not in clashes]
         ways[result] = _merged(_renamed(found, loop_to_dim) for found in kept)
     return len(clashes)
+
+
+def _maps_of(op: Any) -> tuple[list[list[Any]], int]:
+    """The index maps of a structured op, and how many loops it has."""
+    if "indexing_maps" not in op.attributes:
+        maps = _PRODUCTS[op.name]
+        return maps, 1 + max(d for m in maps for d in m)
+    attributes = list(ir.ArrayAttr(op.attributes["indexing_maps"]))
+    return [_dims_of(a) for a in attributes], ir.AffineMapAttr(attributes[0]).value.n_dims
 
 
 def _dims_of(attribute: Any) -> list[Any]:
@@ -113,10 +127,9 @@ def _shape(value: Any) -> list[int | None]:
     return [None if type_.is_dynamic_dim(i) else s for i, s in enumerate(type_.shape)]
 
 
-def _loop_sizes(op: Any, maps: Sequence[list[Any]]) -> list[int | None]:
+def _loop_sizes(op: Any, maps: Sequence[list[Any]], loops: int) -> list[int | None]:
     """The size of each loop, as far as the operands tell."""
-    count = ir.AffineMapAttr(ir.ArrayAttr(op.attributes["indexing_maps"])[0]).value.n_dims
-    sizes: list[int | None] = [None] * count
+    sizes: list[int | None] = [None] * loops
     for value, dims in zip(op.operands, maps, strict=False):
         for dim, size in zip(dims, _shape(value), strict=False):
             if isinstance(dim, int) and size is not None:
