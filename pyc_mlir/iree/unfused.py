@@ -21,10 +21,10 @@ def unfuse(module: Any) -> int:
     """
     blocks = [block for op in module.regions[0].blocks[0] for block in blocks_of(op)]
     ops = [op.operation for block in blocks for op in block.operations]
-    return sum(_part(op) for op in ops if computes(op))
+    return sum(_part(op) for op in ops if _computes(op))
 
 
-def computes(op: Any) -> bool:
+def _computes(op: Any) -> bool:
     """Whether an op is one that IREE makes dispatches of, or fuses into them."""
     return op.name.startswith("linalg.") or op.name in _FUSED
 
