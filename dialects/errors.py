@@ -7,7 +7,7 @@ reasons.py, which docs/errors.md is generated from.
 
 from pyc_mlir.dialects.reasons import ReasonCode
 
-__all__ = ["PycError", "ReasonCode", "VerificationError", "missing_compiler"]
+__all__ = ["PycError", "ReasonCode", "VerificationError", "internal_error", "missing_compiler"]
 
 
 class PycError(Exception):
@@ -24,6 +24,13 @@ class VerificationError(PycError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ReasonCode.INVALID_IR, message)
+
+
+def internal_error(error: Exception) -> PycError:
+    """The refusal that tells an exception which nobody was meant to see."""
+    return PycError(
+        ReasonCode.INTERNAL_ERROR, f"expected an answer, got {type(error).__name__}: {error}"
+    )
 
 
 def missing_compiler(error: ModuleNotFoundError) -> PycError | None:

@@ -87,6 +87,12 @@ class ReasonCode(Enum):
         "report the reproducer that the message names",
         "a segmentation fault below `pyc-opt`",
     )
+    INTERNAL_ERROR = Reason(
+        "a fault of PyC ended a tool",
+        "a case that PyC does not know of itself",
+        "report the traceback above the message, with the command line",
+        "a `TypeError` in a pass of PyC below `pyc-compile`",
+    )
     UNSUPPORTED_OP = Reason(
         "a model uses an operation that PyC does not know",
         "the exporter chose an operation that PyC has no rule for",

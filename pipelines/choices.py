@@ -129,8 +129,11 @@ class Decision:
             Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
             for a in data["alternatives"]
         )
+        site = Site(data["pass"], data["op"], data["location"])
+        if data["id"] != site.key:
+            raise ValueError(f"id {data['id']!r} of {site.key}")
         return Decision(
-            Site(data["pass"], data["op"], data["location"]),
+            site,
             data["chosen"],
             alternatives,
             data["decided_by"],

@@ -34,6 +34,13 @@ COUNTED = (
 )
 
 
+def load_refused(error: PycError) -> Decision:
+    """The only line of the log of a program that could not be loaded."""
+    offered = (Alternative(REFUSED), Alternative(LOADED))
+    said = (f"{error.code.name}: {error.message}",)
+    return Decision(Site(RUN, LOAD), REFUSED, offered, LOAD, said)
+
+
 class RunLog:
     """The latest events of one program, in their order. Several threads may write."""
 

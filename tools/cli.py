@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import NoReturn, TextIO
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
-from pyc_mlir.dialects.files import file_error, write_file
+from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error, missing_compiler
+from pyc_mlir.dialects.files import file_error, require_writable, write_file
 from pyc_mlir.scratch import require_room
 from pyc_mlir.tools.guarded import Crash, run_guarded
 
@@ -54,37 +54,72 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
         # Whoever read our output has left; Python must not complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return REFUSED
-    except PycError as error:
-        print(explain(tool, error), file=sys.stderr)
-        return REFUSED
-    except OSError as error:
-        print(explain(tool, file_error(error, "what can be used")), file=sys.stderr)
-        return REFUSED
-    except ModuleNotFoundError as error:
-        return _missing(tool, error)
-    except Exception:  # noqa: BLE001  (the process boundary: told in full)
-        return _broken(tool)
+    except Exception as error:  # noqa: BLE001  (the process boundary: told in full)
+        known = refusal(error)
+        if known.code is not ReasonCode.INTERNAL_ERROR:
+            print(explain(tool, known), file=sys.stderr)
+            return REFUSED
+        traceback.print_exc()
+        print(explain(tool, known), file=sys.stderr)
+        print(bug_note(tool), file=sys.stderr)
+        return BROKEN
 
 
-def run_tool_guarded(tool: str, work: Callable[[], int]) -> int:
-    """As `run_tool`, in a child process whose crash is told; start no thread before."""
+def refusal(error: Exception) -> PycError:
+    """What an exception is told as: INTERNAL_ERROR for those that are no user's fault."""
+    if isinstance(error, PycError):
+        return error
+    if isinstance(error, OSError):
+        return file_error(error, "what can be used")
+    # A compiler that is not installed is told in one message; other modules are our fault.
+    known = missing_compiler(error) if isinstance(error, ModuleNotFoundError) else None
+    return internal_error(error) if known is None else known
+
+
+def run_tool_guarded(
+    tool: str, work: Callable[[], int], crashed: Callable[[PycError], None] | None = None
+) -> int:
+    """As `run_tool`, in a child process whose crash is told; start no thread before.
+
+    crashed: what is left to do where the child could not: it gets what the crash is told as.
+    """
     try:
         ended = run_guarded(lambda _: run_tool(tool, work))
     except KeyboardInterrupt:
         return INTERRUPTED
-    if isinstance(ended, Crash):
-        # A full disk ends the compiler like a fault of it.
-        if run_tool(tool, _room) == REFUSED:
-            return REFUSED
-        print(f"{tool}: error: {ended.reason} [{ReasonCode.NATIVE_CRASH.name}]", file=sys.stderr)
-        print(bug_note(tool), file=sys.stderr)
-        return BROKEN
-    return ended
+    if not isinstance(ended, Crash):
+        return ended
+    error = _crash(ended)
+    print(explain(tool, error), file=sys.stderr)
+    if crashed is not None:
+        crashed(error)
+    if error.code is not ReasonCode.NATIVE_CRASH:
+        return REFUSED
+    print(bug_note(tool), file=sys.stderr)
+    return BROKEN
 
 
-def _room() -> int:
-    require_room()
-    return OK
+def _crash(ended: Crash) -> PycError:
+    """What ended a child: a full disk ends the compiler like a fault of it."""
+    try:
+        require_room()
+    except PycError as error:
+        return error
+    return PycError(ReasonCode.NATIVE_CRASH, ended.reason)
+
+
+def require_own_log(tool: str, log: str | None, others: Iterable[str | None]) -> None:
+    """Raise PycError for a log that would overwrite what the tool reads or writes, or that cannot
+    be written: BAD_ARGUMENT, FILE_ACCESS."""
+    if log is None:
+        return
+    taken = {os.path.realpath(other) for other in others if other is not None}
+    if log == "-" or os.path.realpath(log) in taken:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"command line: expected a file of its own for --log, got {log!r}; see `{tool} --help`",
+        )
+    require_writable(log)
 
 
 def write_text(path: str, text: str) -> None:
@@ -93,21 +128,6 @@ def write_text(path: str, text: str) -> None:
         print(text, end="")
     else:
         write_file(path, text.encode())
-
-
-def _missing(tool: str, error: ModuleNotFoundError) -> int:
-    """A compiler that is not installed is told in one message; other modules are our fault."""
-    known = missing_compiler(error)
-    if known is None:
-        return _broken(tool)
-    print(explain(tool, known), file=sys.stderr)
-    return REFUSED
-
-
-def _broken(tool: str) -> int:
-    traceback.print_exc()
-    print(bug_note(tool), file=sys.stderr)
-    return BROKEN
 
 
 def explain(tool: str, error: PycError) -> str:

@@ -25,7 +25,7 @@ from pyc_mlir.promises import Counts, so_far
 from pyc_mlir.recorded import head_of, read_recorded, refusal_of
 from pyc_mlir.replay import replay
 from pyc_mlir.tools import guarded
-from pyc_mlir.tools.cli import Progress
+from pyc_mlir.tools.cli import Progress, refusal
 from pyc_mlir.tools.contract_flags import read_contract
 from pyc_mlir.tools.model_source import (
     InputShape,
@@ -53,11 +53,11 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
     try:
         contract = read_contract(flags)
         output = _compiled(flags, contract, progress, stdin)
-    except PycError as error:
+    except Exception as error:
         if flags.log is not None:
             # What refused the compile is what the user has to know of, not also a bad log.
             with suppress(PycError):
-                write_log((refusal_of(error, contract),), flags.log)
+                write_log((refusal_of(refusal(error), contract),), flags.log)
         raise
     if flags.log is not None:
         write_log(output.decisions, flags.log)

@@ -92,8 +92,9 @@ def listing(store: Store) -> str:
 
 
 def _about(parts: Mapping[str, Any]) -> str:
-    graph = str(parts.get("program.graph", ""))[:_SHORT]
-    return f"graph {graph} for {parts.get('options.target.name', '?')}"
+    # Not the graph id of a program, which is that of the graph after its first passes.
+    text = str(parts.get("program.graph", ""))[:_SHORT]
+    return f"text {text} for {parts.get('options.target.name', '?')}"
 
 
 def why_text(store: Store, asked: Sequence[str]) -> str:

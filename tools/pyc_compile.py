@@ -4,16 +4,17 @@ The work runs in a forked child: a crash in native code becomes a message and ex
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.files import require_writable, write_file
+from pyc_mlir.pipelines.choices import write_log
 from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools import cli
-from pyc_mlir.tools.contract_flags import add_flags
+from pyc_mlir.tools.contract_flags import add_flags, read_contract
 from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours or a crash)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return cli.run_tool_guarded(TOOL, lambda: _run(arguments))
+    return cli.run_tool_guarded(TOOL, lambda: _run(arguments), lambda e: _log_crash(arguments, e))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -73,6 +74,18 @@ def _run(argv: Sequence[str]) -> int:
     if output.promises:
         print(output.promises, end="", file=sys.stdout if to_stdout else sys.stderr)
     return cli.OK
+
+
+def _log_crash(argv: Sequence[str], error: PycError) -> None:
+    """Write the log that the child would have written."""
+    from pyc_mlir.recorded import refusal_of
+
+    # What crashed the compile is what the user has to know of, not also a bad log.
+    with suppress(PycError, SystemExit):
+        flags = make_parser().parse_args(argv)
+        check(flags)
+        if flags.log is not None:
+            write_log((refusal_of(error, read_contract(flags)),), flags.log)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -190,16 +203,11 @@ def check(flags: argparse.Namespace) -> None:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
         raise _usage("expected -o FILE for the program, got none")
-    others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
-    if flags.log == "-" or (flags.log and any(_same(flags.log, other) for other in others)):
-        raise _usage(f"expected a file of its own for --log, got {flags.log!r}")
     # A compile takes long: what could not be written is told before it.
-    for path in (p for p in (flags.output, flags.log) if p not in (None, "-")):
-        require_writable(path)
-
-
-def _same(a: str, b: str | None) -> bool:
-    return b is not None and os.path.realpath(a) == os.path.realpath(b)
+    others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
+    cli.require_own_log(TOOL, flags.log, others)
+    if flags.output not in (None, "-"):
+        require_writable(flags.output)
 
 
 def _check_replay(flags: argparse.Namespace) -> None:

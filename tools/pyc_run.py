@@ -43,15 +43,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
     _check_output(flags.output)
-    # Loading IREE takes a moment, which --help need not wait for.
-    from pyc_mlir.runtime import load
-
-    program = load(flags.program, make_device(flags))
+    cli.require_own_log(TOOL, flags.log, (flags.program, flags.output))
+    program = _loaded(flags)
     try:
         return _called(flags, program)
     finally:
         if flags.log is not None:
             write_log(program.log(), flags.log)
+
+
+def _loaded(flags: argparse.Namespace) -> "Program":
+    """The program on its device; a refusal is in the log, too."""
+    # Loading IREE takes a moment, which --help need not wait for.
+    from pyc_mlir.run_log import load_refused
+    from pyc_mlir.runtime import load
+
+    try:
+        return load(flags.program, make_device(flags))
+    except Exception as error:
+        if flags.log is not None:
+            write_log((load_refused(cli.refusal(error)),), flags.log)
+        raise
 
 
 def _called(flags: argparse.Namespace, program: "Program") -> int:

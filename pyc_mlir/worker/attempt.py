@@ -48,7 +48,12 @@ class Attempt:
         self._open = contextlib.ExitStack()
         self._waiting: list[Frame] = []
         self._current: Frame | None = None
+        self._take_worker()
+
+    def _take_worker(self) -> None:
         self.worker = process.take()
+        # Whether it waited for this, and has not yet shown that it got it.
+        self._silent = self.worker.ready
 
     def ask(self, *requests: Frame) -> None:
         """Let the worker answer these, after those that it has."""
@@ -85,6 +90,7 @@ class Attempt:
     def _take(self, frame: Frame) -> None:
         said = frame.header
         kind = said["kind"]
+        self._silent = False
         if kind == "ready":
             self.worker.ready = True
         elif kind == "stage":
@@ -113,6 +119,14 @@ class Attempt:
     def _ended_early(self) -> None:
         request = self._current or next(iter(self._waiting), None)
         if request is None:
+            return
+        if self._silent:
+            # It may have been ended while it waited; a program that ends workers ends the next too.
+            self.worker.end()
+            self._take_worker()
+            self._waiting[:0] = [] if self._current is None else [self._current]
+            self._current = None
+            self._next()
             return
         self.crashed = True
         by = self.worker.how_it_ended()

@@ -1,5 +1,7 @@
 """Scenarios of reason codes: calls, models, passes, targets (reason_table.py)."""
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
@@ -39,6 +41,7 @@ from pyc_mlir.pipelines.contract import NO_FALLBACK
 from pyc_mlir.pipelines.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.program import Program
+from pyc_mlir.tools import pyc_cache
 
 # Calls
 
@@ -215,7 +218,20 @@ def _(here: Here) -> Codes:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", done.stderr, re.MULTILINE)}
+    return _codes_in(done.stderr)
+
+
+def _codes_in(said: str) -> Codes:
+    return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", said, re.MULTILINE)}
+
+
+@provokes(ReasonCode.INTERNAL_ERROR)
+def _(here: Here) -> Codes:
+    here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert pyc_cache.main(["--dir", str(here.folder), "ls"]) == 2
+    return _codes_in(said.getvalue())
 
 
 @provokes(ReasonCode.RECIPE_MISMATCH)

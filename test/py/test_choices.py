@@ -133,6 +133,14 @@ def test_lines_of_another_schema_are_named(tmp_path):
         read_log(path)
 
 
+def test_an_id_of_another_site_is_refused(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(json.loads(GOOD) | {"id": "pyc-fuse:other"}) + "\n")
+    with pytest.raises(PycError, match=r"log\.jsonl:1: expected one decision .*other") as caught:
+        read_log(path)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
 def test_files_that_are_no_logs_are_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     for name, code in (("bytes", ReasonCode.BAD_ARGUMENT), ("missing", ReasonCode.FILE_ACCESS)):

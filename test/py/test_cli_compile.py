@@ -159,7 +159,21 @@ def test_a_fault_of_ours_shows_the_traceback(capsys, monkeypatch, folder):
     monkeypatch.setattr(compile_driver, "run", broken)
     assert pyc_compile.run(["foreign.mlir", "-o", "x"]) == 2
     err = capsys.readouterr().err
-    assert "Traceback" in err and "impossible" in err and "fault of PyC" in err
+    assert "Traceback" in err and "impossible [INTERNAL_ERROR]" in err and "fault of PyC" in err
+
+
+@pytest.mark.parametrize("fault, code", [("1 / 0", "INTERNAL_ERROR"), ("abort()", "NATIVE_CRASH")])
+def test_a_compile_that_broke_has_a_log(folder, fault, code):
+    python = (
+        "import sys; from os import abort; from pyc_mlir.tools import pyc_compile, compile_driver; "
+        f"compile_driver._compiled = lambda *_: {fault}; sys.exit(pyc_compile.main())"
+    )
+    flags = ["foreign.mlir", "-o", "x", "--log", "x.jsonl", "--max-error", "0.1"]
+    done = subprocess.run([sys.executable, "-c", python, *flags], capture_output=True, text=True)
+    (line,) = read_log("x.jsonl")
+    assert done.returncode == 2 and f"[{code}]" in done.stderr
+    assert line.chosen == "refused" and line.evidence[0].startswith(f"{code}: ")
+    assert line.evidence[1:] == (f"max_error = 0.1: refused [{code}]",)
 
 
 def test_a_crash_in_native_code_is_told():

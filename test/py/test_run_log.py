@@ -55,6 +55,24 @@ def test_a_refused_call_is_logged_with_its_code(code, arguments, options):
     assert program.log()[-1].measured["guard_failures"] == 1
 
 
+def test_a_program_that_cannot_be_loaded_is_logged(tmp_path, capsys):
+    program, log = tmp_path / "no.vmfb", tmp_path / "run.jsonl"
+    program.write_bytes(b"none")
+    assert pyc_run.main([str(program), "--log", str(log)]) == 1
+    (line,) = read_log(log)
+    assert (line.site.key, line.chosen) == ("run:load", REFUSED)
+    assert line.evidence[0].startswith("BAD_ARTIFACT: ")
+    assert line.evidence[0].removeprefix("BAD_ARTIFACT: ") in capsys.readouterr().err
+
+
+def test_a_log_does_not_overwrite_the_program(tmp_path, capsys):
+    program = tmp_path / "p.vmfb"
+    program.write_bytes(b"none")
+    assert pyc_run.main([str(program), "--log", str(program)]) == 1
+    assert "a file of its own for --log" in capsys.readouterr().err
+    assert program.read_bytes() == b"none"
+
+
 def test_a_runtime_failure_is_logged(monkeypatch):
     program = add_program()
 

@@ -142,7 +142,7 @@ _FILES = (
         "refused; what the file held before stays, nothing is left beside it",
         f"{_DISK}::test_what_a_tool_wrote_before_stays {_DISK}::test_a_device_that_is_full "
         f"{_DISK}::test_a_folder_that_may_only_be_read",
-        42, 42, Code.FILE_ACCESS),
+        48, 48, Code.FILE_ACCESS),
     rounds(
         "bytes of a program flipped at random",
         "refused, or the program that it was",

@@ -28,7 +28,8 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects import files
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.tools import cli, pyc_bench, pyc_compile, pyc_explain, pyc_run
+from pyc_mlir.tools import cli, pyc_bench, pyc_compile, pyc_explain, pyc_opt, pyc_run
+from pyc_mlir.tools.opt_flags import parse_flags
 from pyc_mlir.worker import process
 
 MODEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
@@ -36,6 +37,14 @@ MODEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   return %0 : tensor<4x8xf32>
 }
 """
+
+
+def _opt(line: Sequence[str]) -> int:
+    """`pyc-opt` in this process."""
+    flags = parse_flags(line)
+    return pyc_opt._work(flags, Path(flags.input).read_bytes(), lambda _: None)
+
+
 # By the tool and its flag: the command line, whose last word is the file that is written.
 LINES: dict[str, tuple[Callable[..., int], Sequence[str]]] = {
     "pyc-compile -o": (pyc_compile.run, ("model.mlir", "-o", "made.vmfb")),
@@ -46,6 +55,7 @@ LINES: dict[str, tuple[Callable[..., int], Sequence[str]]] = {
     "pyc-run --output": (pyc_run.main, ("p.vmfb", "--input", "4x8xf32=1", "--output", "made.npy")),
     "pyc-run --log": (pyc_run.main, ("p.vmfb", "--input", "4x8xf32=1", "--log", "made.jsonl")),
     "pyc-explain --html": (pyc_explain.main, ("p.vmfb", "--html", "made.html")),
+    "pyc-opt -o": (_opt, ("model.mlir", "-o", "made.mlir")),
     "pyc-bench --json": (pyc_bench.main, ("toy", "--json", "made.json")),
 }  # fmt: skip
 # As a user without rights: reads what there is and has no place to write to.

@@ -335,6 +335,17 @@ def test_a_reproducer_tells_refusals_and_damage_too(hook, folder):
     assert subprocess.run(command, capture_output=True, timeout=300, check=False).returncode == 1
 
 
+def test_a_worker_that_was_killed_while_it_waited_is_replaced(folder, monkeypatch):
+    process.end_all()
+    assert compiled(contract=LONG).vmfb
+    for worker in process.idle():
+        os.kill(worker.pid, signal.SIGKILL)
+    with monkeypatch.context() as patch:
+        patch.setattr(process.Worker, "alive", True)  # as it was a moment before
+        assert compiled(contract=LONG).vmfb
+    assert not list(folder.glob("pyc-crash-*.request"))
+
+
 MOMENTS = {
     "PyC lowers to linalg begins": (0, 0.0),
     "PyC lowers to linalg ends": (0, -1.0),
