@@ -28,6 +28,7 @@ SUITES: dict[str, str] = {
     "pack": "pyc_mlir.bench.pack:run",
     "memory": "pyc_mlir.bench.memory:run",
     "replay": "pyc_mlir.bench.replay:run",
+    "start": "pyc_mlir.bench.start:run",
     "gpu": "pyc_mlir.bench.gpu:run",
 }
 

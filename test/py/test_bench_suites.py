@@ -60,6 +60,15 @@ def test_replay(quick):
     assert row["value"] == row["of"] == 2 and row["decisions"] > 5
 
 
+def test_start(quick):
+    report = quick("start")
+    wanted = {"saved artifact: first answer": {"pyc", "iree"}, "cache hit: find": {"pyc"}}
+    for metric, who in wanted.items():
+        rows = by_metric(report, metric)
+        assert_timed(rows)
+        assert set(rows) == who
+
+
 def test_tooling(quick):
     report = quick("tooling")
     rows = {r["workload"]: r for r in report.records}
