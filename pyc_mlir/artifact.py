@@ -252,6 +252,9 @@ def from_bytes(
     start = min(entry.header_offset for entry in own)
     vmfb = _iree_part(data, start, parts[_TAIL])
     checksums = manifest.pop("checksums")
+    others = sorted(set(checksums) ^ ({*parts, "vmfb"} - {_MANIFEST}))
+    if others:
+        raise _bad(name, "the entries that its manifest names", f"others: {', '.join(others)}")
     for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
         if part != _MANIFEST and checksums.get(part) != _sha256(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
@@ -351,10 +354,12 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless promises and samples can be read."""
+    """Raise PycError (BAD_ARTIFACT) unless promises and samples can be read, and are there."""
     try:
         ContractReport.from_json(manifest.get(PROMISES, ()))
         Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
+        if not data and Contract.from_json(manifest["contract"]).compares:
+            raise ValueError("no samples beside a clause `max_error`")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _bad(name, "promises and samples of this version", str(error)) from None
 

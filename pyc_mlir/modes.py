@@ -5,17 +5,24 @@ modes (`compile(..., also_modes=...)`). A mode is switched by hand or by a rule 
 of the device. Arenas of the mode that was left are let go as soon as no call works in them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.artifact import ARENA
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.arena_call import ArenaCall, Launch
-from pyc_mlir.iree.array import Spec
+from pyc_mlir.iree.arenas import ArenaPool
+from pyc_mlir.iree.array import Array, Spec
 from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.executable import Executable, ResultType
+from pyc_mlir.iree.pages import LARGE_BYTES
+from pyc_mlir.pipelines.contract import Contract
 
 FreeMemory = Callable[[], int]
+Run = Callable[[Sequence[Array]], list[Array]]
 _MEMINFO = Path("/proc/meminfo")
 _AVAILABLE = "MemAvailable:"
 
@@ -65,6 +72,48 @@ class MemoryRule:
         low = free < self.limit
         said = f"{free} bytes free, {'below' if low else 'not below'} the limit of {self.limit}"
         return (self.below if low else self.otherwise), said
+
+
+def planned_modes(
+    entries: Mapping[str, Mapping[str, Any]],
+    executable: Executable,
+    results: Sequence[ResultType],
+    pool: ArenaPool,
+    contract: Contract,
+) -> dict[str, PlannedMode]:
+    """The plans of an artifact by the name of their mode, that of `main` first."""
+    found = {}
+    for name in sorted(n for n in entries if n.startswith(ARENA)):
+        entry = entries[name]
+        arena = ArenaCall(executable, entry["function"], results, pool)
+        # `main` has the plan of the first one only.
+        pays = name != ARENA or _arena_pays(arena, contract, executable.device)
+        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
+    return found or {"": PlannedMode("", None, False)}
+
+
+def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
+    """Whether calls go through the arena: where there is scratch, or a result on large pages.
+
+    Else `main` is as good. On GPUs, where a fresh output from the allocator may cost more than one
+    in IREE's own queue, only under a budget, which counts the arenas.
+    """
+    if device.is_cpu:
+        return arena.facts.arena_bytes != 0 or arena.largest_output >= LARGE_BYTES
+    return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None
+
+
+def gated(run: Run, calls: int | None) -> Run:
+    """`run` for at most so many callers at once, further ones wait; None: for all."""
+    if calls is None:
+        return run
+    gate = threading.BoundedSemaphore(calls)
+
+    def one_of_them(arrays: Sequence[Array]) -> list[Array]:
+        with gate:
+            return run(arrays)
+
+    return one_of_them
 
 
 def known_mode(name: str, modes: Mapping[str, Any]) -> str:

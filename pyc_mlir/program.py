@@ -21,8 +21,9 @@ what happened besides answering: refused calls, fallbacks, switches (run_log.py)
 import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +34,7 @@ import numpy as np
 from pyc_mlir import artifact as artifacts
 from pyc_mlir import placement
 from pyc_mlir.account import Account
-from pyc_mlir.artifact import ARENA, MAIN, Artifact
+from pyc_mlir.artifact import MAIN, Artifact
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Verdict
@@ -42,16 +43,23 @@ from pyc_mlir.iree.arena_call import ArenaCall, Launch
 from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import Array, is_on_device, readable, to_device
 from pyc_mlir.iree.device import Device, MemoryStatistics
-from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.iree.pages import LARGE_BYTES
-from pyc_mlir.modes import MemoryRule, ModeSwitch, PlannedMode, known_mode, memory_rule
+from pyc_mlir.iree.executable import ResultType
+from pyc_mlir.modes import (
+    MemoryRule,
+    ModeSwitch,
+    PlannedMode,
+    gated,
+    known_mode,
+    memory_rule,
+    planned_modes,
+)
 from pyc_mlir.outputs import NUMBERS, check_outputs, donated_memory, donors
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.contract_report import ContractReport
 from pyc_mlir.promises import Counts, so_far
 from pyc_mlir.run_log import FALLBACK, LOAD, MODE, RunLog
-from pyc_mlir.watch import Fallback, Watch
+from pyc_mlir.watch import Code, Fallback, Watch, Ways
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
@@ -110,6 +118,7 @@ class Program:
         "_log",
         "_mode",
         "_modes",
+        "_most_calls",
         "_other_runtime",
         "_pool",
         "_recent",
@@ -147,10 +156,13 @@ class Program:
         entries = manifest["entries"]
         executable = placement.load(artifact, self.device)
         self._entry = executable.entry(entries[MAIN]["function"], results)
+        # Calls without an arena wait for each other only where something counts on it.
+        counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
+        self._most_calls = contract.max_concurrency if counted else None
         # A bound method is called sooner than an object.
-        self._run = self._entry.__call__
+        self._run = gated(self._entry.__call__, self._most_calls)
         self._pool = ArenaPool(self.device, contract.max_concurrency)
-        self._modes = _modes(entries, executable, results, self._pool, contract)
+        self._modes = planned_modes(entries, executable, results, self._pool, contract)
         for plan in self._modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in artifact.signature.inputs])
@@ -190,6 +202,9 @@ class Program:
             that the input was read before the result is written.
         """
         began = perf_counter()
+        watch = self._watch
+        # Read before the mode: what answers later than a fallback is told by it.
+        generation = 0 if watch is None else watch.generation
         mode = self._mode if self._rule is None else self._mode_by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
@@ -204,6 +219,7 @@ class Program:
                 values = self._into(mode, arrays, launch, out, donate)
                 if out is None and not on_device:
                     values = [r.host() for r in values]
+                watch = None
             else:
                 arena = mode.arena
                 if mode.by_arena and arena is not None:
@@ -212,12 +228,14 @@ class Program:
                     values = self._run(arrays)
                 if not on_device:
                     values = [r.host() for r in values]
+            seconds = perf_counter() - began
+            if watch is not None and watch.due(
+                arrays, code := Code(generation, mode.name, into=False)
+            ):
+                values = watch.compared(arrays, values, code)
         except PycError as error:
             self._log.refused(error)
             raise
-        seconds = perf_counter() - began
-        if self._watch is not None:
-            values = self._watch.see(arrays, values)
         with self._lock:
             self._calls += 1
             self._seconds += seconds
@@ -232,10 +250,14 @@ class Program:
         out: Any,
         donate: Sequence[int],
     ) -> Sequence[Array]:
-        """Call with memory of the caller. Raises PycError, as `__call__` says."""
+        """Call with memory of the caller. Raises PycError, as `__call__` says.
+
+        What is due to be compared is computed in other memory first.
+        """
+        watch = self._watch
         try:
             given = donors(donate)
-            if given and self._watch is not None and self._watch.compares_calls:
+            if given and watch is not None and watch.compares_calls:
                 raise PycError(
                     ReasonCode.DONATION_UNSAFE,
                     "donate: expected a contract without `max_error`, got one whose reference "
@@ -249,6 +271,14 @@ class Program:
                 self._guard_failures += 1
             raise
         assert mode.arena is not None
+        if watch is not None:
+            code = Code(watch.generation, mode.name, into=True)
+            if watch.due(arrays, code):
+                watch.compared(arrays, mode.arena.call(arrays, launch), code)
+            if watch.generation != code.generation:
+                now = self._mode
+                needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
+                return self._into(now, arrays, needed, out, donate)
         return mode.arena.call(arrays, launch, memory)
 
     def log(self) -> tuple[Decision, ...]:
@@ -269,22 +299,40 @@ class Program:
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute without guards, comparison and count, by the plan in use: for `Watch`."""
         mode = self._mode
+        return self._answer(mode.arena if mode.by_arena else None, inputs)
+
+    def ways(self) -> Ways:
+        """All code that calls may take, by mode and entry, that of the plan in use first."""
+        found = {}
+        for mode in sorted(self._modes.values(), key=lambda m: m is not self._mode):
+            if not (mode.by_arena and mode.arena is not None):
+                found[mode.name, MAIN] = partial(self._answer, None)
+            if mode.arena is not None:
+                found[mode.name, mode.arena.name] = partial(self._answer, mode.arena)
+        return found
+
+    def _answer(self, arena: ArenaCall | None, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         arrays = [to_device(a, self.device) for a in inputs]
-        if mode.by_arena and mode.arena is not None:
-            return [r.numpy() for r in mode.arena.call(arrays, mode.arena.needs(arrays))]
-        return [r.numpy() for r in self._run(arrays)]
+        if arena is None:
+            return [r.numpy() for r in self._run(arrays)]
+        return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
 
     def take_plan(self, name: str, why: str, code: ReasonCode) -> None:
         """Take the plan of another mode, for a reason with this code; ends a rule."""
         self._rule = None
         self._switch(name, why, code)
 
+    def drop_plan(self, name: str) -> None:
+        """Have no plan of that mode any more; it is not in use."""
+        assert name != self.mode, "a plan in use is left first"
+        del self._modes[name]
+
     def take_code(self, run: Callable[[Sequence[Array]], list[Array]]) -> None:
         """Let `run` answer from now on; it has no plans."""
         self._rule = None
-        self._run = run
-        self._mode = PlannedMode("", None, False)
-        self._modes = {"": self._mode}
+        self._run = gated(run, self._most_calls)
+        self._modes = {"": PlannedMode("", None, False)}
+        self._mode = self._modes[""]
         self._take_arenas_of(self._mode)
 
     def compare_every(self, calls: int) -> None:
@@ -368,10 +416,6 @@ class Program:
     def _take_arenas_of(self, mode: PlannedMode) -> None:
         self._pool.use("" if mode.arena is None else mode.arena.name)
 
-    @property
-    def _arena(self) -> ArenaCall | None:
-        return self._mode.arena
-
     def __repr__(self) -> str:
         inputs = ", ".join(f"{a.name}: {a}" for a in self.signature.inputs)
         outputs = ", ".join(str(a) for a in self.signature.outputs)
@@ -451,32 +495,3 @@ def _stand_in(artifact: Artifact, device: Device) -> Callable[[Sequence[Array]],
     """The code of another artifact of the same program."""
     program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
     return program._run
-
-
-def _modes(
-    entries: Mapping[str, Mapping[str, Any]],
-    executable: Executable,
-    results: Sequence[ResultType],
-    pool: ArenaPool,
-    contract: Contract,
-) -> dict[str, PlannedMode]:
-    """The plans of an artifact by the name of their mode, that of `main` first."""
-    found = {}
-    for name in sorted(n for n in entries if n.startswith(ARENA)):
-        entry = entries[name]
-        arena = ArenaCall(executable, entry["function"], results, pool)
-        # `main` has the plan of the first one only.
-        pays = name != ARENA or _arena_pays(arena, contract, executable.device)
-        found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)
-    return found or {"": PlannedMode("", None, False)}
-
-
-def _arena_pays(arena: ArenaCall, contract: Contract, device: Device) -> bool:
-    """Whether calls go through the arena: where there is scratch, or a result on large pages.
-
-    Else `main` is as good. On GPUs, where a fresh output from the allocator may cost more than one
-    in IREE's own queue, only under a budget, which counts the arenas.
-    """
-    if device.is_cpu:
-        return arena.facts.arena_bytes != 0 or arena.largest_output >= LARGE_BYTES
-    return arena.facts.arena_bytes != 0 and contract.memory_budget_bytes is not None

@@ -1,15 +1,16 @@
 """Does a program answer what its reference does? Asked before the first answer leaves.
 
-When it is loaded a program computes the artifact's samples; in the process that compiled it, the
-first call with each shape, and every nth if asked for, is compared with the oracle too. A program
+When it is loaded a program computes the artifact's samples by all code that calls may take: each
+plan, with and without memory of the caller. In the process that compiled it, the first call of each
+code with each shape, and every nth if asked for, is compared with the oracle too. A program
 that differs is replaced by the next fallback of its contract, or the call raises: no answer that
 failed its comparison is given out.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from pyc_mlir.run_log import REFUSED
 from pyc_mlir.samples import Samples, compare, make_inputs
 
 Run = Callable[[Sequence[Array]], list[Array]]
+# The same from and to numpy, by the names of a plan and of an entry.
+Ways = Mapping[tuple[str, str], Callable[[Sequence[np.ndarray]], list[np.ndarray]]]
 
 
 class Watched(Protocol):
@@ -54,9 +57,26 @@ class Watched(Protocol):
         """Log a fallback that was taken, or refused."""
         ...
 
+    def drop_plan(self, name: str) -> None:
+        """Never take a plan again; one that is not in use."""
+        ...
+
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute, by whatever is in use."""
         ...
+
+    def ways(self) -> Ways:
+        """All code that calls may take, that of the plan in use first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Code:
+    """What answered a call: since which fallback, by which plan, and by which of its entries."""
+
+    generation: int
+    plan: str
+    into: bool
 
 
 @dataclass(frozen=True)
@@ -85,8 +105,11 @@ class Watch:
         self._lock = threading.RLock()
         self._seen: set[Any] = set()
         self._chain = self._fallbacks(contract.fallbacks)
+        self._may_drop = OTHER_PLANS in contract.fallbacks
+        # How often a fallback was taken: answers of code before the last one are not to be trusted.
+        self.generation = 0
         self.every = 0
-        self.calls = self.compared = self.wrong = 0
+        self.calls = self.compared_calls = self.wrong = 0
         self.taken: list[Fallback] = []
         self.verdict: Verdict | None = None
 
@@ -94,7 +117,7 @@ class Watch:
         """What was done so far."""
         with self._lock:
             taken = tuple(map(str, self.taken))
-            return Counts(self.verdict, self.calls, self.compared, taken)
+            return Counts(self.verdict, self.calls, self.compared_calls, taken)
 
     def judge(self, known: Verdict | None) -> None:
         """Compute the samples, unless a verdict says that this was done here.
@@ -105,81 +128,117 @@ class Watch:
             if verdict.passed and verdict.fits(self._hash, self._program.device):
                 self.verdict = verdict
                 return
-        while not (verdict := self._compare_samples()).passed:
+        while True:
+            verdict, plan = self._compare_samples()
+            if verdict.passed:
+                break
             self.wrong += 1
-            self._fall_back(verdict.wrong)
+            if plan == self._program.mode:
+                self._fall_back(verdict.wrong)
+            else:
+                self._drop(plan, verdict.wrong)
         self.verdict = verdict
 
-    def _compare_samples(self) -> Verdict:
-        worst, done, wrong = 0.0, 0, ""
+    def _compare_samples(self) -> tuple[Verdict, str]:
+        """The samples by all code that calls may take; the plan of the first that is wrong."""
+        worst, done, wrong, bad = 0.0, 0, "", self._program.mode
         samples, program = self._samples.samples, self._program
         for sample in samples:
             inputs = make_inputs(program.artifact.signature, sample.seed, sample.sizes)
-            try:
-                found = compare(program.answer(inputs), sample.outputs, self._limit)
-            except PycError as error:
-                wrong = wrong or f"sample {sample.seed}: {error.message}"
-                continue
-            worst, done = max(worst, found.worst), done + 1
-            if found.wrong and not wrong:
-                wrong = f"sample {sample.seed}: {found.wrong}"
+            agree = True
+            for (plan, entry), run in program.ways().items():
+                try:
+                    found = compare(run(inputs), sample.outputs, self._limit)
+                    worst, said = max(worst, found.worst), found.wrong
+                except PycError as error:
+                    said = error.message
+                agree = agree and not said
+                if said and not wrong:
+                    wrong, bad = f"sample {sample.seed}, {entry}: {said}", plan
+            done += agree
         environment = environment_of(program.device)
-        return Verdict(self._hash, environment, done, len(samples), worst, wrong)
+        return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad
 
     @property
     def compares_calls(self) -> bool:
         """Whether the inputs of a call are read again after it, by the reference."""
         return self._evidence.oracle is not None
 
-    def see(self, arrays: Sequence[Array], values: Sequence[Any]) -> Sequence[Any]:
-        """The values of a call, or those of a fallback where they are wrong.
+    def due(self, arrays: Sequence[Array], code: Code) -> bool:
+        """Count a call; whether its answer has to be compared before it is given out."""
+        with self._lock:
+            self.calls += 1
+            if self._evidence.oracle is None:
+                return False
+            if code.generation != self.generation or (self.every and self.calls % self.every == 0):
+                return True
+            return (code, _shapes(arrays)) not in self._seen
+
+    def compared(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
+        """The values of a call that is due, or those of a fallback where they are wrong.
 
         Raises PycError (WRONG_RESULT) if no fallback is left.
         """
         oracle = self._evidence.oracle
+        assert oracle is not None, "nothing is due without it"
         with self._lock:
-            self.calls += 1
-            key = tuple(a.spec[:2] for a in arrays)
-            due = key not in self._seen or (self.every and self.calls % self.every == 0)
-            if oracle is None or not due:
-                return values
             inputs = [a.numpy() for a in arrays]
             expected = oracle.expect(inputs)
             got = [v.numpy() if isinstance(v, Array) else v for v in values]
-            replaced = False
+            replaced = code.generation != self.generation or code.plan != self._program.mode
+            if replaced:
+                # That code was left meanwhile, maybe since another call found it wrong.
+                got = self._program.answer(inputs)
             while (found := compare(got, expected, self._limit)).wrong:
                 self.wrong += 1
                 self._fall_back(found.wrong)
                 got, replaced = self._program.answer(inputs), True
-            self.compared += 1
-            self._seen.add(key)
+            self.compared_calls += 1
+            if not replaced:
+                self._seen.add((code, _shapes(arrays)))
         if not replaced:
             return values
         on_device = any(isinstance(v, Array) for v in values)
         return [to_device(v, self._program.device) for v in got] if on_device else got
 
+    def _drop(self, plan: str, why: str) -> None:
+        """Do without a plan that is not in use. Raises PycError (WRONG_RESULT) where none may."""
+        if not self._may_drop:
+            self._refuse(why)
+        self._program.drop_plan(plan)
+        name = f"{OTHER_PLANS}: all but {plan}"
+        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
+        self.taken.append(Fallback(name, why))
+
     def _fall_back(self, why: str) -> None:
         """Put the next fallback in place. Raises PycError (WRONG_RESULT) if there is none."""
         name = next(self._chain, None)
         if name is None:
-            self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
-            past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
-            raise PycError(
-                ReasonCode.WRONG_RESULT,
-                f"program: expected the results of its reference, got {why}"
-                f"{past if self.taken else ''}; the answer was not given out",
-            )
+            self._refuse(why)
+        self.generation += 1
+        self._seen.clear()
         self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
+        past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
+        raise PycError(
+            ReasonCode.WRONG_RESULT,
+            f"program: expected the results of its reference, got {why}"
+            f"{past if self.taken else ''}; the answer was not given out",
+        )
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
         """Each fallback in turn, put in place when it is asked for; those not here are left out."""
         program, evidence = self._program, self._evidence
         for name in chain:
             if name == OTHER_PLANS:
-                for mode in [m for m in program.modes if m != program.mode]:
-                    program.take_plan(mode, "results differ", ReasonCode.FALLBACK_TAKEN)
-                    yield f"{OTHER_PLANS}: {mode}"
+                while others := [m for m in program.modes if m != program.mode]:
+                    wrong = program.mode
+                    program.take_plan(others[0], "results differ", ReasonCode.FALLBACK_TAKEN)
+                    program.drop_plan(wrong)
+                    yield f"{OTHER_PLANS}: {others[0]}"
             elif name == IREE_CODE and IREE_CODE in evidence.stand_ins:
                 program.take_code(self._load(evidence.stand_ins[name](), program.device))
                 yield name
@@ -192,3 +251,7 @@ class Watch:
         assert oracle is not None
         expected = oracle.expect([a.numpy() for a in arrays])
         return [to_device(np.ascontiguousarray(e.value), self._program.device) for e in expected]
+
+
+def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:
+    return tuple(a.spec[:2] for a in arrays)

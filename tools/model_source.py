@@ -23,7 +23,7 @@ from pyc_mlir.dialects.files import read_file
 from pyc_mlir.dialects.interpreter import entry_function
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.frontends.sources import holds_bytecode, load_source
 from pyc_mlir.frontends.specs import TensorSpec, annotated_specs
 from pyc_mlir.guards import Argument, Dim, Range, Signature
 from pyc_mlir.signatures import signature_of
@@ -224,6 +224,9 @@ def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | Non
     ]
     if callable(source):
         return source, _specs(source, said)
+    if holds_bytecode(source):
+        # Only a worker reads it, and what enters at IREE takes no shapes.
+        return source, None
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, None, context)
     if loaded.module is None:

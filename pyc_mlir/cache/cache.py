@@ -6,7 +6,7 @@ kept, and nothing here raises for a bad disk.
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Cache:
         identity: Callable[[], Identity] = current_identity,
     ) -> None:
         self.store = store
-        self.sources = Sources(store, store.clock)
+        self.sources = Sources(store, self.note, store.clock)
         self.identity = identity
         self._memory_bytes = memory_bytes
         self._held: OrderedDict[str, Artifact] = OrderedDict()
@@ -100,6 +100,11 @@ class Cache:
         with self._lock:
             self._counts[record.outcome] += 1
             self._counts.update(event.code.name for event in record.events)
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Count what happened beside the way of a compile."""
+        with self._lock:
+            self._counts.update(event.code.name for event in events)
 
     def _hold(self, digest: str, artifact: Artifact) -> None:
         with self._lock:

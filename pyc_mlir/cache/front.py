@@ -49,14 +49,16 @@ def compiled(
     options: Options,
     build: Build,
     load: Load = load_here,
+    read: bool = True,
 ) -> Artifact:
     """The program from the cache, else what `build` makes, which is kept. Its `cached` says which.
 
+    read: whether files of the source may be read in this process.
     Raises what the front end and `build` raise.
     """
     way = _Way(cache, inputs, options)
     try:
-        artifact = way.from_memos(source)
+        artifact = way.from_memos(source, read)
         if artifact is not None:
             return way.told(artifact)
         with new_context() as context, ir.Location.unknown():
@@ -66,7 +68,7 @@ def compiled(
             artifact = way.from_program(part) or way.built(loaded, build)
     except Unkeyed as refusal:
         way.bypass(str(refusal))
-        artifact = build(source, inputs)
+        artifact = way.counted(lambda: build(source, inputs))
     return way.told(artifact)
 
 
@@ -85,12 +87,12 @@ class _Way:
         self._began = perf_counter()
         self._keyed = self._found = 0.0
 
-    def from_memos(self, source: Any) -> Artifact | None:
+    def from_memos(self, source: Any, read: bool) -> Artifact | None:
         """The program of files whose digests are known from before. Raises Unkeyed."""
         identity = self._identity = self.cache.identity()
         # What the options cannot name is refused before anything is loaded.
         make_key({}, self._options, identity)
-        self._contents = self.cache.sources.contents(source)
+        self._contents = self.cache.sources.contents(source, read)
         if self._contents is None:
             return None
         part = self.cache.sources.known(self._contents, identity)
@@ -123,10 +125,18 @@ class _Way:
         event = self._answer.event
         if event is not None and event.code is ReasonCode.CACHE_MISS:
             event = replace(event, why=self.cache.miss_reason(self._key))
-        artifact = build(loaded, self.inputs)
-        kept = self._keep(self._key, artifact)
-        self._events = (*(() if event is None else (event,)), *kept)
+        self._events = () if event is None else (event,)
+        artifact = self.counted(lambda: build(loaded, self.inputs))
+        self._events += self._keep(self._key, artifact)
         return artifact
+
+    def counted(self, build: Callable[[], Artifact]) -> Artifact:
+        """What `build` makes; where it raises, what the cache did is counted all the same."""
+        try:
+            return build()
+        except Exception:
+            self.cache.count(self._record())
+            raise
 
     def _keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
         """Keep a program unless a clock decided on it, or PyC's source changed meanwhile."""
@@ -150,12 +160,15 @@ class _Way:
 
     def told(self, artifact: Artifact) -> Artifact:
         """The artifact with its record, which is counted."""
-        record = CacheRecord(
+        record = self._record()
+        self.cache.count(record)
+        return replace(artifact, cached=record)
+
+    def _record(self) -> CacheRecord:
+        return CacheRecord(
             self._answer.outcome,
             "" if self._key is None else self._key.digest,
             self._events,
             self._keyed - self._began,
             self._found - self._keyed,
         )
-        self.cache.count(record)
-        return replace(artifact, cached=record)

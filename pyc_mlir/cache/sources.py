@@ -12,7 +12,7 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.record import Event
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.frontends.model_files import inside
@@ -82,22 +83,32 @@ class Contents:
 class Sources:
     """The memos of one store."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        note: Callable[[Sequence[Event]], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`note` is told what went wrong with writing a memo."""
         self._store = store
+        self._note = note
         self._clock = clock
         self._known: dict[str, str] = {}
 
-    def contents(self, source: Any) -> Contents | None:
-        """The digests of a model's files; None for what is no settled file."""
+    def contents(self, source: Any, read: bool = True) -> Contents | None:
+        """The digests of a model's files; None for what is no settled file.
+
+        read: whether the files may be read here; else None for those that no memo tells of.
+        """
         path = _model_path(source)
         if path is None:
             return None
         try:
-            files = [path, *self._weights(path)]
+            files = [path, *self._weights(path, read)]
             states = tuple(map(FileState.of, files))
             if not all(s.settled(self._clock()) for s in states):
                 return None
-            found = Contents(states, tuple(map(self._digest, states)))
+            found = Contents(states, tuple(self._digest(s, read) for s in states))
         except (OSError, ValueError):
             return None
         return found if found.unchanged() else None
@@ -110,29 +121,39 @@ class Sources:
     def remember(self, contents: Contents, identity: Identity, part: Mapping[str, str]) -> None:
         """Keep what files of these contents are, unless one changed while they were imported."""
         if contents.unchanged():
-            self._store.write_memo(_memo_name(contents, identity), json.dumps(part).encode())
+            self._remember(_memo_name(contents, identity), part)
 
-    def _weights(self, path: Path) -> list[Path]:
+    def _remember(self, name: str, found: Mapping[str, Any]) -> None:
+        self._note(self._store.write_memo(name, json.dumps(found).encode()))
+
+    def _weights(self, path: Path, read: bool) -> list[Path]:
         """The files beside a model that hold weights of it. Raises OSError, ValueError."""
         if path.suffix != ".onnx":
             return []
         state = FileState.of(path)
         memo = f"weights-{state.name}"
         names = _read(self._store.read_memo(memo)).get("names")
+        if names is None and not read:
+            raise ValueError("not known without reading the model")
         if names is None:
             names = _external_names(path)
             if FileState.of(path) == state and state.settled(self._clock()):
-                self._store.write_memo(memo, json.dumps({"names": names}).encode())
+                self._remember(memo, {"names": names})
         return [inside(path.resolve().parent, name) for name in names]
 
-    def _digest(self, state: FileState) -> str:
-        """The digest of a file's content, by its identity where that is known. Raises OSError."""
+    def _digest(self, state: FileState, read: bool) -> str:
+        """The digest of a file's content, by its identity where that is known.
+
+        Raises OSError, ValueError.
+        """
         known = self._known.get(state.name) or _read(self._store.read_memo(state.name)).get("tree")
+        if known is None and not read:
+            raise ValueError("not known without reading the file")
         if known is None:
             known = file_digest(Path(state.path))
             # A file that is written while it is read has another state afterwards.
             if FileState.of(Path(state.path)) == state:
-                self._store.write_memo(state.name, json.dumps({"tree": known}).encode())
+                self._remember(state.name, {"tree": known})
         self._known[state.name] = known
         return known
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.record import CacheRecord
-from pyc_mlir.cache.store import Store, side_name
+from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Verdict, environment_of
@@ -25,17 +25,17 @@ KIND = "verdict"
 class Verdicts:
     """The verdicts of one program, beside its entry; `key` is the entry's name."""
 
-    store: Store
+    cache: Cache
     key: str
 
     @staticmethod
     def of(cache: Cache, record: CacheRecord | None) -> "Verdicts | None":
         """Those of the program that the record is of; None for one that went past the cache."""
-        return None if record is None or not record.key else Verdicts(cache.store, record.key)
+        return None if record is None or not record.key else Verdicts(cache, record.key)
 
     def known(self, device: Device) -> Verdict | None:
         """The verdict of an earlier comparison on such a device."""
-        data = self.store.read_side(self.key, side_name(KIND, environment_of(device)))
+        data = self.cache.store.read_side(self.key, side_name(KIND, environment_of(device)))
         if data is None:
             return None
         try:
@@ -48,8 +48,9 @@ class Verdicts:
         """Keep what a comparison found; of one that failed nothing is kept."""
         name = side_name(KIND, verdict.environment)
         data = json.dumps(verdict.to_json(), sort_keys=True).encode()
-        if verdict.passed and self.store.read_side(self.key, name) != data:
-            self.store.write_side(self.key, name, data)
+        store = self.cache.store
+        if verdict.passed and store.read_side(self.key, name) != data:
+            self.cache.note(store.write_side(self.key, name, data))
 
 
 def noted(artifact: Artifact, verdicts: Verdicts | None) -> Artifact:

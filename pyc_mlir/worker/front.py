@@ -32,6 +32,9 @@ def in_workers(
     """
     with Job(source, inputs, options, stage, trusted=not untrusted) as job:
         made = job.compile() if cache is None else _through(cache, source, inputs, options, job)
+    if untrusted and made.evidence is not None:
+        # Asked for calls, the reference would read the program in this process.
+        made = replace(made, evidence=replace(made.evidence, oracle=None))
     made = as_asked(made, options)
     if IREE_CODE not in options.contract.fallbacks:
         return made
@@ -51,7 +54,8 @@ def _through(
     def load(*_: Any) -> tuple[Any, Any]:
         return source, job.part()
 
-    made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load)
+    # What a file holds is found out by the worker, which may crash and can be ended.
+    made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load, read=False)
     verdicts = Verdicts.of(cache, made.cached)
     if made.evidence is not None:
         return noted(made, verdicts)

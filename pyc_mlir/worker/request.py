@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.bindings import ir
@@ -236,7 +237,7 @@ def request(
         "options": options_json(options),
         "stage": stage,
         "folder": _current_folder(),
-        "verdicts": None if verdicts is None else [str(verdicts.store.folder), verdicts.key],
+        "verdicts": None if verdicts is None else [str(verdicts.cache.store.folder), verdicts.key],
     }
     return Frame(header, (*program.blobs, *(() if artifact is None else (artifact,))))
 
@@ -244,4 +245,4 @@ def request(
 def verdicts_of(frame: Frame) -> Verdicts | None:
     """The verdicts that a request names."""
     said = frame.header["verdicts"]
-    return None if said is None else Verdicts(Store(Path(said[0])), said[1])
+    return None if said is None else Verdicts(Cache(Store(Path(said[0]))), said[1])

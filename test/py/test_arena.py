@@ -54,8 +54,8 @@ def inputs(rows: int = 8, seed: int = 0) -> np.ndarray:
 
 
 def arena_of(p: Program) -> ArenaCall:
-    assert p._arena is not None
-    return p._arena
+    assert p._mode.arena is not None
+    return p._mode.arena
 
 
 def plain(p: Program, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -425,7 +425,7 @@ def test_a_policy_can_leave_the_entry_out():
             return next((a.name for a in alternatives if a.name == wanted), alternatives[0].name)
 
     p = compile(two_products, [inputs()], policy=Plain(), device=Device("local-sync"))
-    assert p._arena is None and p.stats().account.constants is not None
+    assert p._mode.arena is None and p.stats().account.constants is not None
     assert read_facts(p.artifact.vmfb, "main$arena") is None
     np.testing.assert_array_equal(p(inputs())[0], plain(program(), inputs())[0])
 

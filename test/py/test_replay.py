@@ -1,5 +1,6 @@
 """Replays: the same bytes from a log or a program, or an error that names what differs."""
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from pyc_mlir import artifact as artifacts
 from pyc_mlir import lowering, nn, replay
 from pyc_mlir.artifact import Artifact
 from pyc_mlir.compilation import build, make_options
+from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.specs import TensorSpec
 from pyc_mlir.iree.attempts import Request
@@ -274,6 +277,17 @@ def test_inputs_come_from_the_log(folder):
     assert run("f.py:f", "-o", "c.vmfb", "--input", "x=?x3xf32") == 0
     assert run("f.py:f", "-o", "d.vmfb", "--replay", "c.vmfb") == 0
     assert Path("c.vmfb").read_bytes() == Path("d.vmfb").read_bytes()
+
+
+def test_bytecode_is_replayed(folder):
+    """A worker reads it, in both compiles."""
+    buffer = io.BytesIO()
+    with new_context() as context:
+        ir.Module.parse(FOREIGN, context).operation.write_bytecode(buffer)
+    Path("m.mlirbc").write_bytes(buffer.getvalue())
+    assert run("m.mlirbc", "-o", "a.vmfb", "--log", "a.jsonl") == 0
+    assert run("m.mlirbc", "-o", "b.vmfb", "--replay", "a.jsonl") == 0
+    assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
 
 
 def test_other_shapes_are_another_program(folder, capsys):

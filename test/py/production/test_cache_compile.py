@@ -24,6 +24,7 @@ from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.pages import on_large_pages
 from pyc_mlir.pipelines.choices import Recipe, read_log
+from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.tools import pyc_cache, pyc_compile
 
 W = np.arange(1024, dtype=np.float32).reshape(32, 32) / 1024
@@ -159,6 +160,15 @@ def test_errors_are_those_of_a_compile(tmp_path):
                 build(source, inputs, OPTIONS, cache=cache)
             said.append((caught.value.code, caught.value.message))
         assert said[0] == said[1]
+
+
+def test_a_refused_compile_is_counted(tmp_path):
+    cache = cache_in(tmp_path / "cache")
+    options = make_options(contract=Contract(memory_budget_bytes=1))
+    with pytest.raises(PycError) as caught:
+        build(model, None, options, cache=cache)
+    assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
+    assert cache.counts == {"CACHE_MISS": 1, "miss": 1}
 
 
 def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):

@@ -19,10 +19,12 @@ from pyc_mlir.cache.identity import Identity, current_identity
 from pyc_mlir.cache.key import make_key
 from pyc_mlir.cache.parts import as_data, differences, nearest, parse_key
 from pyc_mlir.cache.program import module_digests
+from pyc_mlir.cache.record import Event
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.frontends.sources import load_source
@@ -284,7 +286,7 @@ class TestSources:
         return path
 
     def sources(self, tmp_path, ahead: float = 100.0) -> Sources:
-        return Sources(Store(tmp_path / "cache"), lambda: time.time() + ahead)
+        return Sources(Store(tmp_path / "cache"), lambda _: None, lambda: time.time() + ahead)
 
     def test_a_file_that_just_changed_or_will_is_not_trusted(self, tmp_path, model):
         assert self.sources(tmp_path, 0).contents(model) is None
@@ -337,6 +339,22 @@ class TestSources:
         assert sources.contents(path) is None
         assert external_model(tmp_path, "../weights.bin") and sources.contents(path) is None
         assert external_model(tmp_path, "/dev/zero") and sources.contents(path) is None
+
+    def test_what_may_not_be_read_here_is_known_by_memos_alone(self, tmp_path, monkeypatch):
+        """As of untrusted models."""
+        path = external_model(tmp_path)
+        assert self.sources(tmp_path).contents(path, read=False) is None
+        read = self.sources(tmp_path).contents(path)
+        for name in ("_external_names", "file_digest"):
+            monkeypatch.setattr(f"pyc_mlir.cache.sources.{name}", None)
+        assert self.sources(tmp_path).contents(path, read=False) == read is not None
+
+    def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):
+        (tmp_path / "cache").write_text("a file")
+        told: list[Event] = []
+        sources = Sources(Store(tmp_path / "cache"), told.extend, lambda: time.time() + 100)
+        assert sources.contents(model) is not None
+        assert [e.code for e in told] == [ReasonCode.CACHE_FOLDER]
 
     def test_no_files(self, tmp_path):
         sources = self.sources(tmp_path)

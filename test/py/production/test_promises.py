@@ -1,6 +1,7 @@
 """Contracts over whole compiles: what is reported, compared, refused, and what stands in."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,7 +34,7 @@ from pyc_mlir.recorded import head_of, read_recorded
 from pyc_mlir.samples import SIZES, candidate_sizes, make_inputs
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
 from pyc_mlir.tools.explain_why import why
-from pyc_mlir.watch import Watch
+from pyc_mlir.watch import Code, Watch, Ways
 
 # Values beyond what samples hold are clipped: only calls can tell a fault there.
 TEXT = """func.func @main(%x: tensor<?x8xf32> {pyc.name = "x", pyc.dims = ["n", ""]},
@@ -212,22 +213,111 @@ def test_other_plans_stand_in_bit_by_bit(monkeypatch):
     """A plan that gives wrong results is left for the next one, also under strictness."""
     contract = Contract(max_error=ROUNDING, determinism=STRICT, fallbacks=("modes",))
     artifact = build(TEXT, None, make_options(contract=contract, also_modes=["memory_first"]))
-    own = Program.answer
+    own = Program.ways
 
-    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
-        found = own(self, inputs)
-        return found if self.mode == "memory_first" else [f + 1 for f in found]
+    def ways(self: Program, right: str = "memory_first") -> Ways:
+        def one_more(run: Callable[[Any], list[np.ndarray]]) -> Callable[[Any], list[np.ndarray]]:
+            return lambda inputs: [found + 1 for found in run(inputs)]
 
-    monkeypatch.setattr(Program, "answer", answer)
+        return {key: run if key[0] == right else one_more(run) for key, run in own(self).items()}
+
+    monkeypatch.setattr(Program, "ways", ways)
     program = Program(replace(artifact, evidence=None))
     assert program.mode == "memory_first" and program.stats().mode_switches == 1
     assert program.stats().switches[0].code is ReasonCode.FALLBACK_TAKEN
-    monkeypatch.setattr(Program, "answer", lambda self, i: [f + 1 for f in own(self, i)])
+    assert list(program.modes) == ["memory_first"], "a wrong plan is not taken again"
+    monkeypatch.setattr(Program, "ways", lambda self: ways(self, "none"))
     refused(
         ReasonCode.WRONG_RESULT,
         lambda: Program(replace(artifact, evidence=None)),
         "tried: modes: memory_first",
     )
+    # A plan that is not in use yet counts too.
+    monkeypatch.setattr(Program, "ways", lambda self: ways(self, "balanced"))
+    program = Program(replace(artifact, evidence=None))
+    assert list(program.modes) == ["balanced"] and program.stats().mode_switches == 0
+    assert program.stats().contract["fallbacks"].code == ReasonCode.FALLBACK_TAKEN.name
+    refused(
+        ReasonCode.WRONG_RESULT,
+        lambda: under(replace(artifact, evidence=None), "none"),
+        "memory_first",
+    )
+
+
+def test_memory_of_the_caller_gets_no_wrong_answer(faulty):
+    for fallbacks, code in ((), ReasonCode.WRONG_RESULT), (("iree",), ReasonCode.NO_ARENA_ENTRY):
+        program, small = under(faulty, *fallbacks), W * 1e-3
+        out = to_device(np.zeros((3, 8), np.float32), program.device)
+        refused(code, lambda p=program, o=out, s=small: p(LARGE, s, out=o))
+        assert not out.numpy().any() and program.stats().wrong_results == 1
+        refusals = [d for d in program.log() if d.chosen == "refused"]
+        assert any(code.name in d.evidence[0] for d in refusals)
+    np.testing.assert_allclose(program(LARGE, small), reference(LARGE, small), atol=1e-5)
+
+
+def test_each_entry_is_compared(honest):
+    program = Program(honest)
+    out = to_device(np.zeros((3, 8), np.float32), program.device)
+    for count, options in ((1, {}), (2, {"out": out}), (2, {"out": out}), (2, {})):
+        got = program(X, W, **options)
+        np.testing.assert_allclose(np.asarray(got), reference(X, W), atol=1e-5)
+        assert program.stats().comparisons == count
+    assert program.stats().contract["max_error"].of == 4
+
+
+def test_what_replaced_code_answered_late_is_not_given_out(faulty):
+    """A call that ends after another one has found its code wrong."""
+    program, small = under(faulty, "iree"), W * 1e-3
+    watch = program._watch
+    assert watch is not None
+    code = Code(watch.generation, program.mode, into=False)
+    arrays = [to_device(a, program.device) for a in (LARGE, small)]
+    late = program._run(arrays)
+    program(LARGE, small)
+    assert np.abs(late[0].numpy() - reference(LARGE, small)).max() > 1e-3
+    assert watch.due(arrays, code)
+    (got,) = watch.compared(arrays, late, code)
+    np.testing.assert_allclose(got.numpy(), reference(LARGE, small), atol=1e-5)
+    assert len(program.stats().fallbacks) == 1
+
+
+def test_calls_beyond_the_most_wait():
+    contract = Contract(max_concurrency=2)
+    made = build(TEXT, None, make_options(contract=contract, planner_mode="iree"))
+    program, inside, most = Program(made), [], []
+    honest = program._entry.__call__
+
+    def run(arrays: Any) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        inside.pop()
+        return honest(arrays)
+
+    program.take_code(run)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: program(X, W), range(16)))
+    assert max(most) == 2
+
+
+def test_an_entry_under_another_name_is_missed(honest):
+    data = artifacts.to_bytes(honest)
+    assert data.count(b"pyc/samples") == 3  # beside the data, in the directory, in the manifest
+    place = data.rindex(b"pyc/samples")
+    renamed = data[:place] + b"qyc" + data[place + 3 :]
+    refused(ReasonCode.BAD_ARTIFACT, lambda: artifacts.from_bytes(renamed))
+    everywhere = data.replace(b"pyc/samples", b"qyc/samples")
+    refused(ReasonCode.BAD_ARTIFACT, lambda: artifacts.from_bytes(everywhere))
+
+
+def test_the_reference_of_untrusted_models_is_not_asked_here():
+    contract = Contract(max_error=ROUNDING)
+    made = build(TEXT, None, make_options(contract=contract), untrusted=True)
+    assert made.samples and made.evidence is not None and made.evidence.oracle is None
+    program = Program(made)
+    np.testing.assert_allclose(program(X, W), reference(X, W), atol=1e-5)
+    assert program.stats().contract["max_error"].done == 2
+    refused(ReasonCode.NO_ORACLE, lambda: program.compare_every(1))
 
 
 def test_samples_and_report_travel_in_the_file(tmp_path, honest):
