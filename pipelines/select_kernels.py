@@ -3,7 +3,7 @@
 Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
 groups and ops for which a generated kernel was chosen (`kernel_work.py`). Every family says what it
 has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
-seconds, one decision for each group that any family has a kernel for.
+seconds, one decision for each group. Where no family has one, the decision says that too.
 """
 
 from collections import Counter
@@ -38,6 +38,8 @@ _IREE_OF_ROOF = {
     "transpose": 0.7,
 }
 _IREE_OF_LEADING, _IREE_OF_OTHERS = 0.4, 0.9
+# What no code is made for.
+_STORED = {"constant", "reshape"}
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,12 @@ def select(
             # A kernel that somebody has attached is that somebody's choice.
             if members is None or ATTRIBUTE in op.attributes:
                 continue
-            offers = _offers(members.work(), target, names)
-            if not offers:
+            work = members.work()
+            if _STORED.issuperset(n.name for n in work.nodes):
                 continue
-            chosen = _choose(op, ids, members.work(), offers, target, choices)
-            counts["groups with kernels"] += 1
+            offers = _offers(work, target, names)
+            chosen = _choose(op, ids, work, offers, target, choices)
+            counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
             if chosen is not None:
                 family, offer = chosen
@@ -123,7 +126,8 @@ def _choose(
     listed = [
         Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
     ]
-    iree = Alternative(IREE, _iree_cost(work, 0, target), "IREE's own code generation")
+    why = "IREE's own code generation" if offers else "no family has a kernel for it"
+    iree = Alternative(IREE, _iree_cost(work, 0, target), why)
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))

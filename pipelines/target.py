@@ -7,6 +7,7 @@ architectural; caches, cores and peaks of the table are published figures of one
 `Target.calibrated` by what was measured.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -164,6 +165,12 @@ class Target:
     def lacks(self) -> frozenset[str]:
         """The element types of PyC that this target does not have."""
         return ALL_DTYPES - self.dtypes
+
+
+def available_cores() -> int:
+    """Logical cores that this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def read_host_cpu(

@@ -34,7 +34,6 @@ from pyc_mlir.bench import cpu_html
 from pyc_mlir.bench.cpu_calibration import Peaks, in_own_process
 from pyc_mlir.bench.cpu_rounds import How, Measured, measure
 from pyc_mlir.bench.cpu_workloads import CALL, ROWS, make
-from pyc_mlir.bench.environment import available_cores
 from pyc_mlir.bench.memory import Partial
 from pyc_mlir.bench.peers_graph import Work
 from pyc_mlir.bench.peers_systems import PEERS, PYC
@@ -42,6 +41,7 @@ from pyc_mlir.bench.schema import Record, Report, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.files import write_file
+from pyc_mlir.pipelines.target import available_cores
 
 SUITE = "latency"
 ROUNDS = 21

@@ -9,7 +9,6 @@ between runs is the model.)
 
 import hashlib
 import json
-import os
 import platform
 import re
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target import available_cores
 
 PROJECT = "pyc-mlir"
 PACKAGES = (
@@ -119,12 +119,6 @@ def probe(root: Path = Path("/"), source: Path = Path(__file__)) -> Environment:
         commit=commit,
         modified=modified,
     )
-
-
-def available_cores() -> int:
-    """Logical cores that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def parse_cpuinfo(text: str) -> tuple[str, tuple[str, ...]]:

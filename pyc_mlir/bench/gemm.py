@@ -15,11 +15,11 @@ import numpy as np
 from pyc_mlir.bench.candidates import default_device, pyc
 from pyc_mlir.bench.cpu_calibration import fma_probes
 from pyc_mlir.bench.cpu_workloads import gemm_gelu
-from pyc_mlir.bench.environment import available_cores
 from pyc_mlir.bench.measure import Spread, interleave
 from pyc_mlir.bench.schema import Record, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.compilation import make_options
+from pyc_mlir.pipelines.target import available_cores
 
 SUITE = "gemm"
 ROUNDS = 5

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Sequence
 
 from pyc_mlir.bench import candidates
-from pyc_mlir.bench.environment import available_cores
 from pyc_mlir.bench.measure import interleave, timing_records
 from pyc_mlir.bench.peers_prepared import REST_SECONDS, Choice, Prepared, Settings, choose
 from pyc_mlir.bench.schema import Record, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.bench.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS, Workload
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target import available_cores
 
 SUITE = "demo-latency"
 ROUNDS = 21

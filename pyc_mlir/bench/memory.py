@@ -34,7 +34,7 @@ from typing import Any
 
 from pyc_mlir import memory_report
 from pyc_mlir.artifact import Artifact
-from pyc_mlir.bench.environment import available_cores, probe
+from pyc_mlir.bench.environment import probe
 from pyc_mlir.bench.measure import Spread, Timing, ratio
 from pyc_mlir.bench.memory_case import Case
 from pyc_mlir.bench.memory_latency import time_all
@@ -53,6 +53,7 @@ from pyc_mlir.bench.schema import Record, Report, record
 from pyc_mlir.bench.suite import Run, note, parse
 from pyc_mlir.bench.xla_memory import XlaMemory, temporary_memory
 from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.target import available_cores
 
 SUITE = "memory"
 ROUNDS = 15

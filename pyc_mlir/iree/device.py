@@ -12,7 +12,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from iree.runtime.dtypes import map_dtype_to_hal_element_type
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.pages import LARGE_BYTES, advise_large
 from pyc_mlir.iree.threads import running, spread
-from pyc_mlir.pipelines.target import CpuInfo, Target, read_host_cpu
+from pyc_mlir.pipelines.target import CpuInfo, Target, available_cores, read_host_cpu
 
 CPU_KINDS = ("local-sync", "local-task")
 KINDS = (*CPU_KINDS, "cuda", "vulkan", "hip")
@@ -123,7 +123,7 @@ class Device:
         """
         device = target if isinstance(target, str) else target.device
         if device == "local":
-            device = Device.cpu_kind(os.cpu_count() or 1, seconds)
+            device = Device.cpu_kind(available_cores(), seconds)
         return _default_device(device, recycles)
 
     @staticmethod
@@ -226,8 +226,10 @@ def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
 
 @functools.cache
 def host_cpu() -> CpuInfo | None:
-    """This machine's CPU, read once; None where the system does not tell."""
-    return read_host_cpu()
+    """This machine's CPU, with the cores that this process may use, read once; None where the
+    system does not tell."""
+    cpu = read_host_cpu()
+    return None if cpu is None else replace(cpu, cores=min(cpu.cores, available_cores()))
 
 
 @functools.cache
