@@ -39,7 +39,7 @@ _IREE_OF_ROOF = {
 }
 _IREE_OF_LEADING, _IREE_OF_OTHERS = 0.4, 0.9
 # What no code is made for.
-_STORED = {"constant", "reshape"}
+_STORED = {"reshape"}
 
 
 @dataclass(frozen=True)

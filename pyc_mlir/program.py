@@ -339,8 +339,11 @@ class Program:
         """Compare every so many calls with the reference too, besides the first of each shape.
 
         Raises PycError (NO_ORACLE) where none can be asked: without `max_error` in the contract,
-        or in another process than the one that compiled.
+        or in another process than the one that compiled; BAD_ARGUMENT for no number above 0.
         """
+        if type(calls) is not int or calls < 1:
+            said = f"compare_every: expected a whole number above 0, got {calls!r}"
+            raise PycError(ReasonCode.BAD_ARGUMENT, said)
         evidence = self.artifact.evidence
         if self._watch is None or evidence is None or evidence.oracle is None:
             raise PycError(

@@ -111,6 +111,7 @@ class Watch:
         self.every = 0
         self.calls = self.compared_calls = self.wrong = 0
         self.taken: list[Fallback] = []
+        self._absent: list[str] = []
         self.verdict: Verdict | None = None
 
     def counts(self) -> Counts:
@@ -223,10 +224,11 @@ class Watch:
     def _refuse(self, why: str) -> NoReturn:
         self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
         past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
+        absent = f"; not there in this process: {', '.join(self._absent)}" if self._absent else ""
         raise PycError(
             ReasonCode.WRONG_RESULT,
             f"program: expected the results of its reference, got {why}"
-            f"{past if self.taken else ''}; the answer was not given out",
+            f"{past if self.taken else ''}{absent}; the answer was not given out",
         )
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
@@ -245,6 +247,8 @@ class Watch:
             elif name == REFERENCE and evidence.oracle is not None:
                 program.take_code(self._reference)
                 yield name
+            elif name in (IREE_CODE, REFERENCE):
+                self._absent.append(name)
 
     def _reference(self, arrays: Sequence[Array]) -> list[Array]:
         oracle = self._evidence.oracle

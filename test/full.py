@@ -13,14 +13,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyc_mlir.bench.environment import Environment, probe
-from pyc_mlir.bench.schema import Report, record
+from pyc_mlir.bench.schema import Record, Report, record
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "test" / "py"))
+sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "production")]
 from conftest import read_done  # noqa: E402  (the path is set above)
+from scenarios import SCENARIOS, Scenario  # noqa: E402
 
 SOURCES = ("dialects", "pipelines", "pyc_mlir", "tools", "test")
 NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
@@ -65,10 +67,33 @@ def run_lit(results: Path) -> dict[str, str]:
     return {test["name"]: test["code"] for test in json.loads(results.read_text())["tests"]}
 
 
+def scenario_record(scenario: Scenario, rows: dict[str, dict]) -> Record:
+    """How often a scenario was done, and whether each time as it must be: 0 where a test failed."""
+    outcomes = {
+        row["outcome"]
+        for test_id, row in rows.items()
+        if test_id.partition("[")[0].rpartition("test/py/")[2] in scenario.tests
+    }
+    times = scenario.seeded if scenario.full is None else scenario.full
+    kept = times if outcomes == {"passed"} else 0
+    return record(f"scenario: {scenario.name}", "pyc", "as it must be", scenario.what, kept)
+
+
+def counted(rows: dict[str, dict]) -> Iterator[Record]:
+    """What tests counted, added up over them by name and outcome."""
+    totals: dict[str, Counter[str]] = {}
+    for row in rows.values():
+        for name, counts in row.get("counts", {}).items():
+            totals.setdefault(name, Counter()).update(counts)
+    for name, total in sorted(totals.items()):
+        for outcome, number in sorted(total.items()):
+            yield record(name, "pyc", outcome, "cases", number)
+
+
 def summary(
     environment: Environment, rows: dict[str, dict], lit: dict[str, str], seconds: float
 ) -> Report:
-    """Counts by outcome, seconds, and the reason of everything that was skipped."""
+    """Counts by outcome, seconds, the reason of everything that was skipped, and every scenario."""
     outcomes = Counter(row["outcome"] for row in rows.values())
     codes = Counter(lit.values())
     reasons = Counter(row.get("reason", "") for row in rows.values() if row["outcome"] == "skipped")
@@ -81,6 +106,8 @@ def summary(
         record("pytest", "pyc", "time in tests", "s", round(test_seconds, 1)),
         *(record("lit", "pyc", code.lower(), "tests", codes[code]) for code in sorted(codes)),
         record("all", "pyc", "time since the last start", "s", round(seconds, 1)),
+        *counted(rows),
+        *(scenario_record(s, rows) for s in SCENARIOS),
     ]
     return Report("test-full", environment, {"skipped": dict(sorted(reasons.items()))}, records)
 

@@ -61,6 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class DoneList:
     """Writes one line per finished test: `{"id", "outcome", "seconds"}`.
 
+    `counts` is what the test counted by `record_property(name, {outcome: number})`.
+
     Failures of earlier runs are forgotten, so that they run again.
     """
 
@@ -76,6 +78,8 @@ class DoneList:
             report.nodeid, {"id": report.nodeid, "outcome": "passed", "seconds": 0.0}
         )
         row["seconds"] += report.duration
+        if report.when == "call" and report.user_properties:
+            row["counts"] = dict(report.user_properties)
         if report.outcome != "passed" and row["outcome"] != "failed":
             row["outcome"] = report.outcome
         if report.skipped and isinstance(report.longrepr, tuple):

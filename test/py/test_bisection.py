@@ -90,12 +90,14 @@ def test_a_wrong_decision_is_found_by_its_error(logs):
 
 
 @pytest.mark.skipif(not FULL, reason="a dozen large compiles")
-def test_twelve_programs_do_for_two_hundred_decisions(tmp_path, monkeypatch):
+def test_twelve_programs_do_for_two_hundred_decisions(tmp_path, monkeypatch, record_property):
     wrong_kernels.register(monkeypatch)
     good = recorded(tmp_path, "good.vmfb", None, wide)
     bad = recorded(tmp_path, "bad.vmfb", Other(MANY_LAYERS // 3), wide)
     check = error_check(wide, SPECS, replay_options(bad))
     found = bisect(wide, SPECS, good, bad, replay_options(bad), check)
+    counts = {"decisions that differ": found.differing, "replays": found.culprits.tests}
+    record_property("bisect to one bad decision", counts)
     assert found.culprits.changes == (SEEN[MANY_LAYERS // 3],)
     assert found.differing >= 200 and found.culprits.tests <= 12
 

@@ -10,7 +10,7 @@ from conftest import FULL, read_done, sample
 
 TESTS = """
 import os, pytest
-def test_passes(): pass
+def test_passes(record_property): record_property("cases", {"equal": 3})
 def test_is_skipped(): pytest.skip("no reason")
 def test_fails(): assert os.path.exists("mended")
 def test_ends_its_process():
@@ -40,6 +40,9 @@ def test_an_interrupted_run_goes_on(tmp_path):
         "test_ends_its_process": "failed",
         "test_broken.py": "failed",
     }, printed
+    assert [r["counts"] for r in read_done(tmp_path / "done.jsonl").values() if "counts" in r] == [
+        {"cases": {"equal": 3}}
+    ]
     (tmp_path / "mended").touch()
     (tmp_path / "test_broken.py").write_text("def test_new(): pass\n")
     second, printed = run(tmp_path)
