@@ -102,19 +102,20 @@ def _fall_back(
     request: Request, site: Site, failed: str, error: PycError, choices: Choices
 ) -> bytes:
     """Try the settings that are left, in order; the fallback becomes the decision for the site."""
-    for name in _FLAGS:
-        if name == failed:
-            continue
+    failures = {failed: error}
+    for name in (n for n in _FLAGS if n != failed):
         try:
             vmfb = request.compile(name)
-        except PycError:
+        except PycError as again:
+            failures[name] = again
             continue
-        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-        said = error.message.partition("got: ")[2]
-        evidence = f"{ReasonCode.CODEGEN_FALLBACK.name}: {failed}: {said}"
+        evidence = tuple(_told(name, e)[:_EVIDENCE_CHARACTERS] for name, e in failures.items())
         alternatives = choices.log[-1].alternatives
-        choices.log[-1] = Decision(
-            site, name, alternatives, FALLBACK, (evidence[:_EVIDENCE_CHARACTERS],)
-        )
+        choices.log[-1] = Decision(site, name, alternatives, FALLBACK, evidence)
         return vmfb
     raise error
+
+
+def _told(setting: str, error: PycError) -> str:
+    # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+    return f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {error.message.partition('got: ')[2]}"
