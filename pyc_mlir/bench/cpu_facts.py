@@ -36,6 +36,13 @@ class Result:
             return None
         return self.systems[system]["median_seconds"] / self.systems[base]["median_seconds"]
 
+    def over_default(self) -> float | None:
+        """PyC's time over that of plain IREE at O3 with no further setting, as it was tried."""
+        iree, mine = self.systems.get(IREE), self.systems.get(PYC)
+        if iree is None or mine is None or not iree["tried"]:
+            return None
+        return mine["median_seconds"] / next(iter(iree["tried"].values()))
+
 
 def results(records: Sequence[Record]) -> list[Result]:
     """The results in the records' order."""

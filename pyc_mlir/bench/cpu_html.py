@@ -34,7 +34,8 @@ _RATIOS = (
 _ROOFS = (
     "What the machine allows (the line: copy bandwidth, then FMA peak, both measured in the same "
     "run) and what PyC (dots) and the best peer (circles) reach. Left are programs that wait for "
-    "memory. Above the line lies what stays in caches."
+    "memory. Above the line lies what stays in caches, or reads more than "
+    "it writes."
 )
 
 

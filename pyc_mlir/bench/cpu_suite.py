@@ -8,8 +8,8 @@ One record per workload, number of threads and system, with the fields
     median_seconds, p10_seconds, p90_seconds       of a warm call, over the rounds
     max_error               max |got - float64| / max |float64|, the worst of all settings tried
     roofline_fraction       the least time that the machine allows, by the peaks measured in the
-                            same run (peak_flops, peak_bandwidth), over the median; above 1 where
-                            caches hold everything
+                            same run (peak_flops, peak_bandwidth: of copies), over the median;
+                            above 1 where caches hold everything, or most bytes are only read
     flops, bytes            what the program does at least: operations, and bytes of arguments,
                             constants and results
     cold_start_seconds      compile and first call, imports excluded
