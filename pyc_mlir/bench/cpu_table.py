@@ -16,8 +16,8 @@ _MEDIANS = (
     "Medians of a warm call with its 10th to 90th percentile; PyC's time over that of the best "
     "peer, of plain IREE at its best setting, and of plain IREE at O3 with no other setting (a "
     "short measurement); its fraction of the roofline (above 100% where caches hold the data, or "
-    "where it reads more than it writes: the bandwidth is that of copies), and the largest error of "
-    "any system in parts per million. What a call costs by itself is `call of nothing`."
+    "where it reads more than it writes: the bandwidth is that of copies), and the largest error "
+    "of any system in parts per million. What a call costs by itself is `call of nothing`."
 )
 
 
