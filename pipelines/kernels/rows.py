@@ -88,10 +88,13 @@ class Rows:
         """The knobs for a target's registers; `others` are further fields.
 
         exp keeps about a dozen constants in registers, so that with 16 of them one vector at a
-        time is all that does not spill.
+        time is all that does not spill. A layernorm's first pass only adds, and the processor
+        fetches by itself what is next: without prefetches 4096x1024 took 12 to 25 % less time
+        (Zen 4, one core), softmax 20 to 30 % more.
         """
         few = operation in EXPONENTIALS and target.vector_registers < 32
-        return Rows(operation, rows, columns, **{"unroll": 1 if few else 4, **others})
+        knobs = {"unroll": 1 if few else 4, "ahead": 0 if operation == "layernorm" else 2}
+        return Rows(operation, rows, columns, **{**knobs, **others})
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: x, the prologue's reads, scale, shift, the epilogue's, y."""
