@@ -21,6 +21,7 @@ from pyc_mlir.iree.arenas import ArenaPool
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
 from pyc_mlir.modes import memory_rule, parse_available
+from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.program import Program
 
 FIRST, SMALL = "balanced", "memory_first"
@@ -207,3 +208,25 @@ def test_the_command_line(tmp_path):
     subprocess.run([*command, "--also-mode", SMALL, "-o", str(out)], check=True, timeout=120)
     made = Program(artifacts.read(out), Device("local-sync"))
     assert made.modes == program().modes
+
+
+@pytest.mark.parametrize("clauses, most", [({"max_concurrency": 2}, 2), ({}, 8)])
+def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
+    contract = Contract(**clauses)
+    x = np.ones((4, 4), np.float32)
+    p = compile(np.tanh, [x], contract=contract, planner_mode="iree", device=Device("local-sync"))
+    honest, inside, seen = p._entry.__call__, [], []
+    together = threading.Barrier(most)
+
+    def run(arrays: Any) -> Any:
+        inside.append(1)
+        together.wait(60)
+        seen.append(len(inside))
+        together.wait(60)
+        inside.pop()
+        return honest(arrays)
+
+    p.take_code(run)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: p(x), range(16)))
+    assert set(seen) == {most}

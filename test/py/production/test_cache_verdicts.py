@@ -36,7 +36,7 @@ def compared(monkeypatch) -> list[str]:
     seen: list[str] = []
     real = Watch._compare_samples
 
-    def counted(watch: Watch) -> Verdict:
+    def counted(watch: Watch) -> tuple[Verdict, str]:
         seen.append(watch._hash)
         return real(watch)
 
@@ -138,9 +138,12 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
     store, name, file = side(tmp_path)
     (store.path(name) / "side" / file).unlink()
     real = Watch._compare_samples
-    monkeypatch.setattr(
-        Watch, "_compare_samples", lambda watch: replace(real(watch), wrong="result 0")
-    )
+
+    def failing(watch: Watch) -> tuple[Verdict, str]:
+        verdict, plan = real(watch)
+        return replace(verdict, wrong="result 0"), plan
+
+    monkeypatch.setattr(Watch, "_compare_samples", failing)
     with pytest.raises(PycError) as caught:
         made(tmp_path)
     assert caught.value.code is ReasonCode.WRONG_RESULT

@@ -1,7 +1,6 @@
 """Contracts over whole compiles: what is reported, compared, refused, and what stands in."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -279,25 +278,6 @@ def test_what_replaced_code_answered_late_is_not_given_out(faulty):
     (got,) = watch.compared(arrays, late, code)
     np.testing.assert_allclose(got.numpy(), reference(LARGE, small), atol=1e-5)
     assert len(program.stats().fallbacks) == 1
-
-
-def test_calls_beyond_the_most_wait():
-    contract = Contract(max_concurrency=2)
-    made = build(TEXT, None, make_options(contract=contract, planner_mode="iree"))
-    program, inside, most = Program(made), [], []
-    honest = program._entry.__call__
-
-    def run(arrays: Any) -> Any:
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.01)
-        inside.pop()
-        return honest(arrays)
-
-    program.take_code(run)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: program(X, W), range(16)))
-    assert max(most) == 2
 
 
 def test_an_entry_under_another_name_is_missed(honest):
