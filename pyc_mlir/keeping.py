@@ -19,12 +19,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.flags import names_file
 from pyc_mlir.lowering import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices import FALLBACK, Alternative, Decision, Site
 from pyc_mlir.pipelines.contract import (
     IREE_CODE,
     NO_FALLBACK,
     OTHER_PLANS,
+    STRICT,
     Contract,
     conflict,
     uncheckable,
@@ -42,8 +44,9 @@ _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 def checked_options(options: Options) -> Options:
     """The options. Raises PycError for a contract that this compile cannot keep or check.
 
-    CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to,
-    UNSUPPORTED_CLAUSE for strict determinism off CPUs.
+    CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
+    determinism beside an IREE flag that names a file; UNSUPPORTED_CLAUSE for strict determinism off
+    CPUs.
     """
     contract = options.contract
     if OTHER_PLANS in contract.fallbacks and not options.also_modes:
@@ -56,7 +59,18 @@ def checked_options(options: Options) -> Options:
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
+    if contract.is_strict:
+        _require_named_parts(options)
     return options
+
+
+def _require_named_parts(options: Options) -> None:
+    """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
+    strict = f"determinism={STRICT!r}"
+    for flag in (*options.target.flags, *options.iree_flags):
+        if names_file(flag):
+            name = flag.partition("=")[0]
+            raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
 
 
 def kept(

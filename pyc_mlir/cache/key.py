@@ -10,7 +10,6 @@ Whatever cannot be named by its content is refused with `Unkeyed`; such a compil
 cache, with that reason.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -18,10 +17,8 @@ from typing import Any
 from pyc_mlir.cache.identity import Identity, plugin_kernels, policy_part
 from pyc_mlir.cache.parts import SCHEMA_VERSION, Key, as_data
 from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.lowering import HIGH_LEVEL, NO_KERNELS, Options
-
-# Flags that read or leave files, or print: what they do is not in the program, or not in the flag.
-_OUTWARD = re.compile(r"dump|export|import|print|path|file|plugin|load|trace|debug|-to$|-dir")
 
 
 def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
@@ -30,7 +27,7 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
         raise Unkeyed("dump_phases asks for files that only a compile writes")
     if options.passes != HIGH_LEVEL:
         raise Unkeyed("the passes are not PyC's own pipeline")
-    outward = [f for f in options.iree_flags if _looks_outward(f)]
+    outward = [f for f in (*options.target.flags, *options.iree_flags) if reaches_out(f)]
     if outward:
         name = outward[0].partition("=")[0]
         raise Unkeyed(f"the IREE flag `{name}` reads or writes more than the program")
@@ -51,11 +48,6 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
     return Key(as_data(parts, "key"))
-
-
-def _looks_outward(flag: str) -> bool:
-    name, _, value = flag.partition("=")
-    return bool(_OUTWARD.search(name)) or "/" in value or "\\" in value
 
 
 def _recipe_part(options: Options) -> Any:

@@ -126,11 +126,21 @@ def test_parts_of_program_and_host():
 
 @pytest.mark.parametrize(
     "flag",
-    ["--iree-hal-dump-executable-files-to=x", "--mlir-print-ir-after-all", "--x=/a", "--x-path=y"],
+    [
+        "--iree-hal-dump-executable-files-to=x",
+        "--mlir-print-ir-after-all",
+        "--x=/a",
+        "--x-path=y",
+        "--iree-codegen-transform-dialect-library=x.mlir",
+        "--iree-hal-substitute-executable-source=a=b.mlir",
+    ],
 )
 def test_flags_that_reach_out_are_refused(flag):
     with pytest.raises(Unkeyed, match=flag.partition("=")[0]):
         key(Options(iree_flags=(flag,)))
+    named = replace(Target.named("cpu"), flags=(flag,))
+    with pytest.raises(Unkeyed, match=flag.partition("=")[0]):
+        key(Options(target=named))
 
 
 def test_policies():
