@@ -69,7 +69,15 @@ _FIELDS: Mapping[str, type | UnionType] = {
 MAIN, ARENA = "main", "main$arena"
 # Fields that a manifest may lack.
 CALIBRATION, PROMISES = "calibration", "promises"
-_PACKAGES = ("pyc-mlir", "torch-mlir", "iree-base-compiler", "iree-base-runtime")
+# The last two compute folded constants and the references.
+_PACKAGES = (
+    "pyc-mlir",
+    "torch-mlir",
+    "iree-base-compiler",
+    "iree-base-runtime",
+    "numpy",
+    "ml_dtypes",
+)
 
 
 @dataclass(frozen=True)

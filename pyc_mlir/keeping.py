@@ -5,8 +5,9 @@ the samples under `max_error`, equal bits under strict determinism, the median c
 goal. The artifact's bytes do not depend on that; what was found stands in its `evidence`.
 """
 
+import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact import Artifact
+from pyc_mlir.cache.identity import steering
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence
@@ -41,12 +43,12 @@ _EVIDENCE_CHARACTERS = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
-def checked_options(options: Options) -> Options:
+def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
     """The options. Raises PycError for a contract that this compile cannot keep or check.
 
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
-    determinism beside an IREE flag that names a file; UNSUPPORTED_CLAUSE for strict determinism off
-    CPUs.
+    determinism beside an IREE flag that names a file or a variable that has other code take part;
+    UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
     contract = options.contract
     if OTHER_PLANS in contract.fallbacks and not options.also_modes:
@@ -60,17 +62,19 @@ def checked_options(options: Options) -> Options:
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
     if contract.is_strict:
-        _require_named_parts(options)
+        _require_named_parts(options, steering(environment))
     return options
 
 
-def _require_named_parts(options: Options) -> None:
+def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
     """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
     strict = f"determinism={STRICT!r}"
     for flag in (*options.target.flags, *options.iree_flags):
         if names_file(flag):
             name = flag.partition("=")[0]
             raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
+    for name in steered:
+        raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
 
 
 def kept(

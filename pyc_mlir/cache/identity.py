@@ -36,9 +36,12 @@ STEERING = (
     "IREE_LLVM_WASM_LINKER_PATH",
     "LLVM_OVERRIDE_PRODUCER",
     "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
 )
 # Longer than the steps in which the system counts times of files and processes.
 _DOUBT_SECONDS = 0.1
+# Looking packages up takes longer than a hit may.
+_versions = functools.cache(installed_versions)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,11 @@ def source_files() -> tuple[tuple[str, str, int], ...]:
 BEGAN, SEEN = process_start(), source_files()
 
 
+def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that are set of those that have other code take part in a compile."""
+    return {name: environment[name] for name in STEERING if name in environment}
+
+
 def current_identity(
     began: float = BEGAN,
     seen: tuple[tuple[str, str, int], ...] = SEEN,
@@ -95,8 +103,8 @@ def current_identity(
     neither the old source nor the new one. And for variables of the environment that change what
     compiles.
     """
-    if steered := [name for name in STEERING if name in environment]:
-        raise Unkeyed(f"{steered[0]} is set, which has other code take part than the versions name")
+    if steered := next(iter(steering(environment)), ""):
+        raise Unkeyed(f"{steered} is set, which has other code take part than the versions name")
     newest = max(mtime for _, _, mtime in seen)
     if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
         raise Unkeyed("PyC's own source was changed since this process began, or just before")
@@ -111,14 +119,6 @@ def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
         digest.update(f"{name} {len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    found = installed_versions()
-    for package in ("numpy", "ml_dtypes"):
-        found[package] = metadata.version(package)
-    return found
 
 
 @functools.cache

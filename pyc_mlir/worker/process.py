@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
+from pyc_mlir.cache.identity import steering
 from pyc_mlir.worker.frames import Channel
 
 # The modules that the parent would import are the worker's too; never those of the current folder.
@@ -32,11 +33,15 @@ _YIELDING = 10
 
 
 class Worker:
-    """One process. `ready` once it has said so, `doing` what it does by its own words."""
+    """One process. `ready` once it has said so, `doing` what it does by its own words.
+
+    steered: the variables that it began with of those that have other code take part.
+    """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours, blocking=False)
+        self.steered = steering()
         self.ready = self.yields = False
         self.doing = ""
         self._said, self._told = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
@@ -105,7 +110,7 @@ def take() -> Worker:
         while _idle:
             best = next((w for w in _idle if w.ready), _idle[0])
             _idle.remove(best)
-            if best.alive:
+            if best.alive and best.steered == steering():
                 return best
             best.end()
     return Worker()

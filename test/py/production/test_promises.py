@@ -423,6 +423,13 @@ def test_strictness_takes_no_flag_that_names_a_file(flag):
     refused(ReasonCode.CONTRACT_CONFLICT, call, "what a file holds")
 
 
+def test_strictness_takes_no_variable_that_has_other_code_take_part(monkeypatch):
+    monkeypatch.setenv("NPY_ENABLE_CPU_FEATURES", "AVX2")
+    make_options()
+    call = partial(make_options, contract=Contract(determinism=STRICT))
+    refused(ReasonCode.CONTRACT_CONFLICT, call, "the variable `NPY_ENABLE_CPU_FEATURES`")
+
+
 def test_another_machines_program_is_compared_where_it_is_loaded():
     options = make_options("cpu-neon", Contract(max_error=ROUNDING))
     artifact = build(TEXT, None, options)

@@ -135,6 +135,16 @@ def test_a_worker_serves_again_but_not_after_the_untrusted():
     assert worker.how_it_ended() == "SIGKILL"
 
 
+def test_a_worker_that_began_with_other_code_is_not_taken(monkeypatch):
+    process.end_all()
+    process.start_early()
+    (worker,) = process.idle()
+    monkeypatch.setenv("LLVM_OVERRIDE_PRODUCER", "another")
+    taken = process.take()
+    assert taken is not worker and taken.steered and process.idle() == ()
+    taken.end()
+
+
 def test_errors_of_the_front_end_and_of_iree_come_through():
     error = refusal("func.func @main() {\n  oops\n}", contract=LONG)
     assert error.code is ReasonCode.INVALID_IR
