@@ -39,7 +39,6 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
         "options": {
             **{f.name: getattr(options, f.name) for f in fields(Options)},
             "policy": policy_part(options.policy),
-            "recipe": _recipe_part(options),
         },
         "evidence": {} if calibration is None else {calibration.name: calibration.hash},
         "built_by": {**identity.versions, "pyc_source": identity.source, "kernels": plugins},
@@ -48,11 +47,3 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
     return Key(as_data(parts, "key"))
-
-
-def _recipe_part(options: Options) -> Any:
-    recipe = options.recipe
-    if recipe is None:
-        return None
-    origins = {site: [by, *seen] for site, (by, seen) in recipe.origins.items()}
-    return {"choices": dict(recipe.choices), "origins": origins}

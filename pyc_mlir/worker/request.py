@@ -185,12 +185,12 @@ def _target(data: Mapping[str, Any]) -> Target:
 
 def _recipe(data: Mapping[str, Any]) -> Recipe:
     origins = {site: (by, tuple(seen)) for site, (by, seen) in data["origins"].items()}
-    return Recipe(dict(data["choices"]), origins, data["graph_id"])
+    return Recipe(dict(data["choices"]), origins, data["graph_id"], data["tolerant"])
 
 
 def _recipe_json(recipe: Recipe) -> dict[str, Any]:
-    origins, choices = dict(recipe.origins), dict(recipe.choices)
-    return {"choices": choices, "origins": origins, "graph_id": recipe.graph_id}
+    maps = {"choices": dict(recipe.choices), "origins": dict(recipe.origins)}
+    return {**maps, "graph_id": recipe.graph_id, "tolerant": recipe.tolerant}
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:

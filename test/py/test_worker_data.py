@@ -117,7 +117,7 @@ def options() -> Options:
         dims={"n": (1, 8)},
     )
     decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
-    recipe = replace(Recipe.from_log([decision]), graph_id="g")
+    recipe = replace(Recipe.from_log([decision]), graph_id="g", tolerant=True)
     return replace(
         made, recipe=recipe, calibration=calibration(), parts_for="balanced", passes="cse"
     )
@@ -126,6 +126,8 @@ def options() -> Options:
 def test_every_field_of_options_travels():
     asked = options()
     plain = Options()
+    for field in fields(Recipe):
+        assert getattr(asked.recipe, field.name) != getattr(Recipe({}), field.name), field.name
     for field in fields(Options):
         differs = getattr(asked, field.name) != getattr(plain, field.name)
         assert differs, f"give {field.name} a value here that is no default"

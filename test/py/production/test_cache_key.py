@@ -99,8 +99,8 @@ def test_a_key_names_its_parts_in_clear():
     made_key = key(Options(recipe=Recipe({"s": "c"}, {"s": ("policy", ("seen",))})))
     parts = parse_key(made_key.text)
     assert parts["options"]["target"]["name"] == "cpu"
-    recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", "seen"]}}
-    assert parts["options"]["recipe"] == recipe
+    recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", ["seen"]]}}
+    assert parts["options"]["recipe"] == {**recipe, "graph_id": "", "tolerant": False}
     assert parts["evidence"] == {} and parts["program"]["graph"] == "g"
     assert made_key.digest == sha256(made_key.text)
     assert parse_key(b"x") == {} and parse_key(b"[]") == {} and parse_key(b'{"schema": 0}') == {}
@@ -116,6 +116,19 @@ def test_every_clause_is_in_the_key(clause):
     before = replace(Options(), contract=Contract(latency_goal_seconds=goal))
     changed = replace(before, contract=replace(before.contract, **{clause: value}))
     assert differences(key(before).parts, key(changed).parts) == [f"options.contract.{clause}"]
+
+
+def test_every_field_of_a_recipe_is_in_the_key():
+    plain = Recipe({"s": "c"})
+    changes: dict[str, Any] = {
+        "choices": {"s": "d"},
+        "origins": {"s": ("policy", ("seen",))},
+        "graph_id": "g",
+        "tolerant": True,
+    }
+    assert changes.keys() == {f.name for f in fields(Recipe)}
+    keys = [key(Options(recipe=replace(plain, **{n: v}))) for n, v in changes.items()]
+    assert len({key(Options(recipe=plain)).digest, *(k.digest for k in keys)}) == len(changes) + 1
 
 
 def test_parts_of_program_and_host():
