@@ -167,7 +167,7 @@ class ReasonCode(Enum):
         "`Contract(max_compile_seconds=5)` for six seconds of work",
     )
     COMPILE_TIMEOUT = Reason(
-        "a compile reached the contract's limit of seconds, and no program was there",
+        "a compile took longer than the contract's limit of seconds: no program was there, or late",
         "the limit is short for every stage, or the contract allows no cheaper program",
         "raise `max_compile_seconds`, or let a cheaper program stand in",
         "`Contract(max_compile_seconds=0.001)`",

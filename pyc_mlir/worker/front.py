@@ -58,5 +58,6 @@ def _through(
     made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load, read=False)
     verdicts = Verdicts.of(cache, made.cached)
     if made.evidence is not None:
-        return noted(made, verdicts)
+        # What keeping the program took counts.
+        return job.told(noted(made, verdicts))
     return job.tried(made, verdicts)

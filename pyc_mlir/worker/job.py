@@ -22,17 +22,19 @@ from pyc_mlir.keeping import is_tried
 from pyc_mlir.lowering import Options
 from pyc_mlir.pipelines.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.compile_stage import ASKED, DEFAULT, OFFERED, REASONS, SITE
-from pyc_mlir.pipelines.contract_report import ClauseReport
+from pyc_mlir.pipelines.contract_report import Status
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
 from pyc_mlir.worker.attempt import Attempt, Stage, wait
 from pyc_mlir.worker.frames import Frame
 from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
-from pyc_mlir.worker.stages import CLAUSE, at_a_stage, stages_below
+from pyc_mlir.worker.stages import CLAUSE, at_a_stage, stages_below, takes_no_overrun
 
 # What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
 # too little time, since it takes two thirds of what is asked; at once slows every compile.
 SECOND_AFTER = 1 / 8
+# Seconds: by what a limit may be exceeded.
+ALLOWED_OVERRUN = 0.5
 # Under a limit so short the second worker's start is not waited for.
 _SHORT_SECONDS = 8.0
 
@@ -93,7 +95,7 @@ class Job:
             made = artifact_of(self._ask(TRY, to_bytes(found), verdicts))
             same = made.vmfb == found.vmfb
             found = replace(found if same else made, evidence=made.evidence, cached=found.cached)
-        return self._told(found)
+        return self.told(found)
 
     def _ask(
         self, do: str, artifact: bytes | None = None, verdicts: Verdicts | None = None
@@ -120,7 +122,7 @@ class Job:
             # What came while a policy of this process was asked.
             self._wait(0)
         if self._first.done:
-            return self._told(artifact_of(self._answer()))
+            return self.told(artifact_of(self._answer()))
         return self._degraded()
 
     def _wait(self, seconds: float | None) -> None:
@@ -178,25 +180,43 @@ class Job:
         self._restart()
         stage, artifact = self._below[len(made) - 1], artifact_of(made[-1][0])
         why = (
-            f"{ReasonCode.COMPILE_DEGRADED.name}: {self.limit:g} s were over, "
-            f"`{ASKED}` was ended while {self._first.doing}",
+            f"{ReasonCode.COMPILE_DEGRADED.name}: {self.limit:g} s were over, `{ASKED}` was ended",
             f"`{stage}` was there: {REASONS[stage]}",
         )
         times = [at - self._began for _, at in made]
         measured = dict(zip(self._below, times, strict=False))
-        measured[ASKED] = self.seconds
+        measured[f"{ASKED}, while {self._first.doing}"] = self.seconds
         decision = Decision(SITE, stage, OFFERED, FALLBACK, why, measured)
-        return self._told(at_a_stage(artifact, decision))
+        return self.told(at_a_stage(artifact, decision))
 
-    def _told(self, artifact: Artifact) -> Artifact:
-        """The artifact whose report says how long it took here."""
+    def told(self, artifact: Artifact) -> Artifact:
+        """The artifact whose report says how long it took here, and whether that was too long.
+
+        Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
+        """
         if self.limit is None:
             return artifact
-        measured = {"seconds": self.seconds}
-        clause: ClauseReport = replace(artifact.promises[CLAUSE], measured=measured)
+        seconds, contract = self.seconds, self._options.contract
+        clause = replace(artifact.promises[CLAUSE], measured={"seconds": seconds})
+        if seconds > self.limit + ALLOWED_OVERRUN:
+            if takes_no_overrun(contract):
+                raise _late(self.limit, seconds)
+            code = ReasonCode.COMPILE_TIMEOUT.name
+            clause = replace(clause, status=Status.BROKEN, code=code)
         evidence = artifact.evidence or Evidence()
-        return replace(artifact, evidence=replace(evidence, clauses=(*evidence.clauses, clause)))
+        others = (c for c in evidence.clauses if c.clause != CLAUSE)
+        return replace(artifact, evidence=replace(evidence, clauses=(*others, clause)))
 
     def _restart(self) -> None:
         """The worker that is ended has a successor, so that the next compile need not wait."""
         process.start_early()
+
+
+def _late(limit: float, seconds: float) -> PycError:
+    """The error for a program that is there, but too late."""
+    return PycError(
+        ReasonCode.COMPILE_TIMEOUT,
+        f"contract clause `{CLAUSE}`: expected a program within {limit:g} s, got one after "
+        f"{seconds:.3g} s, since no limit ends what this process does (a trace, the answers of a "
+        "policy, the cache), and the contract takes no overrun; raise the limit",
+    )

@@ -7,7 +7,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.lowering import Options
 from pyc_mlir.pipelines.choices import Choices, Decision, FirstIsBest
 from pyc_mlir.pipelines.compile_stage import ASKED, CHEAPEST, DEFAULT, OFFERED, SITE, FewestSteps
-from pyc_mlir.pipelines.contract import NO_FALLBACK, OTHER_PLANS
+from pyc_mlir.pipelines.contract import NO_FALLBACK, OTHER_PLANS, Contract
 from pyc_mlir.pipelines.policies import DEFAULT_MODE
 
 CLAUSE = "max_compile_seconds"
@@ -48,7 +48,7 @@ def stages_below(options: Options) -> tuple[str, ...]:
     contract, recipe = options.contract, options.recipe
     if recipe is not None and SITE.key in recipe.choices:
         return ()
-    if contract.is_strict or NO_FALLBACK in contract.fallbacks:
+    if takes_no_overrun(contract):
         return ()
     found: dict[str, Options] = {}
     for stage in (CHEAPEST, DEFAULT):
@@ -56,6 +56,11 @@ def stages_below(options: Options) -> tuple[str, ...]:
         if _differs(changed, options) and all(_differs(changed, o) for o in found.values()):
             found[stage] = changed
     return tuple(found)
+
+
+def takes_no_overrun(contract: Contract) -> bool:
+    """Whether every overrun of the limit is refused."""
+    return contract.is_strict or NO_FALLBACK in contract.fallbacks
 
 
 def _differs(a: Options, b: Options) -> bool:

@@ -38,6 +38,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.import_report import UnsupportedModel
 from pyc_mlir.pipelines.choices import Recipe
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.contract_report import Status
 from pyc_mlir.program import Program
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import WorkerFault
@@ -236,7 +237,7 @@ def test_some_contracts_refuse_at_the_limit(hook, monkeypatch, clause):
 def degraded(hook, monkeypatch):
     """Compiles whose time is over once the second worker has answered all."""
     hook(ASKED_SLEEPS)
-    with_clock(monkeypatch, Clock(100, 1000, second_is_done))
+    with_clock(monkeypatch, Clock(100, 600, second_is_done))
 
 
 @pytest.mark.parametrize(
@@ -248,14 +249,34 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
     decision = artifact.decisions[0]
     assert (decision.site.key, decision.chosen) == ("compile-stage:module", stage)
     assert [a.name for a in decision.alternatives] == ["asked", "default", "cheapest"]
-    assert decision.evidence[0].startswith("COMPILE_DEGRADED: 600 s were over")
-    assert {"asked", "cheapest", stage} == set(decision.measured)
+    assert decision.evidence[0] == "COMPILE_DEGRADED: 600 s were over, `asked` was ended"
+    (ended,) = set(decision.measured) - {"cheapest", stage}
+    assert ended.startswith("asked, while ") and stage in decision.measured
     program = Program(artifact)
     np.testing.assert_allclose(program(X), np.tanh(X), rtol=1e-5)
     report = program.stats().contract
     assert report["max_compile_seconds"].code == "COMPILE_DEGRADED"
     assert report["max_compile_seconds"].measured["seconds"] > 0
     assert report["max_error"].done == report["max_error"].of > 0, "it is compared as well"
+
+
+def test_a_program_that_comes_late_breaks_its_clause_or_is_refused(monkeypatch):
+    """What this process does, no limit ends."""
+    with_clock(monkeypatch, Clock(1, 601, lambda job: job._first.done))
+    clause = Program(compiled(contract=LONG)).stats().contract["max_compile_seconds"]
+    assert (clause.status, clause.code) == (Status.BROKEN, "COMPILE_TIMEOUT")
+    assert clause.measured == {"seconds": 601}
+    for more in ({"determinism": "strict"}, {"fallbacks": ("none",)}):
+        error = refusal(contract=replace(LONG, **more))
+        assert error.code is ReasonCode.COMPILE_TIMEOUT and "got one after 601 s" in error.message
+
+
+def test_keeping_a_program_counts(monkeypatch, tmp_path):
+    kept, keep = [], Cache.keep
+    monkeypatch.setattr(Cache, "keep", lambda *a: (kept.append(1), keep(*a))[1])
+    with_clock(monkeypatch, Clock(1, 601, lambda job: bool(kept)))
+    made = build(TEXT, None, make_options(contract=LONG), cache=Cache(Store(tmp_path)))
+    assert Program(made).stats().contract["max_compile_seconds"].status is Status.BROKEN
 
 
 def test_a_stand_in_is_made_again_by_its_recipe(degraded, monkeypatch):
