@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -145,12 +145,16 @@ def _lock(folder: Path) -> int | None:
     return descriptor
 
 
-def sweep(parent: Path) -> int:
-    """Remove what killed processes left in making; return how many folders."""
+def sweep(parent: Path, save: Callable[[Path], None] = lambda folder: None) -> int:
+    """Remove what killed processes left in making; return how many folders.
+
+    save: is given each folder first, to take out of it what is not to go.
+    """
     swept = 0
     for folder in _listed(parent):
         descriptor = _lock(folder)
         if descriptor is not None:
+            save(folder)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)
             swept += not folder.exists()

@@ -20,7 +20,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -159,7 +159,8 @@ class Store:
         path = self.path(name)
         try:
             with making(self._making) as folder:
-                moved = folder / "dropped"
+                # Under its own name, so that `sweep` can put back what a kill leaves here.
+                moved = folder / ("dropped" if descriptor is None else name)
                 os.rename(path, moved)
                 if descriptor is not None and not same_file(descriptor, moved):
                     # Another process put a whole one there meanwhile; a second one may be there.
@@ -187,44 +188,49 @@ class Store:
     def evict(self, max_bytes: int | None = None, keep: str = "") -> int:
         """Remove the least recently used entries beyond the bound, and what killed processes left.
 
-        Returns how many entries went. `keep` is an entry to spare.
+        Returns how many entries went. `keep` is an entry to spare. Memos count; they go when they
+        are too many, or no entry is left to go.
         """
+        sweep(self._making, self._put_back)
         limit = self.max_bytes if max_bytes is None else max_bytes
-        entries = self.entries()
-        total, gone = sum(e.bytes for e in entries), 0
+        entries, memos = self.entries(), self._memos()
+        if len(memos) > MAX_MEMOS:
+            memos = _forgotten(memos)
+        total, gone = sum(e.bytes for e in entries) + sum(memos.values()), 0
         for entry in reversed(entries):
             if total <= limit:
                 break
             if entry.name != keep and self.drop(entry.name):
                 total, gone = total - entry.bytes, gone + 1
-        sweep(self._making)
-        self._forget_memos()
+        if total > limit:
+            _forgotten(memos)
         return gone
+
+    def _memos(self) -> dict[Path, int]:
+        """The bytes of each memo."""
+        found = {}
+        for path in _children(self.root / "memo"):
+            with contextlib.suppress(OSError):
+                found[path] = path.stat().st_size
+        return found
+
+    def _put_back(self, folder: Path) -> None:
+        """Save whole entries that `drop` had moved aside when its process was killed.
+
+        Where another process has made the entry again, that one stays.
+        """
+        for path in _children(folder):
+            if _KEY_NAME.fullmatch(path.name) and not _flaw(path):
+                with contextlib.suppress(OSError):
+                    os.rename(path, self.path(path.name))
 
     def key_of(self, name: str) -> bytes | None:
         """The text of an entry's key; None where it cannot be read or is another's."""
-        try:
-            text = (self.path(name) / KEY).read_bytes()
-        except OSError:
-            return None
-        return text if sha256(text) == name else None
+        return _key_at(self.path(name))
 
     def check(self, name: str) -> str:
         """What is wrong with an entry; empty if nothing is. It is neither used nor removed."""
-        key = self.key_of(name)
-        if key is None:
-            return f"{KEY}: expected the text whose SHA-256 is the entry's name"
-        try:
-            folder = os.open(self.path(name), _NO_FOLLOW | os.O_DIRECTORY)
-        except OSError as error:
-            return str(error.strerror)
-        try:
-            _verified(folder, key, whole=True)
-        except (_Damaged, OSError) as error:
-            return str(error)
-        finally:
-            os.close(folder)
-        return ""
+        return _flaw(self.path(name))
 
     def read_side(self, name: str, side: str) -> bytes | None:
         """What `write_side` kept beside an entry; None where there is nothing whole."""
@@ -251,13 +257,40 @@ class Store:
             return (_failed("written", error),)
         return ()
 
-    def _forget_memos(self) -> None:
-        memos = _children(self.root / "memo")
-        if len(memos) <= MAX_MEMOS:
-            return
-        for path in memos:
-            with contextlib.suppress(OSError):
-                path.unlink()
+
+def _key_at(path: Path) -> bytes | None:
+    """The text of the key of an entry that lies at `path`, whose name is its digest."""
+    try:
+        text = (path / KEY).read_bytes()
+    except OSError:
+        return None
+    return text if sha256(text) == path.name else None
+
+
+def _flaw(path: Path) -> str:
+    """What is wrong with the entry that lies at `path`; empty if nothing is."""
+    key = _key_at(path)
+    if key is None:
+        return f"{KEY}: expected the text whose SHA-256 is the entry's name"
+    try:
+        folder = os.open(path, _NO_FOLLOW | os.O_DIRECTORY)
+    except OSError as error:
+        return str(error.strerror)
+    try:
+        _verified(folder, key, whole=True)
+    except (_Damaged, OSError) as error:
+        return str(error)
+    finally:
+        os.close(folder)
+    return ""
+
+
+def _forgotten(memos: Iterable[Path]) -> dict[Path, int]:
+    """What is left of memos after they were removed: nothing."""
+    for path in memos:
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return {}
 
 
 def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryview:

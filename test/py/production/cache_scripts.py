@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from pyc_mlir.cache import store as stores
 from pyc_mlir.cache.files import sha256, sweep
 from pyc_mlir.cache.store import ARTIFACT, Store
 
@@ -120,9 +121,30 @@ def kill(store: Store, kills: int) -> dict:
     return {"lost": lost, "kills": done, **state(store), "damaged": damaged}
 
 
+def kill_in_drop(store: Store, damaged: int) -> dict:
+    """Kill a process that has moved an entry of another one aside, before it looks at it."""
+    name, key, data = entry(0)
+    store.write(name, key, data)
+    folder = os.open(store.path(name), os.O_RDONLY)
+    store.drop(name)
+    store.write(name, key, data)
+    if damaged:
+        (store.path(name) / ARTIFACT).write_bytes(data[:-1])
+    child = os.fork()
+    if child == 0:
+        stores.same_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        store.drop(name, folder)
+        os._exit(0)
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    moved = not store.path(name).exists()
+    store.evict()
+    there = store.path(name).exists() and store.read(name, key).data == data
+    return {"killed": killed, "moved": moved, "there": there, **state(store)}
+
+
 def main() -> None:
     name, folder, *numbers = sys.argv[1:]
-    work = {f.__name__: f for f in (full_disk, read_only, race, kill)}[name]
+    work = {f.__name__: f for f in (full_disk, read_only, race, kill, kill_in_drop)}[name]
     print(json.dumps(work(Store(Path(folder)), *map(int, numbers))))
 
 

@@ -104,6 +104,11 @@ _CACHE = (
         "every finished entry is there and whole; nothing is left of the others",
         f"{_STORE}::test_killed_while_writing",
         25, 200, "kills"),
+    cases(
+        "SIGKILL while an entry is dropped",
+        "what another process had put in its place comes back, unless it is damaged",
+        f"{_STORE}::test_killed_while_dropping",
+        2, 2),
     rounds(
         "two and eight processes write, read and drop the same entries",
         "no wrong byte, no event but a miss, nothing left behind",

@@ -213,6 +213,13 @@ def test_killed_while_writing(store):
     assert done["kills"] == kills
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_killed_while_dropping(store, damaged):
+    done = run_script("kill_in_drop", store.folder, damaged)
+    assert done["killed"] and done["moved"] and done["making"] == [] and done["damaged"] == []
+    assert done["there"] is not bool(damaged), "what another process had put there"
+
+
 def run_script(name: str, *arguments: object) -> dict:
     """Run one of cache_scripts.py in a process of its own, which has no threads to fork."""
     command = [sys.executable, str(HERE / "cache_scripts.py"), name, *map(str, arguments)]
@@ -252,3 +259,18 @@ def test_side_files(store):
 def test_memos(store):
     assert store.read_memo("m") is None
     assert store.write_memo("m", b"{}") == () and store.read_memo("m") == b"{}"
+
+
+def test_memos_count(tmp_path):
+    """They go when the entries are gone, or when they are too many."""
+    store = Store(tmp_path, 3 * 80_000, Clock())
+    first, _ = written(store, 0), written(store, 1)
+    store.write_memo("m", bytes(110_000))
+    third = written(store, 2)
+    assert [e.name for e in store.entries()] == [third[0]], "three and a memo are too much"
+    assert store.read_memo("m") and code_of(store.read(*first)) is ReasonCode.CACHE_MISS
+    assert store.evict(100_000, keep=third[0]) == 0 and store.read_memo("m") is None
+    assert store.read(*third).data == DATA
+    for number in range(4):
+        store.write_memo(f"m{number}", b"x")
+    assert store.evict() == 0 and store.read_memo("m3") == b"x"
