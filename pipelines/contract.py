@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target import TARGETS
 
 STRICT, ROUNDING = "strict", "rounding"
 # What may take a program's place, and whether its results have the same bits.
@@ -19,6 +20,11 @@ FALLBACKS: Mapping[str, bool] = {
     OTHER_PLANS: True,
     IREE_CODE: False,
     REFERENCE: False,
+}
+# Why the memory, and the time, of these have no bound that a compile could check.
+_UNBOUNDED: Mapping[str, tuple[str, str]] = {
+    IREE_CODE: ("it is loaded beside the program that failed", "it was not measured"),
+    REFERENCE: ("numpy allocates as it likes", "its time is not bounded"),
 }
 # The greatest value of each number above 0; whole ones are counted or are bytes.
 _WHOLE: Mapping[str, int] = {"memory_budget_bytes": 2**63 - 1, "max_concurrency": 2**31 - 1}
@@ -85,7 +91,9 @@ class Contract:
 
     def check(self, target: str | None = None) -> None:
         """Raise PycError (BAD_ARGUMENT) for a target's name that is not allowed."""
-        if target is not None and self.allowed_targets and target not in self.allowed_targets:
+        # The plain name of a device stands for one of its targets.
+        allowed = {*self.allowed_targets, *(TARGETS[n].name for n in self.allowed_targets)}
+        if target is not None and allowed and target not in allowed:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"contract clause `allowed_targets`: expected one of "
@@ -132,8 +140,10 @@ def _bad_values(contract: Contract) -> Iterator[PycError]:
     is_share = isinstance(error, int | float) and _is_number(error) and 0 <= error < 1
     if error not in (None, ROUNDING) and not is_share:
         yield _bad("max_error", f"a number from 0 to below 1, or {ROUNDING!r}", error)
-    if not _are_texts(contract.allowed_targets):
-        yield _bad("allowed_targets", "a tuple of names", contract.allowed_targets)
+    targets = contract.allowed_targets
+    if not _are_texts(targets) or not set(targets) <= TARGETS.keys():
+        known = f"a tuple of names among {', '.join(sorted(TARGETS))}"
+        yield _bad("allowed_targets", known, targets)
     named = contract.fallbacks
     if not _are_texts(named) or len(set(named)) != len(named) or not set(named) <= FALLBACKS.keys():
         yield _bad("fallbacks", f"some of {', '.join(FALLBACKS)}, each once", contract.fallbacks)
@@ -181,12 +191,11 @@ def _conflicts(contract: Contract) -> Iterator[PycError]:
         yield conflict(
             f"determinism={STRICT!r}", f"fallback {others[0]!r}", "its results have other bits"
         )
-    if REFERENCE in chain and contract.memory_budget_bytes is not None:
-        yield conflict(
-            "memory_budget_bytes", f"fallback {REFERENCE!r}", "numpy allocates as it likes"
-        )
-    if REFERENCE in chain and contract.latency_binding:
-        yield conflict("latency_binding", f"fallback {REFERENCE!r}", "its time is not bounded")
+    for name, (memory, seconds) in _UNBOUNDED.items():
+        if name in chain and contract.memory_budget_bytes is not None:
+            yield conflict("memory_budget_bytes", f"fallback {name!r}", memory)
+        if name in chain and contract.latency_binding:
+            yield conflict("latency_binding", f"fallback {name!r}", seconds)
 
 
 def conflict(first: str, second: str, why: str) -> PycError:

@@ -41,6 +41,7 @@ _WORDS = frozenset(
         "iree-stream-partitioning-favor",
         "iree-stream-resource-memory-model",
         "iree-vulkan-target",
+        "iree-vulkan-target-features",
     }
 )
 # What names of flags say whose value is a file or a folder, however it is written.

@@ -7,6 +7,7 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.target import Target
 
 GIVEN: dict[str, Any] = {
     "memory_budget_bytes": 1 << 20,
@@ -46,6 +47,9 @@ def test_allowed_targets():
     contract.check(target="cpu")
     with pytest.raises(PycError, match="expected one of cpu, vulkan, got target 'cuda'"):
         contract.check(target="cuda")
+    Contract(allowed_targets=("cuda",)).check(target=Target.named("cuda").name)
+    with pytest.raises(PycError, match=r"among cpu, cpu-avx2, .*, vulkan, got \('tpu',\)"):
+        Contract(allowed_targets=("tpu",))
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,7 @@ def test_allowed_targets():
         {"latency_goal_seconds": float("nan")},
         {"allowed_targets": "cpu"},
         {"allowed_targets": (1,)},
+        {"allowed_targets": ("cpu", "tpu")},
         {"max_concurrency": 1.5},
         {"max_error": -1e-9},
         {"max_error": 1.0},
@@ -110,6 +115,21 @@ def test_unknown_clause_is_refused():
             {"max_error": 0, "fallbacks": ("numpy",), "memory_budget_bytes": 1 << 20},
             ReasonCode.CONTRACT_CONFLICT,
             "memory_budget_bytes",
+        ),
+        (
+            {"max_error": 0, "fallbacks": ("modes", "iree"), "memory_budget_bytes": 1 << 20},
+            ReasonCode.CONTRACT_CONFLICT,
+            "loaded beside",
+        ),
+        (
+            {
+                "max_error": 0,
+                "fallbacks": ("iree",),
+                "latency_goal_seconds": 1.0,
+                "latency_binding": True,
+            },
+            ReasonCode.CONTRACT_CONFLICT,
+            "not measured",
         ),
         (
             {
