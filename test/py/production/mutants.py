@@ -7,6 +7,7 @@ these, addressed by the op's position, so that it can be made in any copy of the
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from pyc_mlir.dialects.types import BOOL, is_float
 Apply = Callable[[], None]
 # Programs that differ by so many roundings only are equal.
 ROUNDINGS = 16
-# Of these the order of operands is part of the meaning; others are equal when swapped.
-ORDERED = ("sub", "div", "pow", "compare", "matmul", "concat", "select", "attention", "gather")
+# Of these the order of operands is no part of the meaning; of all others it is.
+COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,13 @@ def wrong_constant(op: ir.Operation) -> Iterator[Apply]:
 
 def swapped_operands(op: ir.Operation) -> Iterator[Apply]:
     """Two operands of one type."""
-    operands = list(op.operands)
-    if _name(op) not in ORDERED:
+    if _name(op) in COMMUTATIVE:
         return
-    for i in range(len(operands) - 1):
-        if operands[i].type == operands[i + 1].type:
+    for i, j in combinations(range(len(op.operands)), 2):
+        if op.operands[i].type == op.operands[j].type:
 
-            def apply(i: int = i) -> None:
-                first, second = op.operands[i], op.operands[i + 1]
-                op.operands[i], op.operands[i + 1] = second, first
+            def apply(i: int = i, j: int = j) -> None:
+                op.operands[i], op.operands[j] = op.operands[j], op.operands[i]
 
             yield apply
 
@@ -144,9 +143,10 @@ def wrong_axis(op: ir.Operation) -> Iterator[Apply]:
     rank = ir.RankedTensorType(op.operands[0].type).rank if len(op.operands) else 0
     if isinstance(params.get("axis"), int):
         yield from (_set(op, "axis", a) for a in range(rank) if a != params["axis"] % max(rank, 1))
-    if isinstance(params.get("axes"), tuple) and len(params["axes"]) == 1:
-        now = params["axes"][0] % max(rank, 1)
-        yield from (_set(op, "axes", (a,)) for a in range(rank) if a != now)
+    if isinstance(params.get("axes"), tuple):
+        now = [a % max(rank, 1) for a in params["axes"]]
+        for i, other in product(range(len(now)), sorted(set(range(rank)) - set(now))):
+            yield _set(op, "axes", tuple(sorted((*now[:i], other, *now[i + 1 :]))))
     if isinstance(params.get("permutation"), tuple):
         order = params["permutation"]
         for i in range(len(order) - 1):
@@ -156,15 +156,19 @@ def wrong_axis(op: ir.Operation) -> Iterator[Apply]:
 
 
 def lost_cast(op: ir.Operation) -> Iterator[Apply]:
-    """A conversion and the one back: as if the narrow type had never been."""
+    """The first of two conversions in a row: as if the type between had never been."""
     if op.name != "pyc.cast":
         return
     source = op.operands[0].owner
     if isinstance(source, ir.Block):
         return
     source = source if isinstance(source, ir.Operation) else source.operation
-    if source.name == "pyc.cast" and source.operands[0].type == op.result.type:
+    if source.name != "pyc.cast":
+        return
+    if source.operands[0].type == op.result.type:
         yield lambda: op.result.replace_all_uses_with(source.operands[0])
+    else:
+        yield lambda: op.operands.__setitem__(0, source.operands[0])
 
 
 def wrong_op(op: ir.Operation) -> Iterator[Apply]:

@@ -251,7 +251,8 @@ _CALLS = (
         36, 256),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
-        "each that changes a value is found by samples or the first call",
+        "each that changes a value by more than the reference allows is found by samples or the "
+        "first call",
         f"{_MUTANTS}::test_every_mutant_that_changes_a_value_is_found",
         1, 60, "batches of calls of ops and of random graphs"),
     rounds(
