@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from pyc_mlir.samples import Expected
 SCHEMA_VERSION = 1
 # The package that runs programs.
 RUNTIME = "iree-base-runtime"
+_GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Oracle(Protocol):
@@ -112,10 +114,13 @@ def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
     return digest.hexdigest()
 
 
-def environment_of(device: Device) -> dict[str, str]:
-    """What a verdict depends on: the runtime, the kind of device, the CPU."""
+def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
+    """What a verdict depends on: the runtime, the kind of device, the CPU; a GPU and its driver.
+
+    driver: where the system's GPU driver tells its release, if it does.
+    """
     cpu = host_cpu()
-    return {
+    found = {
         "runtime": runtime_version(),
         "device": device.runs,
         "cpu": cpu.model if cpu else "",
@@ -123,6 +128,14 @@ def environment_of(device: Device) -> dict[str, str]:
             " ".join(sorted(cpu.features if cpu else ())).encode()
         ).hexdigest()[:16],
     }
+    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
 
 
 @cache

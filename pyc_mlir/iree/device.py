@@ -75,10 +75,11 @@ class Device:
     `kind` is one of `KINDS`; `threads` is the number of workers of ``local-task`` (None: one a
     core; a worker for every core stays on its own); `allocator` None is IREE's, ``caching`` keeps
     freed memory for the next call, and ``recycling`` keeps at most four pieces and 512 MiB of it.
+    `name` is what IREE calls a GPU; CPUs have none.
     Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
     """
 
-    __slots__ = ("__weakref__", "allocator", "forked", "hal", "kind", "threads")
+    __slots__ = ("__weakref__", "allocator", "forked", "hal", "kind", "name", "threads")
 
     def __init__(
         self, kind: str = "local-task", threads: int | None = None, allocator: str | None = None
@@ -95,7 +96,8 @@ class Device:
                 flags.parse_flags(f"--task_topology_group_count={threads or 0}")
             before = running()
             try:
-                self.hal = _new_driver(kind).create_default_device(allocators=allocators)
+                driver = _new_driver(kind)
+                self.hal = driver.create_default_device(allocators=allocators)
             except (RuntimeError, ValueError) as error:
                 raise PycError(
                     ReasonCode.DEVICE_UNAVAILABLE,
@@ -104,6 +106,7 @@ class Device:
                 ) from None
             if kind == "local-task" and threads is not None:
                 spread(before, threads)
+        self.name = "" if self.is_cpu else _first_name(driver)
         if kind != "local-sync":
             _WITH_THREADS.add(self)
 
@@ -222,6 +225,15 @@ class Device:
 def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
     """The bytes of a buffer of a CPU device, in place."""
     return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
+
+
+def _first_name(driver: rt.HalDriver) -> str:
+    """What IREE calls a driver's first device, the default one; empty where it does not tell."""
+    try:
+        first = next(iter(driver.query_available_devices()), {})
+    except (RuntimeError, ValueError):
+        return ""
+    return " ".join(str(first[key]) for key in ("name", "path") if first.get(key))
 
 
 @functools.cache

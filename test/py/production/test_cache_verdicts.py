@@ -1,8 +1,9 @@
 """Verdicts of comparisons beside the entries of the cache: a warm start does not compare again."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pyc_mlir.cache.verdicts import KIND, Verdicts
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Verdict, environment_of
-from pyc_mlir.iree.device import Device
+from pyc_mlir.iree.device import Device, _first_name
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.program import Program
 from pyc_mlir.watch import Watch
@@ -152,3 +153,41 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
 
 def test_programs_past_the_cache_have_no_place_for_a_verdict(tmp_path):
     assert Verdicts.of(Cache(Store(tmp_path)), None) is None
+
+
+@dataclass
+class Gpu:
+    """What a verdict asks of a device."""
+
+    name: str
+    runs: str = "cuda"
+    is_cpu: bool = False
+
+
+def test_a_verdict_of_a_gpu_names_it_and_its_driver(tmp_path):
+    release = tmp_path / "version"
+    release.write_text("module 1.2\ncompiler 3\n")
+    pairs: Any = [(gpu, file) for gpu in (Gpu("a"), Gpu("b")) for file in (release, tmp_path)]
+    told = [environment_of(gpu, file) for gpu, file in pairs]
+    assert (told[0]["gpu"], told[0]["driver"], told[1]["driver"]) == ("a", "module 1.2", "")
+    assert len({side_name(KIND, t) for t in told}) == 4
+    assert "gpu" not in environment_of(Device("local-sync"))
+
+
+class Driver:
+    """A driver of IREE's that knows these devices."""
+
+    def __init__(self, *devices: dict[str, Any]) -> None:
+        self.devices = devices
+
+    def query_available_devices(self) -> list[dict[str, Any]]:
+        if not self.devices:
+            raise RuntimeError("no devices")
+        return list(self.devices)
+
+
+def test_what_a_gpu_is_called():
+    named: Any = Driver({"device_id": 1, "name": "Maker X", "path": "GPU-12"}, {"name": "Y"})
+    bare: Any = Driver({"device_id": 1, "name": "", "path": None})
+    none: Any = Driver()
+    assert [_first_name(d) for d in (named, bare, none)] == ["Maker X GPU-12", "", ""]
