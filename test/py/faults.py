@@ -1,4 +1,8 @@
-"""Compiles and programs that fail in a known way."""
+"""Compiles, programs and disks that fail in a known way."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pytest import MonkeyPatch
 
@@ -27,3 +31,14 @@ def without_aggressive_fusion(patch: MonkeyPatch) -> None:
         return honest(self, setting)
 
     patch.setattr(Request, "compile", compile)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Nothing writes more than so many bytes into a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import FULL
+from faults import largest_file
 
 import pyc_mlir
 from pyc_mlir import Tensor, artifact
@@ -135,6 +136,18 @@ def test_a_folder_that_cannot_be_used(tmp_path, plain, quick):
     made, outcome, codes = compiled(cache_in(tmp_path / "file" / "cache"))
     assert outcome == "miss" and codes[-1] is ReasonCode.CACHE_FOLDER
     assert to_bytes(made) == plain
+
+
+def test_a_disk_that_is_full(tmp_path, plain, quick):
+    """A limit of file sizes stands for it: the system ends the write half way."""
+    cache = cache_in(tmp_path)
+    with largest_file(len(plain) // 2):
+        made, outcome, codes = compiled(cache)
+    assert (outcome, codes) == ("miss", [ReasonCode.CACHE_MISS, ReasonCode.CACHE_FOLDER])
+    assert made.cached is not None and "File too large" in made.cached.events[-1].why
+    assert to_bytes(made) == plain and cache.store.entries() == []
+    assert list((cache.store.root / "making").iterdir()) == []
+    assert [compiled(cache_in(tmp_path))[1] for _ in range(2)] == ["miss", "hit"]
 
 
 def test_what_goes_past_the_cache(tmp_path, plain, quick):

@@ -161,11 +161,17 @@ def test_clock_jumps(tmp_path):
     """Whatever the clock says, an answer is right, the bound holds and the newest entry stays."""
     clock, draw = Clock(), random.Random(7)
     store = Store(tmp_path, 4 * 80_000, clock)
+    missed = 0
     for step in range(count_of("clock jumps by years between uses")):
         clock.now = max(1e9, clock.now + draw.choice((0, 1, 3e8, -3e8, 3600, -3600)))
-        name, key = written(store, draw.randrange(8))
+        name, key = entry(draw.randrange(8))
+        there = any(e.name == name for e in store.entries())
+        assert code_of(store.read(name, key)) is (None if there else ReasonCode.CACHE_MISS), step
+        missed += not there
+        assert store.write(name, key, DATA) == ()
         assert store.read(name, key).data == DATA, step
         assert sum(e.bytes for e in store.entries()) <= store.max_bytes
+    assert missed > 8, "some were there, and gone again"
     clock.now = 5e8
     before = {e.name for e in store.entries()}
     name, _ = written(store, 99)

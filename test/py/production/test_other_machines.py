@@ -200,7 +200,7 @@ def test_bytecode_of_another_release(made, change):
     versions = {**made.manifest["versions"], "iree-base-runtime": "99.0"}
     error = refusal(replace(made, vmfb=other, manifest={**made.manifest, "versions": versions}))
     assert error.code is ReasonCode.BAD_ARTIFACT and "bytecode version" in error.message
-    assert "compiled for iree-base-runtime 99.0" in error.message
+    assert "compiled for iree-base-runtime 99.0, this is " in error.message
     error = refusal(replace(made, vmfb=other))
     assert error.code is ReasonCode.BAD_ARTIFACT and "99.0" not in error.message
 
