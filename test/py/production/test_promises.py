@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -411,23 +410,6 @@ def test_clauses_that_need_this_machine_or_a_cpu():
     refused(
         ReasonCode.CONTRACT_CONFLICT, lambda: make_options(contract=iree, kernels="iree"), "iree"
     )
-
-
-@pytest.mark.parametrize("flag", ["dialect-library=x.mlir", "source=a=b.mlir"])
-def test_strictness_takes_no_flag_that_names_a_file(flag):
-    """Under the same text another file may stand there the next time."""
-    flags, strict = [f"--iree-x-{flag}"], Contract(determinism=STRICT)
-    make_options(iree_flags=flags)
-    make_options(iree_flags=["--iree-opt-level=O1"], contract=strict)
-    call = partial(make_options, iree_flags=flags, contract=strict)
-    refused(ReasonCode.CONTRACT_CONFLICT, call, "what a file holds")
-
-
-def test_strictness_takes_no_variable_that_has_other_code_take_part(monkeypatch):
-    monkeypatch.setenv("NPY_ENABLE_CPU_FEATURES", "AVX2")
-    make_options()
-    call = partial(make_options, contract=Contract(determinism=STRICT))
-    refused(ReasonCode.CONTRACT_CONFLICT, call, "the variable `NPY_ENABLE_CPU_FEATURES`")
 
 
 def test_another_machines_program_is_compared_where_it_is_loaded():

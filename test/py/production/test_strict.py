@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from conftest import FULL
 
 import pyc_mlir
 from pyc_mlir import artifact as artifacts
+from pyc_mlir.compilation import make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.choices import Decision
+from pyc_mlir.pipelines.contract import STRICT, Contract
 from pyc_mlir.program import Program
 
 MODELS = Path(__file__).with_name("strict_models.py")
@@ -79,3 +83,24 @@ def test_the_planners_searches_end_by_work_alone():
     ]
     # It tells how long passes took, to people.
     assert asking == ["pass_manager.py"]
+
+
+def refused(**asked: Any) -> str:
+    """What is said of strict options that cannot be kept."""
+    make_options(**asked)
+    with pytest.raises(PycError) as caught:
+        make_options(**asked, contract=Contract(determinism=STRICT))
+    assert caught.value.code is ReasonCode.CONTRACT_CONFLICT
+    return caught.value.message
+
+
+@pytest.mark.parametrize("flag", ["dialect-library=x.mlir", "source=a=b.mlir"])
+def test_no_flag_that_names_a_file(flag):
+    """Under the same text another file may stand there the next time."""
+    assert "what a file holds" in refused(iree_flags=[f"--iree-x-{flag}"])
+    make_options(iree_flags=["--iree-opt-level=O1"], contract=Contract(determinism=STRICT))
+
+
+def test_no_variable_that_has_other_code_take_part(monkeypatch):
+    monkeypatch.setenv("NPY_ENABLE_CPU_FEATURES", "AVX2")
+    assert "the variable `NPY_ENABLE_CPU_FEATURES`" in refused()
