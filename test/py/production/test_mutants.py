@@ -94,7 +94,8 @@ class Question:
 def _contradicts(got: np.ndarray, allowed: Uncertain) -> bool:
     if got.shape != allowed.value.shape:
         return True
-    limit = allowed.tolerance * (1 + 1e-6)
+    # A tolerance is kept as f32, rounded up.
+    limit = allowed.tolerance * (1 + 2.0**-22) + float(np.finfo(np.float32).smallest_subnormal)
     a, b = got.astype(np.float64), allowed.value.astype(np.float64)
     same = (got == allowed.value) | (np.isnan(a) & np.isnan(b))
     explained = (a != b) & (np.abs(a - b) <= limit)
