@@ -34,7 +34,7 @@ def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, np.zeros(y.shape)
 
 
-def sample(random: Random) -> tuple[Argmax, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Argmax, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     knobs = Argmax(
         random.choice(OPERATIONS),

@@ -56,10 +56,11 @@ def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random) -> tuple[Columns, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Columns, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     registers = random.random() < 0.3
-    columns = random.choice(_SIZES[:11] if registers else _SIZES)
+    most = FEW * target.vector_bytes // 4 if registers else _SIZES[-1]
+    columns = random.choice([size for size in _SIZES if size <= most])
     knobs = Columns(
         random.choice(list(REDUCTIONS)),
         random.choice((random.choice(_SIZES[:5]), "o")),

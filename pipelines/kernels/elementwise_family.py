@@ -45,7 +45,7 @@ def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarra
     return evaluate(knobs.program, x, reads)
 
 
-def sample(random: Random) -> tuple[Elementwise, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
     knobs = Elementwise(

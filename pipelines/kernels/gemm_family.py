@@ -18,6 +18,7 @@ from pyc_mlir.pipelines.target import Target
 ROUNDING = 2.0**-24
 _NARROW = 5
 SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
+_DEPTHS = (1025, 1500, 2100)  # of two or three blocks
 
 
 def refusal(knobs: Any, target: Target) -> str:
@@ -50,15 +51,30 @@ def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return evaluate(knobs.epilogue, value, reads, bound)
 
 
-def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
-    """Random knobs that fit 16 registers, and three calls."""
-    columns, depth = random.choice(SIZES), random.choice(SIZES)
+def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
+    """Random knobs, and three calls: half of the time the tile that ships for the target."""
+    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _shipped(random: Random, target: Target) -> Gemm:
+    """What a program gets; now and then with B far from the caches, or in blocks of the depth."""
+    far = random.random() < 0.25
+    rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
+    depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
+    cuts = random.choice(((1, 1), (2, 1), (1, 2)))
+    others = {"epilogue": random_layer(random), "far": far, "workgroups": cuts}
+    return Gemm.on(target, rows, random.choice(SIZES), depth, **others)
+
+
+def _any(random: Random) -> Gemm:
+    """Knobs that fit 16 registers."""
     height = random.choice((1, 4, 6))
     unroll = random.choice((1, 2, 4))
-    knobs = Gemm(
+    return Gemm(
         random.choice((random.choice(SIZES), "m")),
-        columns,
-        depth,
+        random.choice(SIZES),
+        random.choice(SIZES),
         random_layer(random),
         height=height,
         panel=16,
@@ -68,7 +84,6 @@ def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
         unroll=unroll,
         workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
     )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
 def random_layer(random: Random) -> Pointwise:

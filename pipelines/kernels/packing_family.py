@@ -33,7 +33,7 @@ def reference(knobs: Packing, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return packed, np.full_like(packed, np.finfo(np.float64).tiny)
 
 
-def sample(random: Random) -> tuple[Packing, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
     """Random knobs and three calls."""
     knobs = Packing(
         random.choice(_SIZES),

@@ -54,7 +54,8 @@ class Family:
     - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions.
     - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
-    - `sample(random)`: random legal knobs, and arguments for several calls, for tests.
+    - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
+      calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
 
     `knobs` is their type.
@@ -65,7 +66,7 @@ class Family:
     refusal: Callable[..., str]
     cost: Callable[..., Cost]
     reference: Callable[..., tuple[np.ndarray, np.ndarray]]
-    sample: Callable[[Random], tuple[Knobs, list[Arrays]]]
+    sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[Offer]] = lambda work, target: ()
 
     def offers(self, knobs: Knobs, target: Target) -> bool:

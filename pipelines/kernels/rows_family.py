@@ -118,7 +118,7 @@ def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random) -> tuple[Rows, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     rows, columns = random.choice(_SIZES[:12]), random.choice(_SIZES)
     operation = random.choice(OPERATIONS)

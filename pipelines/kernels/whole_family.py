@@ -55,7 +55,7 @@ def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random) -> tuple[Whole, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Whole, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic.
 
     A part without numbers is the identity, infinite for max and min, which have but one here.
