@@ -7,7 +7,7 @@ from pyc_mlir.pipelines.kernels.batch_gemm import BatchGemm
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_narrow, is_packed, random_layer
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.gemm_family import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.gemv import is_streamed
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
@@ -38,7 +38,7 @@ def _shipped(random: Random, target: Target) -> BatchGemm:
         small = random.choice(SIZES[:9])
         what = replace(what, rows=small, depth=random.choice(_DEPTHS))
     cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)))
-    return BatchGemm.on(target, what, epilogue=random_layer(random), workgroups=cuts)
+    return BatchGemm.on(target, what, epilogue=random_epilogue(random), workgroups=cuts)
 
 
 def _any(random: Random) -> BatchGemm:
@@ -47,7 +47,7 @@ def _any(random: Random) -> BatchGemm:
     unroll = random.choice((1, 2, 4))
     return BatchGemm(
         what,
-        random_layer(random),
+        random_epilogue(random),
         height=random.choice((1, 4, 6)),
         panel=16,
         depth_block=random.choice((unroll, 16, 60, 128)),

@@ -12,6 +12,7 @@ from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, is_f32, nominal, sizes
 from pyc_mlir.pipelines.kernels.pointwise import Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.pointwise_match import View, longest
+from pyc_mlir.pipelines.kernels.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
@@ -63,7 +64,7 @@ def _shipped(random: Random, target: Target) -> Gemm:
     rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
     depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
     cuts = random.choice(((1, 1), (2, 1), (1, 2)))
-    others = {"epilogue": random_layer(random), "far": far, "workgroups": cuts}
+    others = {"epilogue": random_epilogue(random), "far": far, "workgroups": cuts}
     return Gemm.on(target, rows, random.choice(SIZES), depth, **others)
 
 
@@ -75,7 +76,7 @@ def _any(random: Random) -> Gemm:
         random.choice((random.choice(SIZES), "m")),
         random.choice(SIZES),
         random.choice(SIZES),
-        random_layer(random),
+        random_epilogue(random),
         height=height,
         panel=16,
         depth_block=random.choice((unroll, 16, 64, 1024)),
@@ -86,8 +87,10 @@ def _any(random: Random) -> Gemm:
     )
 
 
-def random_layer(random: Random) -> Pointwise:
-    """One of the epilogues of a layer."""
+def random_epilogue(random: Random) -> Pointwise:
+    """That of a layer, or any program."""
+    if random.random() < 0.5:
+        return random_program(random, 3)
     return layer(
         bias=random.random() < 0.5,
         activation=random.choice(("", "relu", "gelu", "tanh")),

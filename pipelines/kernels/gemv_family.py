@@ -6,7 +6,7 @@ from typing import Any
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_packed, random_layer
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv, is_streamed
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
@@ -26,7 +26,7 @@ def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
     n, k = (random.choice((random.choice(SIZES), x)) for x in "nk")
     what = Contraction(batch, random.randint(1, ROWS), n, k, *orders)
     others: dict[str, Any] = {
-        "epilogue": random_layer(random),
+        "epilogue": random_epilogue(random),
         "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
     }
     if random.random() < 0.5:

@@ -31,6 +31,7 @@ from pyc_mlir.pipelines.kernels.values import (
 
 ROUNDING = 2.0**-24
 SMALLEST = 2.0**-126
+LARGEST = float(np.finfo(np.float32).max)
 Arrays = list[np.ndarray]
 # (operands, their errors, the result) -> the result's error that comes from the operands.
 Slip = Callable[[Arrays, Arrays, np.ndarray], Any]
@@ -55,13 +56,18 @@ class Op:
     by_mask: bool = False
 
     def bound(self, values: Arrays, errors: Arrays, result: np.ndarray) -> np.ndarray:
-        """The error of `result`, computed from operands that are off by `errors`."""
+        """The error of `result`, computed from operands that are off by `errors`.
+
+        Infinite where nothing can be told.
+        """
         relative, absolute = self.own
         own = relative * np.abs(result) + SMALLEST
         if absolute:
             own = own + absolute * np.maximum(1, np.abs(values[0]))
         total = self.slip(values, errors, result) + own
-        total = np.where(np.isnan(total), np.inf, total)
+        # What may pass the largest number is infinite in f32, and what comes of it is anything.
+        beyond = np.isnan(total) | (np.abs(result) + total > LARGEST)
+        total = np.where(beyond, np.inf, total)
         # An infinity that was read is not off, nor is what stays infinite by it.
         read = np.any(np.broadcast_arrays(*map(_exactly_infinite, values, errors)), axis=0)
         return np.where(np.isinf(result) & read, 0.0, total)

@@ -59,6 +59,7 @@ def reference(knobs: Rows, arrays: Arrays) -> Exact:
             y, bound = _norm(knobs, x, off, *others[first:second])
         else:
             y, bound = (v[:, None] for v in _reduction(knobs, x, off))
+    bound = np.where(np.isnan(bound), np.inf, bound)
     y, bound = evaluate(knobs.epilogue, y, others[second:], bound)
     return (y[:, 0], bound[:, 0]) if knobs.operation in REDUCTIONS else (y, bound)
 
@@ -74,7 +75,7 @@ def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
     power = np.exp(below)
     total = power.sum(1, keepdims=True)
     y, steps = power / total, _steps(knobs, x) + 8
-    moved = off + (y * off).sum(1, keepdims=True)
+    moved = off + np.log((y * np.exp(off)).sum(1, keepdims=True))
     # An infinite distance is exact.
     near = np.where(np.isinf(below), 0.0, np.abs(below))
     if knobs.operation == "softmax":
@@ -131,7 +132,7 @@ def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
         unroll=random.choice((1, 2, 4)),
         ahead=random.choice((0, 2)),
         in_place=not reduces and random.random() < 0.2,
-        prologue=random_program(random, 2) if random.random() < 0.4 else NOTHING,
+        prologue=random_program(random, 2, choices=False) if random.random() < 0.4 else NOTHING,
         epilogue=random_program(random, 3, columns=not reduces),
     )
     return knobs, [_arrays(knobs, random) for _ in range(3)]

@@ -37,16 +37,19 @@ def batches(made):
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_random_kernels_equal_float64(name, target):
-    family = FAMILIES[name]
+    family, known = FAMILIES[name], []
     for batch in batches(cases(family, hash_of(name), target)):
         run = Kernels(target, [knobs.kernel(n) for n, knobs, _ in batch])
         for kernel, knobs, calls in batch:
             for arrays in calls:
                 exact, bound = family.reference(knobs, arrays)
                 got = run.run(kernel, *arrays).astype(np.float64)
-                off = np.abs(got - exact)
                 assert got.shape == exact.shape
-                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off / bound).max())
+                with np.errstate(invalid="ignore"):
+                    off = np.where(np.isinf(bound), 0.0, np.abs(got - exact))
+                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off - bound).max())
+                known.append(np.isfinite(bound).mean())
+    assert np.mean(known) > 0.95, "bounds that hold for anything show nothing"
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
