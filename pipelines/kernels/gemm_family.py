@@ -45,11 +45,20 @@ def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and its error: sums in any order (Higham, 2002, section 3.1)."""
+    """The exact result in f64, and the error that a kernel may have, element by element."""
     a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
-    b, steps = unpack(knobs, packed), knobs.depth + 4
-    value, bound = a @ b, steps * ROUNDING * (np.abs(a) @ np.abs(b)) + 2.0**-120
-    return evaluate(knobs.epilogue, value, reads, bound)
+    b = unpack(knobs, packed)
+    with np.errstate(invalid="ignore"):
+        value, sizes = a @ b, np.abs(a) @ np.abs(b)
+    return evaluate(knobs.epilogue, value, reads, slack(value, sizes, knobs.depth))
+
+
+def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
+    """The error of sums of `depth` products in any order (Higham, 2002, section 3.1).
+
+    `sizes` are the sums of the products' sizes. What an infinity has made infinite is exact.
+    """
+    return np.where(np.isinf(value), 0.0, (depth + 4) * ROUNDING * sizes + 2.0**-120)
 
 
 def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:

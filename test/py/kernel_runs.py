@@ -72,3 +72,11 @@ def pointwise(name: str, function, size: int | str = "n") -> Kernel:
             y.store(function(x.load(at)), at)
 
     return Kernel(name, (Operand("x", (size,)), Operand("y", (size,), "out")), lambda s: (1,), body)
+
+
+def agrees(got: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
+    """NaN and infinities stand where they belong, all other numbers are within the bound."""
+    assert np.array_equal(np.isnan(got), np.isnan(exact))
+    known = np.isfinite(exact)
+    assert np.array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
+    assert (np.abs(got[known].astype(np.float64) - exact[known]) <= bound[known]).all()

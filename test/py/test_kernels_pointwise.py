@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 from conftest import FULL as FULL_RUN
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
@@ -86,13 +86,6 @@ def kernels(request):
 
 def values(seed, *shape):
     return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
-
-
-def agrees(got, exact, bound):
-    assert np.array_equal(np.isnan(got), np.isnan(exact))
-    known = np.isfinite(exact)
-    assert np.array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
-    assert (np.abs(got[known].astype(np.float64) - exact[known]) <= bound[known]).all()
 
 
 @pytest.mark.parametrize("name", STEPS)
