@@ -154,10 +154,12 @@ class Stream:
         if not self.knobs.epilogue.steps:
             return
         c = views.c
+        # The constants of a function fill 16 registers.
+        few = self.knobs.epilogue.heavy and self.k.target.vector_registers < 32
         for row in self.rows:
             apply = self.epilogue.row(c.row(m=Index.of(row)))
 
-            @self.k.each(width)
+            @self.k.each(width, unroll=1 if few else 4)
             def _(at: Lanes, row: int = row, apply: Any = apply) -> None:
                 place = c.at(m=row, n=_moved(at, start))
                 c.memory.store(apply(c.memory.load(*place), _moved(at, start)), *place)

@@ -50,14 +50,19 @@ class Kernels:
         return np.array(entry(inputs)[0].numpy())
 
 
-def spills(target: Target, kernels: Sequence[Kernel], folder: Path) -> list[Loop]:
-    """Inner loops of the kernels that move vectors to or from the stack; needs no such machine."""
+def assembly(target: Target, kernels: Sequence[Kernel], folder: Path) -> str:
+    """What LLVM writes for the kernels; needs no such machine."""
     carrier = Carrier(target)
     carrier.add(*kernels)
     for kernel in kernels:
         carrier.call(kernel)
     compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={folder}"])
-    loops = innermost_loops(next(folder.glob("*.s")).read_text())
+    return next(folder.glob("*.s")).read_text()
+
+
+def spills(target: Target, kernels: Sequence[Kernel], folder: Path) -> list[Loop]:
+    """Inner loops of the kernels that move vectors to or from the stack; needs no such machine."""
+    loops = innermost_loops(assembly(target, kernels, folder))
     names = {k.name for k in kernels}
     assert names <= {loop.function for loop in loops}
     return [loop for loop in loops if loop.function in names and loop.spills]
