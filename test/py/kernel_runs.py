@@ -1,6 +1,7 @@
 """Compile many kernels in one module, and run each as PyC runs a program."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
 from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
+from pyc_mlir.pipelines.kernels.language import Build, Memory
 from pyc_mlir.pipelines.target import Target
 
 FLOAT = ResultType(np.dtype(np.float32), None)
@@ -48,6 +50,28 @@ class Kernels:
         entry = self.executable.entry(name, self.results[name])
         inputs = [to_device(np.ascontiguousarray(a, np.float32), self.device) for a in arrays]
         return np.array(entry(inputs)[0].numpy())
+
+
+def in_place(kernel: Kernel) -> Kernel | None:
+    """The kernel with its result in the memory of an input, as it declares; None where it does not.
+
+    The memory planner may place them so. Of the declared inputs the last one of the result's shape
+    is taken: what an epilogue reads rather than x.
+    """
+    shapes = {o.name: o.shape for o in kernel.operands}
+    pairs = [(y, x) for y, x in kernel.in_place if shapes[y] == shapes[x]]
+    if not pairs:
+        return None
+    result, taken = pairs[-1]
+    kept = [o for o in kernel.operands if o.name != result]
+    names = [o.name for o in kept]
+    places = [names.index(taken if o.name == result else o.name) for o in kernel.operands]
+
+    def body(k: Build, *memory: Memory) -> None:
+        kernel.body(k, *(memory[place] for place in places))
+
+    operands = tuple(replace(o, role="update") if o.name == taken else o for o in kept)
+    return Kernel(kernel.name, operands, kernel.grid, body)
 
 
 def assembly(target: Target, kernels: Sequence[Kernel], folder: Path) -> str:

@@ -69,7 +69,7 @@ def test_dynamic_rows_run_at_every_size(target):
         assert np.allclose(program(x), reference(x), rtol=2e-5, atol=2e-6)
 
 
-def test_modes_and_budgets_change_no_bit():
+def test_modes_change_no_bit():
     x = np.random.default_rng(2).normal(size=(64, 40)).astype(np.float32)
     results = {
         mode: bytes(np.asarray(compile(block, [x], planner_mode=mode)(x)))
