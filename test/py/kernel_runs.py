@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.compiler import compile_module
@@ -18,12 +20,30 @@ from pyc_mlir.pipelines.target import Target
 FLOAT = ResultType(np.dtype(np.float32), None)
 RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}
 
+LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))
 
-def targets() -> list[Target]:
-    """The CPU targets with kernels that this machine can run."""
+
+def targets() -> list[Any]:
+    """The CPU targets with kernels, to parametrize by; those beyond this machine are skipped."""
+    return [pytest.param(t, marks=_skipped(_lacks(t))) for t in LEVELS]
+
+
+def any_target() -> Target:
+    """The first of them that this machine runs; the test is skipped where there is none."""
+    for target in LEVELS:
+        if not _lacks(target):
+            return target
+    pytest.skip("no target with kernels runs here")
+
+
+def _lacks(target: Target) -> list[str]:
+    """The features of a target that this machine does not have."""
     cpu = host_cpu()
-    names = ("cpu-avx2", "cpu-avx512")
-    return [t for t in map(Target.named, names) if cpu is not None and t.features <= cpu.features]
+    return sorted(target.features - (frozenset() if cpu is None else cpu.features))
+
+
+def _skipped(lacks: list[str]) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.skip(reason=f"this CPU lacks {', '.join(lacks)}")] if lacks else []
 
 
 class Kernels:

@@ -9,14 +9,14 @@ from random import Random
 import numpy as np
 import pytest
 from conftest import FULL
-from kernel_runs import Kernels, in_place, targets
+from kernel_runs import Kernels, any_target, in_place, targets
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.kernels.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP, FAMILIES, Families
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target import CpuInfo, Target
 
 AVX512 = Target.named("cpu-avx512")
 KERNELS = 170 if FULL else 12
@@ -127,3 +127,11 @@ def test_a_broken_plugin_is_named(monkeypatch):
     with pytest.raises(PycError, match="somewhere:FAMILY") as caught:
         Families()["outside"]
     assert caught.value.code is ReasonCode.MISSING_DEPENDENCY
+
+
+def test_a_level_that_the_host_lacks_is_a_skip_with_its_reason(monkeypatch):
+    old = CpuInfo(Target.named("cpu-avx2").features, cores=1)
+    monkeypatch.setattr("kernel_runs.host_cpu", lambda: old)
+    first, second = targets()
+    assert not first.marks and "avx512f" in second.marks[0].kwargs["reason"]
+    assert any_target() is first.values[0]
