@@ -9,7 +9,7 @@ runs every family from that alone. Others register through the entry point group
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, ClassVar, Protocol
 
@@ -75,28 +75,54 @@ class Family:
 
 
 class Families(Mapping[str, Family]):
-    """The families by name; a plugin is imported when it is asked for."""
+    """The families by name; a plugin is imported when it is asked for.
+
+    A plugin under the name of another family is refused (PycError, BAD_ARGUMENT) wherever all are
+    listed, as each compile does, or the plugin is asked for.
+    """
 
     def __getitem__(self, name: str) -> Family:
         """Raises KeyError, or PycError (MISSING_DEPENDENCY) for a plugin that does not import."""
         if name in BUILT_IN:
             return import_module(BUILT_IN[name]).FAMILY
-        plugin = {e.name: e for e in entry_points(group=ENTRY_POINT_GROUP)}[name]
+        plugin = _plugins()[name]
         try:
-            return plugin.load()
+            family = plugin.load()
         except Exception as error:
             raise PycError(
                 ReasonCode.MISSING_DEPENDENCY,
                 f"kernel family `{name}`: expected plugin {plugin.value} to import, got "
                 f"{type(error).__name__}: {error}; mend or uninstall the plugin",
             ) from error
+        if not isinstance(family, Family) or family.name != name:
+            came = getattr(family, "name", family)
+            raise _refusal(name, f"plugin {plugin.value} to be a Family of that name", repr(came))
+        return family
 
     def __iter__(self) -> Iterator[str]:
         yield from BUILT_IN
-        yield from sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN))
+        yield from sorted(_plugins())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    """Third parties' families. Raises PycError (BAD_ARGUMENT) where two families share a name."""
+    found: dict[str, EntryPoint] = {}
+    for plugin in entry_points(group=ENTRY_POINT_GROUP):
+        other = BUILT_IN.get(plugin.name) or getattr(found.get(plugin.name), "value", plugin.value)
+        if other != plugin.value:
+            raise _refusal(plugin.name, f"one family of that name ({other})", plugin.value)
+        found[plugin.name] = plugin
+    return found
+
+
+def _refusal(name: str, expected: str, came: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"kernel family `{name}`: expected {expected}, got {came}; rename or uninstall the plugin",
+    )
 
 
 FAMILIES = Families()

@@ -3,7 +3,7 @@
 Random kernels of a family go into one module, several calls each; 500 calls in a full run.
 """
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from random import Random
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from conftest import FULL
 from kernel_runs import Kernels, any_target, in_place, targets
 
+from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.cost import Cost
@@ -98,10 +99,8 @@ def test_a_family_prices_and_refuses(name):
 
 
 class Plugin:
-    name, value = "outside", "somewhere:FAMILY"
-
-    def __init__(self, result):
-        self.result = result
+    def __init__(self, result, name="outside", value="somewhere:FAMILY"):
+        self.result, self.name, self.value = result, name, value
 
     def load(self):
         if isinstance(self.result, Exception):
@@ -109,24 +108,47 @@ class Plugin:
         return self.result
 
 
-def test_a_third_party_registers_a_family(monkeypatch):
+def register(monkeypatch, *plugins):
     def found(group):
         assert group == ENTRY_POINT_GROUP
-        return [Plugin(FAMILIES["rows"])]
+        return plugins
 
     monkeypatch.setattr("pyc_mlir.pipelines.kernels.registry.entry_points", found)
-    families = Families()
-    assert "outside" in list(families) and families["outside"] is families["rows"]
+    return Families()
+
+
+OUTSIDE = replace(FAMILIES["rows"], name="outside")
+
+
+def test_a_third_party_registers_a_family(monkeypatch):
+    families = register(monkeypatch, Plugin(OUTSIDE))
+    assert "outside" in list(families) and families["outside"] is OUTSIDE
 
 
 def test_a_broken_plugin_is_named(monkeypatch):
-    monkeypatch.setattr(
-        "pyc_mlir.pipelines.kernels.registry.entry_points",
-        lambda group: [Plugin(ImportError("no such thing"))],
-    )
+    families = register(monkeypatch, Plugin(ImportError("no such thing")))
     with pytest.raises(PycError, match="somewhere:FAMILY") as caught:
-        Families()["outside"]
+        families["outside"]
     assert caught.value.code is ReasonCode.MISSING_DEPENDENCY
+
+
+@pytest.mark.parametrize("result", [FAMILIES["rows"], "rows"])
+def test_a_plugin_is_a_family_of_its_name(monkeypatch, result):
+    families = register(monkeypatch, Plugin(result))
+    with pytest.raises(PycError, match="`outside`: expected plugin somewhere:FAMILY") as caught:
+        families["outside"]
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_a_name_that_is_taken_is_refused(monkeypatch):
+    for plugins in ([Plugin(OUTSIDE, "rows")], [Plugin(OUTSIDE), Plugin(OUTSIDE, value="b:C")]):
+        families = register(monkeypatch, *plugins)
+        with pytest.raises(PycError, match="one family of that name") as caught:
+            list(families)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    register(monkeypatch, Plugin(OUTSIDE, "rows"))
+    with pytest.raises(PycError, match="`rows`: expected one family of that name"):
+        make_options(kernels="gemm")
 
 
 def test_a_level_that_the_host_lacks_is_a_skip_with_its_reason(monkeypatch):
