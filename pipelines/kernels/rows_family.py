@@ -6,6 +6,7 @@ vectors, so that n / (unroll * lanes) additions follow each other, and a tree of
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 from random import Random
 from typing import Any
 
@@ -160,6 +161,9 @@ def match(work: Work, target: Target) -> list[Offer]:
     node = work.nodes[anchor]
     x, *weights = node.operands
     shape = work.type(x).shape
+    # Knobs have finite numbers only.
+    if not isfinite(node.params.get("epsilon", 0.0)):
+        return []
     if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
         return []
     view = View(shape, len(shape) - 1)

@@ -126,6 +126,8 @@ def test_no_row_is_no_work(kernels):
         {"operation": "median"},
         {"columns": 0},
         {"unroll": 0},
+        {"ahead": -1},
+        {"epsilon": math.inf},
         {"operation": "max", "in_place": True},
         {"operation": "max", "epilogue": Pointwise((ROW,), (), (Step("add", (0, 1)),))},
     ],

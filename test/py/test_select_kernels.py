@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 from kernel_runs import targets
+from kernel_works import lone
 
 from pyc_mlir.compilation import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -130,6 +131,44 @@ def test_knobs_are_read_back_and_nothing_else():
         with pytest.raises(PycError) as error:
             decode(FAMILIES["rows"].knobs, text)
         assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+SOFTMAX = "Rows(operation='softmax', rows=4, columns=8"
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("rows", "Rows(operation='softmax', rows=4.0, columns=8)"),
+        ("rows", "Rows(operation='softmax', rows=4, columns=True)"),
+        ("rows", f"{SOFTMAX}, ahead=-1)"),
+        ("rows", f"{SOFTMAX}, epsilon=1e999)"),
+        ("rows", f"{SOFTMAX}, prologue=None)"),
+        ("rows", f"{SOFTMAX}, prologue=Pointwise(constants=(1,)))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=(1, 1.0))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=(1, 1, 1))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=1)"),
+        (
+            "batch_gemm",
+            "BatchGemm(what=Contraction(batch=(True,), rows=4, columns=8, depth=8))",
+        ),
+    ],
+)
+def test_numbers_of_another_type_or_without_sense_are_no_knobs(family, text):
+    with pytest.raises(PycError) as error:
+        decode(FAMILIES[family].knobs, text)
+    assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_a_norm_with_an_infinite_epsilon_is_left_to_iree():
+    shapes = [(4, 8), (8,)]
+    finite, infinite = (
+        FAMILIES["rows"].match(
+            lone("rmsnorm", *shapes, axis=-1, epsilon=e), Target.named("cpu-avx2")
+        )
+        for e in (1e-5, math.inf)
+    )
+    assert len(finite) == 1 and not infinite
 
 
 def test_the_default_is_the_cheapest():
