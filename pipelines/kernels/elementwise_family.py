@@ -26,7 +26,7 @@ _COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
 
 def refusal(knobs: Elementwise, target: Target) -> str:
-    """Any CPU with vectors has these kernels."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 

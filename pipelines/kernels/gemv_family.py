@@ -14,7 +14,7 @@ from pyc_mlir.pipelines.target import Target
 
 
 def refusal(knobs: Gemv, target: Target) -> str:
-    """None of its own."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 

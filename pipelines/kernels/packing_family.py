@@ -15,7 +15,7 @@ _SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
 
 
 def refusal(knobs: Packing, target: Target) -> str:
-    """None of its own."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 

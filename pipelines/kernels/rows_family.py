@@ -66,8 +66,8 @@ def reference(knobs: Rows, arrays: Arrays) -> Exact:
 
 
 def _steps(knobs: Rows, x: np.ndarray) -> float:
-    """Roundings that a sum along a row may see, with 8 lanes: the narrowest vectors."""
-    return x.shape[1] / (8 * knobs.unroll) + 12 + knobs.unroll
+    """Roundings that a sum along a row may see, with 4 lanes: the narrowest vectors."""
+    return x.shape[1] / (4 * knobs.unroll) + 12 + knobs.unroll
 
 
 def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:

@@ -46,8 +46,8 @@ def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         if knobs.operation in ("max", "min"):
             y = parts.max(2) if knobs.operation == "max" else parts.min(2)
             return y, np.zeros_like(y)
-        # Chunk after chunk, and within a chunk the rows of vectors: 8 lanes are the narrowest.
-        within = min(size, knobs.chunk) / (8 * knobs.unroll) + 12 + knobs.unroll
+        # Chunk after chunk, and within a chunk the rows of vectors: 4 lanes are the narrowest.
+        within = min(size, knobs.chunk) / (4 * knobs.unroll) + 12 + knobs.unroll
         steps = size / knobs.chunk + within + 2
         y, bound = parts.sum(2), steps * ROUNDING * np.abs(parts).sum(2)
         if knobs.operation == "mean":
