@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.values import (
+    ROUNDING,
+    SMALLEST,
     Vector,
     arith,
     bits,
@@ -36,8 +38,8 @@ ERRORS = MappingProxyType(
         "tanh": (3.5e-7, 0.0),
         "erf": (3.5e-7, 0.0),
         "log": (1.5e-7, 0.0),
-        "sqrt": (2.0**-24, 0.0),
-        "rsqrt": (3 * 2.0**-24, 0.0),
+        "sqrt": (ROUNDING, 0.0),
+        "rsqrt": (3 * ROUNDING, 0.0),
         "sigmoid": (3.5e-7, 0.0),
         "silu": (3.5e-7, 1e-38),
         "gelu": (0.0, 5e-7),
@@ -70,7 +72,6 @@ _LOG = (
     *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
     *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
 )
-_SMALLEST = 2.0**-126
 _ROOT_HALF_BITS = 0x3F3504F3
 # 2^k is normal for e^-x with x from here on; below, sigmoid is not.
 _SIGMOID_LEAST, _SIGMOID_MOST = -88.37, 87.0
@@ -167,7 +168,7 @@ def log(x: Vector) -> Vector:
     square = f * f
     value = fma(f * square, polynomial(f, _LOG), k * _LN2_LOW)
     value = fma(k, _LN2_HIGH, f + fma(square, -0.5, value))
-    value = where(x < _SMALLEST, -inf, value)
+    value = where(x < SMALLEST, -inf, value)
     value = where(x < 0.0, nan, value)
     return where(x < inf, value, x)
 

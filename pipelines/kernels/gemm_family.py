@@ -14,9 +14,9 @@ from pyc_mlir.pipelines.kernels.pointwise import Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.pointwise_match import View, longest
 from pyc_mlir.pipelines.kernels.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.values import ROUNDING
 from pyc_mlir.pipelines.target import Target
 
-ROUNDING = 2.0**-24
 _NARROW = 5
 SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
 _DEPTHS = (1025, 1500, 2100)  # of two or three blocks

@@ -19,6 +19,9 @@ from pyc_mlir.dialects.ops import elementwise
 from pyc_mlir.pipelines.kernels import functions
 from pyc_mlir.pipelines.kernels.functions import ERRORS
 from pyc_mlir.pipelines.kernels.values import (
+    LARGEST,
+    ROUNDING,
+    SMALLEST,
     Mask,
     Vector,
     arith,
@@ -28,9 +31,6 @@ from pyc_mlir.pipelines.kernels.values import (
     where,
 )
 
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
-LARGEST = float(np.finfo(np.float32).max)
 Arrays = list[np.ndarray]
 # (operands, their errors, the result) -> the result's error that comes from the operands.
 Slip = Callable[[Arrays, Arrays, np.ndarray], Any]

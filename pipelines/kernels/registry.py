@@ -2,8 +2,8 @@
 
 A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
 its knobs are a frozen dataclass (`Knobs`). The shared suite in test/py/test_kernels_families.py
-runs every family from that alone. Others register through the entry point group ``pyc_mlir.kernels``
-(the name is the family's, the object a `Family`).
+runs every family from that alone. Others register through the entry point group
+``pyc_mlir.kernels`` (the name is the family's, the object a `Family`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +35,8 @@ BUILT_IN = {
     "elementwise": "pyc_mlir.pipelines.kernels.elementwise_family",
 }
 Arrays = Sequence[np.ndarray]
+# Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.
+LENGTHS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 
 
 class Knobs(Protocol):

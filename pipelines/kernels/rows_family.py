@@ -16,14 +16,13 @@ from pyc_mlir.pipelines.cost import Cost, roofline
 from pyc_mlir.pipelines.kernels.matching import Feed, Node, Offer, Work, is_f32, nominal
 from pyc_mlir.pipelines.kernels.pointwise import NOTHING, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.pointwise_match import Found, View, find, longest, sources
-from pyc_mlir.pipelines.kernels.pointwise_ops import ROUNDING, SMALLEST
 from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, OPERATIONS, REDUCTIONS, WEIGHTS, Rows
+from pyc_mlir.pipelines.kernels.values import ROUNDING, SMALLEST
 from pyc_mlir.pipelines.target import Target
 
 _FLOPS = {"softmax": 24, "log_softmax": 24, "layernorm": 9, "rmsnorm": 6}
-_SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 Exact = tuple[np.ndarray, np.ndarray]
 
 
@@ -122,7 +121,7 @@ def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
 
 def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
-    rows, columns = random.choice(_SIZES[:12]), random.choice(_SIZES)
+    rows, columns = random.choice(LENGTHS[:12]), random.choice(LENGTHS)
     operation = random.choice(OPERATIONS)
     reduces = operation in REDUCTIONS
     knobs = Rows(
@@ -140,8 +139,8 @@ def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
 
 
 def _arrays(knobs: Rows, random: Random) -> Arrays:
-    rows = random.choice(_SIZES[:12]) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(_SIZES) if isinstance(knobs.columns, str) else knobs.columns
+    rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
+    columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
     values = np.random.default_rng(random.randrange(1 << 30))
     x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), (rows, columns))
     weights = [values.normal(size=columns) for _ in WEIGHTS.get(knobs.operation, ())]

@@ -7,15 +7,15 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.kernels.language import LINE
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, nominal, sizes
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.spans import span
-from pyc_mlir.pipelines.kernels.whole import LINE, Whole
+from pyc_mlir.pipelines.kernels.values import ROUNDING, SMALLEST
+from pyc_mlir.pipelines.kernels.whole import Whole
 from pyc_mlir.pipelines.target import Target
 
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
