@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from kernel_runs import targets
+from kernel_runs import any_target, targets
 from kernel_works import lone
 
 from pyc_mlir.compilation import build, compile, make_options
@@ -113,6 +113,23 @@ def test_equal_kernels_share_their_code():
     text, _ = emit(twice, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
     assert text.count("func.func private @pyc_rows") == 1
     assert text.count("call @pyc_rows") == 2
+
+
+def test_a_kernel_attached_by_hand_is_taken():
+    """Without a decision, with the knobs that it has and no program would get."""
+    knobs = "Rows(operation='softmax', rows=4, columns=8, rows_per_workgroup=3, unroll=2, ahead=0)"
+    text = f"""func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {{
+      %y = "pyc.softmax"(%x) {{axis = -1 : i64, pyc.kernel = {{covers = 1 : i64, family = "rows",
+        feeds = ["0|1"], knobs = "{knobs}"}}}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+      return %y : tensor<4x8xf32>
+    }}"""
+    linalg, _ = emit(text, None, make_options("cpu-avx2"), "linalg")
+    assert knobs in linalg and "call @pyc_rows" in linalg
+    program = compile(text, target=any_target(), device=Device("local-sync"))
+    assert not chosen(program.artifact.decisions)
+    x = np.random.default_rng(5).normal(size=(4, 8)).astype(np.float32)
+    power = np.exp(x.astype(np.float64))
+    assert np.allclose(program(x), power / power.sum(1, keepdims=True), rtol=1e-6)
 
 
 def test_a_kernel_for_another_target_is_refused():
