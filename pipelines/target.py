@@ -47,6 +47,11 @@ class CpuInfo:
         """Width of the widest vector register."""
         return next((w for f, w in _VECTOR_BYTES.items() if f in self.features), 16)
 
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers there are: AVX-512 and 64-bit Arm ("asimd") have 32."""
+        return 32 if self.features & {"avx512f", "asimd"} else 16
+
 
 @dataclass(frozen=True)
 class Target:
@@ -116,7 +121,7 @@ class Target:
                 features=cpu.features & V4_FEATURES,
                 host_features=used_in_code(cpu.features),
                 vector_bytes=vector_bytes,
-                vector_registers=32 if vector_bytes == 64 else 16,
+                vector_registers=cpu.vector_registers,
             )
         return replace(measured, peak_flops=_cpu_peak(cpu.cores, vector_bytes))
 

@@ -8,10 +8,9 @@ import numpy as np
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.kernels.argmax import OPERATIONS, Argmax
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, is_f32, nominal, sizes
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target import Target
 
-_SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 _FLOPS = 3  # a comparison that heeds NaN
 
 
@@ -34,12 +33,12 @@ def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, np.zeros(y.shape)
 
 
-def sample(random: Random) -> tuple[Argmax, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Argmax, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     knobs = Argmax(
         random.choice(OPERATIONS),
-        random.choice((random.choice(_SIZES[:12]), "m")),
-        random.choice((random.choice(_SIZES), "n")),
+        random.choice((random.choice(LENGTHS[:12]), "m")),
+        random.choice((random.choice(LENGTHS), "n")),
         rows_per_workgroup=random.choice((1, 4, 64)),
         chunk=random.choice((1, 16, 50, 2048)),
         unroll=random.choice((1, 2, 4)),
@@ -49,8 +48,8 @@ def sample(random: Random) -> tuple[Argmax, list[Arrays]]:
 
 def _arrays(knobs: Argmax, random: Random) -> Arrays:
     """Few different numbers, so that many are equal, and now and then an infinity or NaN."""
-    rows = random.choice(_SIZES[:12]) if isinstance(knobs.rows, str) else knobs.rows
-    columns = random.choice(_SIZES) if isinstance(knobs.columns, str) else knobs.columns
+    rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
+    columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
     values = np.random.default_rng(random.randrange(1 << 30))
     x = values.integers(-3, random.choice((-2, 3, 300)), (rows, columns)).astype(np.float32)
     odd = np.float32(random.choice((np.nan, np.inf, -np.inf, 0.0)))

@@ -18,15 +18,14 @@ from pyc_mlir.pipelines.kernels.carrier import Kernel
 from pyc_mlir.pipelines.kernels.contraction import Contraction, Matrices, Operands, View
 from pyc_mlir.pipelines.kernels.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_batch, known, share
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.packing import LINE
-from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, partial_sums, transpose
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.square import transposed
+from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, partial_sums
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
 
 STACK = 32 << 10
-NOTHING = Pointwise()
 _HEIGHT = 6
 _UNROLL = 4
 _ROWS_FOR_A_COPY = 24
@@ -244,7 +243,7 @@ class BatchProduct:
                 b.memory.load(*b.at(n=least(block.column + (v * lanes + i), last), k=place))
                 for i in range(lanes)
             ]
-            for i, column in enumerate(transpose(rows)):
+            for i, column in enumerate(transposed(rows)):
                 self.panel[0].store(column, self._spot(block, at + i, v))
 
         whole = block.length // lanes * lanes

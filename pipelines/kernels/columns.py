@@ -12,7 +12,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.values import Index, Vector, least
 from pyc_mlir.pipelines.target import Target
@@ -20,7 +20,6 @@ from pyc_mlir.pipelines.target import Target
 # Vectors of a row that registers hold next to the rows that are being added.
 FEW = 4
 _PAGE = 4096  # bytes
-LINE = 16  # f32 in a cache line
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,11 @@ import numpy as np
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.kernels.columns import FEW, Columns
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, sizes
-from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.spans import span
+from pyc_mlir.pipelines.kernels.values import ROUNDING, SMALLEST
 from pyc_mlir.pipelines.target import Target
-
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
-_SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 
 
 def refusal(knobs: Columns, target: Target) -> str:
@@ -56,14 +53,15 @@ def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random) -> tuple[Columns, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Columns, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     registers = random.random() < 0.3
-    columns = random.choice(_SIZES[:11] if registers else _SIZES)
+    most = FEW * target.vector_bytes // 4 if registers else LENGTHS[-1]
+    columns = random.choice([size for size in LENGTHS if size <= most])
     knobs = Columns(
         random.choice(list(REDUCTIONS)),
-        random.choice((random.choice(_SIZES[:5]), "o")),
-        random.choice((random.choice(_SIZES), "n")),
+        random.choice((random.choice(LENGTHS[:5]), "o")),
+        random.choice((random.choice(LENGTHS), "n")),
         columns if registers else random.choice((columns, "c")),
         strip=400 if registers else random.choice((1, 16, 48, 100, 4096)),
         outers=random.choice((1, 2, 3)),
@@ -75,7 +73,7 @@ def sample(random: Random) -> tuple[Columns, list[Arrays]]:
 
 
 def _arrays(knobs: Columns, random: Random) -> Arrays:
-    dims = ((knobs.outer, _SIZES[:5]), (knobs.reduced, _SIZES), (knobs.columns, _SIZES))
+    dims = ((knobs.outer, LENGTHS[:5]), (knobs.reduced, LENGTHS), (knobs.columns, LENGTHS))
     shape = [random.choice(choices) if isinstance(d, str) else d for d, choices in dims]
     values = np.random.default_rng(random.randrange(1 << 30))
     x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), shape)

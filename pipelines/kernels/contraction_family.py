@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.pipelines.cost import Cost, roofline
-from pyc_mlir.pipelines.kernels.gemm_family import ROUNDING, SIZES, contents
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, contents, slack
 from pyc_mlir.pipelines.kernels.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.registry import Arrays
 from pyc_mlir.pipelines.target import Target
@@ -42,9 +42,9 @@ def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     a, b, *reads = (np.asarray(x, np.float64) for x in arrays)
     left, right, result = knobs.what.orders
     spec = f"{left},{right}->{result}"
-    value = np.einsum(spec, a, b)
-    steps = a.shape[left.index("k")] + 4
-    bound = steps * ROUNDING * np.einsum(spec, np.abs(a), np.abs(b)) + 2.0**-120
+    with np.errstate(invalid="ignore"):
+        value, sizes = np.einsum(spec, a, b), np.einsum(spec, np.abs(a), np.abs(b))
+    bound = slack(value, sizes, a.shape[left.index("k")])
     flat = (-1, value.shape[-1])
     made = evaluate(knobs.epilogue, value.reshape(flat), reads, bound.reshape(flat))
     return made[0].reshape(value.shape), made[1].reshape(value.shape)

@@ -12,12 +12,11 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.values import Index, least
 from pyc_mlir.pipelines.target import Target
 
-LINE = 16  # f32 in a cache line
 # Numbers of a workgroup where the size is not known, and those that one core does alone.
 _PART = 1 << 16
 _ALONE = 1 << 15

@@ -26,7 +26,7 @@ _COLUMNS = (1, 7, 8, 9, 15, 16, 17, 33, 64, 100, 129, 257, 1000, 4096)
 
 
 def refusal(knobs: Elementwise, target: Target) -> str:
-    """Any CPU with vectors has these kernels."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 
@@ -45,7 +45,7 @@ def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarra
     return evaluate(knobs.program, x, reads)
 
 
-def sample(random: Random) -> tuple[Elementwise, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Elementwise, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     rows, columns = random.choice((*_ROWS, "m")), random.choice(_COLUMNS)
     knobs = Elementwise(

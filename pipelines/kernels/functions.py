@@ -2,7 +2,7 @@
 
 Each takes and gives a `Vector`, keeps NaN, and states its largest error against float64 in
 `ERRORS`, which tests check over the whole range. Results below the smallest normal number are
-flushed to zero, as IREE's CPU drivers do.
+flushed to zero, and operands below it count as zero, as on IREE's CPU drivers.
 
 exp and log follow Cody and Waite (ln 2 in two parts); their polynomials are those of the Cephes
 library, tanh's and erf's rational functions are those of Eigen and XLA; those of
@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pyc_mlir.pipelines.kernels.values import (
+    ROUNDING,
+    SMALLEST,
     Vector,
     arith,
     bits,
@@ -23,11 +25,12 @@ from pyc_mlir.pipelines.kernels.values import (
     fma,
     from_bits,
     int_constant,
+    square_root,
     where,
 )
 
-# name -> (largest relative error, largest absolute error of f(x) / max(1, |x|)): the error is at
-# most the sum of both.
+# name -> (largest relative error, largest absolute error of f(x) / |x|): the error is at most the
+# sum of both.
 ERRORS = MappingProxyType(
     {
         "exp": (1.2e-7, 0.0),
@@ -35,10 +38,12 @@ ERRORS = MappingProxyType(
         "tanh": (3.5e-7, 0.0),
         "erf": (3.5e-7, 0.0),
         "log": (1.5e-7, 0.0),
+        "sqrt": (ROUNDING, 0.0),
+        "rsqrt": (3 * ROUNDING, 0.0),
         "sigmoid": (3.5e-7, 0.0),
         "silu": (3.5e-7, 1e-38),
-        "gelu": (0.0, 3.5e-7),
-        "gelu_tanh": (0.0, 3.5e-7),
+        "gelu": (0.0, 5e-7),
+        "gelu_tanh": (0.0, 4e-7),
     }
 )
 # exp is normal between these; beyond, it is zero or infinite in f32.
@@ -67,7 +72,6 @@ _LOG = (
     *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
     *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
 )
-_SMALLEST = 2.0**-126
 _ROOT_HALF_BITS = 0x3F3504F3
 # 2^k is normal for e^-x with x from here on; below, sigmoid is not.
 _SIGMOID_LEAST, _SIGMOID_MOST = -88.37, 87.0
@@ -154,7 +158,7 @@ def erf(x: Vector) -> Vector:
 
 
 def log(x: Vector) -> Vector:
-    """The natural logarithm: minus infinity at 0, NaN below it."""
+    """The natural logarithm: minus infinity at 0 and of subnormal numbers, NaN below them."""
     shift = int_constant(23, x.lanes)
     above = arith.subi(bits(x), int_constant(_ROOT_HALF_BITS, x.lanes))
     power = arith.shrsi(above, shift)
@@ -164,9 +168,19 @@ def log(x: Vector) -> Vector:
     square = f * f
     value = fma(f * square, polynomial(f, _LOG), k * _LN2_LOW)
     value = fma(k, _LN2_HIGH, f + fma(square, -0.5, value))
-    value = where(x < _SMALLEST, -inf, value)
+    value = where(x < SMALLEST, -inf, value)
     value = where(x < 0.0, nan, value)
     return where(x < inf, value, x)
+
+
+def sqrt(x: Vector) -> Vector:
+    """The square root, rounded once: NaN below 0."""
+    return square_root(x)
+
+
+def rsqrt(x: Vector) -> Vector:
+    """1 / sqrt(x), each rounded once: infinity at 0, NaN below it."""
+    return 1.0 / square_root(x)
 
 
 def sigmoid(x: Vector) -> Vector:

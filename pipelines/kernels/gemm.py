@@ -21,9 +21,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_matrix, known, share
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.packing import LINE, Packing, Panels
-from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.packing import Packing, Panels
+from pyc_mlir.pipelines.kernels.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.tile import Tile, bottom, local, partial_sums
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.target import Target
@@ -32,7 +32,6 @@ _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
 _HEIGHT, _UNROLL = 6, 4
 _PAGE = 1024  # numbers in 4 KiB
-NOTHING = Pointwise()
 
 
 @dataclass(frozen=True)

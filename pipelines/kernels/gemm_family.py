@@ -12,12 +12,14 @@ from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, is_f32, nominal, sizes
 from pyc_mlir.pipelines.kernels.pointwise import Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.pointwise_match import View, longest
+from pyc_mlir.pipelines.kernels.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.values import ROUNDING
 from pyc_mlir.pipelines.target import Target
 
-ROUNDING = 2.0**-24
 _NARROW = 5
 SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)
+_DEPTHS = (1025, 1500, 2100)  # of two or three blocks
 
 
 def refusal(knobs: Any, target: Target) -> str:
@@ -43,23 +45,47 @@ def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 
 def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """The exact result in f64, and its error: sums in any order (Higham, 2002, section 3.1)."""
+    """The exact result in f64, and the error that a kernel may have, element by element."""
     a, packed, *reads = (np.asarray(x, np.float64) for x in arrays)
-    b, steps = unpack(knobs, packed), knobs.depth + 4
-    value, bound = a @ b, steps * ROUNDING * (np.abs(a) @ np.abs(b)) + 2.0**-120
-    return evaluate(knobs.epilogue, value, reads, bound)
+    b = unpack(knobs, packed)
+    with np.errstate(invalid="ignore"):
+        value, sizes = a @ b, np.abs(a) @ np.abs(b)
+    return evaluate(knobs.epilogue, value, reads, slack(value, sizes, knobs.depth))
 
 
-def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
-    """Random knobs that fit 16 registers, and three calls."""
-    columns, depth = random.choice(SIZES), random.choice(SIZES)
+def slack(value: np.ndarray, sizes: np.ndarray, depth: int) -> np.ndarray:
+    """The error of sums of `depth` products in any order (Higham, 2002, section 3.1).
+
+    `sizes` are the sums of the products' sizes. What an infinity has made infinite is exact.
+    """
+    return np.where(np.isinf(value), 0.0, (depth + 4) * ROUNDING * sizes + 2.0**-120)
+
+
+def sample(random: Random, target: Target) -> tuple[Gemm, list[Arrays]]:
+    """Random knobs, and three calls: half of the time the tile that ships for the target."""
+    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _shipped(random: Random, target: Target) -> Gemm:
+    """What a program gets; now and then with B far from the caches, or in blocks of the depth."""
+    far = random.random() < 0.25
+    rows = random.randint(1, 6) if far else random.choice((random.choice(SIZES), "m"))
+    depth = random.choice(SIZES if random.random() < 0.7 else _DEPTHS)
+    cuts = random.choice(((1, 1), (2, 1), (1, 2)))
+    others = {"epilogue": random_epilogue(random), "far": far, "workgroups": cuts}
+    return Gemm.on(target, rows, random.choice(SIZES), depth, **others)
+
+
+def _any(random: Random) -> Gemm:
+    """Knobs that fit 16 registers."""
     height = random.choice((1, 4, 6))
     unroll = random.choice((1, 2, 4))
-    knobs = Gemm(
+    return Gemm(
         random.choice((random.choice(SIZES), "m")),
-        columns,
-        depth,
-        random_layer(random),
+        random.choice(SIZES),
+        random.choice(SIZES),
+        random_epilogue(random),
         height=height,
         panel=16,
         depth_block=random.choice((unroll, 16, 64, 1024)),
@@ -68,11 +94,12 @@ def sample(random: Random) -> tuple[Gemm, list[Arrays]]:
         unroll=unroll,
         workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
     )
-    return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
-def random_layer(random: Random) -> Pointwise:
-    """One of the epilogues of a layer."""
+def random_epilogue(random: Random) -> Pointwise:
+    """That of a layer, or any program."""
+    if random.random() < 0.5:
+        return random_program(random, 3)
     return layer(
         bias=random.random() < 0.5,
         activation=random.choice(("", "relu", "gelu", "tanh")),

@@ -19,12 +19,11 @@ from pyc_mlir.pipelines.kernels.contraction import Contraction, Matrices, Operan
 from pyc_mlir.pipelines.kernels.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.pointwise import InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.tile import transpose
+from pyc_mlir.pipelines.kernels.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.square import transposed
 from pyc_mlir.pipelines.kernels.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.target import Target
 
-NOTHING = Pointwise()
 ROWS = 6
 _STREAMED = 4
 _UNIT = 64  # columns that workgroups do not cut
@@ -154,10 +153,12 @@ class Stream:
         if not self.knobs.epilogue.steps:
             return
         c = views.c
+        # The constants of a function fill 16 registers.
+        few = self.knobs.epilogue.heavy and self.k.target.vector_registers < 32
         for row in self.rows:
             apply = self.epilogue.row(c.row(m=Index.of(row)))
 
-            @self.k.each(width)
+            @self.k.each(width, unroll=1 if few else 4)
             def _(at: Lanes, row: int = row, apply: Any = apply) -> None:
                 place = c.at(m=row, n=_moved(at, start))
                 c.memory.store(apply(c.memory.load(*place), _moved(at, start)), *place)
@@ -200,7 +201,7 @@ class Stream:
             sums = k.loop(whole, depth, k.lanes, sums)(
                 lambda at, *kept: step(k.tail(at, depth), kept)
             )
-        return tree(add, transpose(sums))
+        return tree(add, transposed(sums))
 
 
 def _moved(at: Lanes, start: Index) -> Lanes:

@@ -1,11 +1,12 @@
 """Which products of few rows stream a run-time matrix? The family ``gemv``."""
 
 from random import Random
+from typing import Any
 
 from pyc_mlir.pipelines.kernels.contraction import Contraction
 from pyc_mlir.pipelines.kernels.contraction_family import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_packed, random_layer
+from pyc_mlir.pipelines.kernels.gemm_family import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.gemv import ROWS, Gemv, is_streamed
 from pyc_mlir.pipelines.kernels.matching import Offer, Work
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
@@ -13,23 +14,26 @@ from pyc_mlir.pipelines.target import Target
 
 
 def refusal(knobs: Gemv, target: Target) -> str:
-    """None of its own."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 
-def sample(random: Random) -> tuple[Gemv, list[Arrays]]:
-    """Random knobs and three calls."""
+def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
+    """Random knobs, and three calls: half of the time what ships for the target."""
     orders = random.choice([o for o in ORDERS if o[0][-1] == "k"])
     letters = [x for x in orders[2] if x not in "mn"]
     batch = tuple(random.choice((1, 2, 3, x)) for x in letters)
     n, k = (random.choice((random.choice(SIZES), x)) for x in "nk")
-    knobs = Gemv(
-        Contraction(batch, random.randint(1, ROWS), n, k, *orders),
-        random_layer(random),
-        at_once=random.choice((1, 3, 8)),
-        strip=random.choice((64, 128, 4096)),
-        workgroups=random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
-    )
+    what = Contraction(batch, random.randint(1, ROWS), n, k, *orders)
+    others: dict[str, Any] = {
+        "epilogue": random_epilogue(random),
+        "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
+    }
+    if random.random() < 0.5:
+        knobs = Gemv.on(target, what, **others)
+    else:
+        strip, at_once = random.choice((64, 128, 4096)), random.choice((1, 3, 8))
+        knobs = Gemv(what, strip=strip, at_once=at_once, **others)
     return knobs, [arrays(knobs, random) for _ in range(3)]
 
 

@@ -7,7 +7,8 @@ A kernel crosses from one MLIR to another as an attribute: the name of its famil
 import ast
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
@@ -54,10 +55,24 @@ def _value(node: ast.expr, kinds: dict[str, type]) -> Any:
 
 
 def _checked(kind: type, fields: dict[str, Any]) -> Any:
-    """The dataclass, once plain fields have the type that they are declared with."""
+    """The dataclass, once its fields have the types that they are declared with."""
     hints = get_type_hints(kind)
     for name, value in fields.items():
-        hint = hints.get(name)
-        if hint in (int, float, str, bool) and type(value) is not hint:
-            raise TypeError(f"`{name}`: expected {hint.__name__}, got {value!r}")
+        if name in hints and not _is(value, hints[name]):
+            expected = getattr(hints[name], "__name__", str(hints[name]))
+            raise TypeError(f"`{name}`: expected {expected}, got {value!r}")
     return kind(**fields)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Is a value of just the type of a hint (True is no int)? What no knob has is not checked."""
+    inner, kind = get_args(hint), get_origin(hint)
+    if kind is tuple:
+        if type(value) is not tuple:
+            return False
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(value) == len(kinds) and all(map(_is, value, kinds))
+    if kind in (Union, UnionType):
+        return any(_is(value, h) for h in inner)
+    known = hint in (int, float, str, bool) or is_dataclass(hint)
+    return type(value) is hint or not known

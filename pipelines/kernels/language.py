@@ -44,6 +44,7 @@ ELEMENTS: Mapping[str, Callable[[], Any]] = {
 }
 
 
+LINE = 16  # f32 in a cache line
 # Vectors of AVX2 and AVX-512: kernels for others do without what x86 alone has.
 _X86_LANES = (8, 16)
 

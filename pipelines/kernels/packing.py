@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.tile import transpose
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.square import transposed
 from pyc_mlir.pipelines.kernels.values import Index, Vector, least
-
-LINE = 16  # f32 in a cache line
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _transposed(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
             else b.load(c, place)
             for c in columns
         ]
-        for i, value in enumerate(transpose(rows)[:count]):
+        for i, value in enumerate(transposed(rows)[:count]):
             panel.put(value, row + i, at)
 
     for at in range(0, panel.width, k.lanes):

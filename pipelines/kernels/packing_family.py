@@ -15,7 +15,7 @@ _SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
 
 
 def refusal(knobs: Packing, target: Target) -> str:
-    """None of its own."""
+    """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 
@@ -33,7 +33,7 @@ def reference(knobs: Packing, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return packed, np.full_like(packed, np.finfo(np.float64).tiny)
 
 
-def sample(random: Random) -> tuple[Packing, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
     """Random knobs and three calls."""
     knobs = Packing(
         random.choice(_SIZES),

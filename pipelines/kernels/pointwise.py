@@ -199,7 +199,8 @@ def evaluate(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the program makes of a matrix in f64, and the error that a kernel may have.
 
-    `error` is that of `value`; `reads` have the shapes of `operands`.
+    `error` is that of `value`; `reads` have the shapes of `operands`. The bound is infinite where
+    none holds: where a number may have passed the largest of f32.
     """
     rows = value.shape[0]
     pairs = zip(program.reads, reads, strict=True)

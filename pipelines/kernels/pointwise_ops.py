@@ -19,18 +19,18 @@ from pyc_mlir.dialects.ops import elementwise
 from pyc_mlir.pipelines.kernels import functions
 from pyc_mlir.pipelines.kernels.functions import ERRORS
 from pyc_mlir.pipelines.kernels.values import (
+    LARGEST,
+    ROUNDING,
+    SMALLEST,
     Mask,
     Vector,
     arith,
     math,
     maximum,
     minimum,
-    square_root,
     where,
 )
 
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
 Arrays = list[np.ndarray]
 # (operands, their errors, the result) -> the result's error that comes from the operands.
 Slip = Callable[[Arrays, Arrays, np.ndarray], Any]
@@ -40,9 +40,9 @@ Slip = Callable[[Arrays, Arrays, np.ndarray], Any]
 class Op:
     """A step: how many operands, its code, its reference in f64, its errors; `flops` a number.
 
-    `own` is the relative error that it adds, and the absolute one for operands of at most 1 in
-    size; for larger ones it grows with them. A comparison gives a `mask`, whose error is infinite
-    where it may come out differently; a selection takes one (`by_mask`) as its first operand.
+    `own` is the relative error that it adds, and an absolute one as a share of the first operand's
+    size. A comparison gives a `mask`, whose error is infinite where it may come out differently; a
+    selection takes one (`by_mask`) as its first operand.
     """
 
     operands: int
@@ -55,13 +55,18 @@ class Op:
     by_mask: bool = False
 
     def bound(self, values: Arrays, errors: Arrays, result: np.ndarray) -> np.ndarray:
-        """The error of `result`, computed from operands that are off by `errors`."""
+        """The error of `result`, computed from operands that are off by `errors`.
+
+        Infinite where nothing can be told.
+        """
         relative, absolute = self.own
         own = relative * np.abs(result) + SMALLEST
         if absolute:
-            own = own + absolute * np.maximum(1, np.abs(values[0]))
+            own = own + absolute * (np.abs(values[0]) + errors[0])
         total = self.slip(values, errors, result) + own
-        total = np.where(np.isnan(total), np.inf, total)
+        # What may pass the largest number is infinite in f32, and what comes of it is anything.
+        beyond = np.isnan(total) | (np.abs(result) + total > LARGEST)
+        total = np.where(beyond, np.inf, total)
         # An infinity that was read is not off, nor is what stays infinite by it.
         read = np.any(np.broadcast_arrays(*map(_exactly_infinite, values, errors)), axis=0)
         return np.where(np.isinf(result) & read, 0.0, total)
@@ -189,8 +194,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "floor": _exactly(_of_math("floor"), _jump),
     "ceil": _exactly(_of_math("ceil"), _jump),
     "round": _exactly(_of_math("roundeven"), _jump),
-    "sqrt": {**_exactly(square_root, _sqrt), "own": (ROUNDING, 0.0)},
-    "rsqrt": {**_exactly(lambda x: 1.0 / square_root(x), _rsqrt), "own": (3 * ROUNDING, 0.0)},
+    "sqrt": {**_exactly(functions.sqrt, _sqrt), "own": ERRORS["sqrt"]},
+    "rsqrt": {**_exactly(functions.rsqrt, _rsqrt), "own": ERRORS["rsqrt"]},
     "exp": _function("exp", _exp),
     "log": _function("log", _log),
     "tanh": _function("tanh", _slope(1.0)),

@@ -1,7 +1,7 @@
 """Which kernel families are there? name -> `Family`, third parties' included.
 
-A family makes kernels of one kind. Its knobs are a frozen dataclass (`Knobs`), which says what is
-legal, what a call costs and what it computes; the shared suite in test/py/test_kernels_families.py
+A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
+its knobs are a frozen dataclass (`Knobs`). The shared suite in test/py/test_kernels_families.py
 runs every family from that alone. Others register through the entry point group
 ``pyc_mlir.kernels`` (the name is the family's, the object a `Family`).
 """
@@ -9,7 +9,7 @@ runs every family from that alone. Others register through the entry point group
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, ClassVar, Protocol
 
@@ -35,6 +35,8 @@ BUILT_IN = {
     "elementwise": "pyc_mlir.pipelines.kernels.elementwise_family",
 }
 Arrays = Sequence[np.ndarray]
+# Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.
+LENGTHS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 257, 400)
 
 
 class Knobs(Protocol):
@@ -54,7 +56,8 @@ class Family:
     - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions.
     - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
-    - `sample(random)`: random legal knobs, and arguments for several calls, for tests.
+    - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
+      calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
 
     `knobs` is their type.
@@ -65,7 +68,7 @@ class Family:
     refusal: Callable[..., str]
     cost: Callable[..., Cost]
     reference: Callable[..., tuple[np.ndarray, np.ndarray]]
-    sample: Callable[[Random], tuple[Knobs, list[Arrays]]]
+    sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[Offer]] = lambda work, target: ()
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
@@ -74,28 +77,54 @@ class Family:
 
 
 class Families(Mapping[str, Family]):
-    """The families by name; a plugin is imported when it is asked for."""
+    """The families by name; a plugin is imported when it is asked for.
+
+    A plugin under the name of another family is refused (PycError, BAD_ARGUMENT) wherever all are
+    listed, as each compile does, or the plugin is asked for.
+    """
 
     def __getitem__(self, name: str) -> Family:
         """Raises KeyError, or PycError (MISSING_DEPENDENCY) for a plugin that does not import."""
         if name in BUILT_IN:
             return import_module(BUILT_IN[name]).FAMILY
-        plugin = {e.name: e for e in entry_points(group=ENTRY_POINT_GROUP)}[name]
+        plugin = _plugins()[name]
         try:
-            return plugin.load()
+            family = plugin.load()
         except Exception as error:
             raise PycError(
                 ReasonCode.MISSING_DEPENDENCY,
                 f"kernel family `{name}`: expected plugin {plugin.value} to import, got "
                 f"{type(error).__name__}: {error}; mend or uninstall the plugin",
             ) from error
+        if not isinstance(family, Family) or family.name != name:
+            came = getattr(family, "name", family)
+            raise _refusal(name, f"plugin {plugin.value} to be a Family of that name", repr(came))
+        return family
 
     def __iter__(self) -> Iterator[str]:
         yield from BUILT_IN
-        yield from sorted({e.name for e in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN))
+        yield from sorted(_plugins())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    """Third parties' families. Raises PycError (BAD_ARGUMENT) where two families share a name."""
+    found: dict[str, EntryPoint] = {}
+    for plugin in entry_points(group=ENTRY_POINT_GROUP):
+        other = BUILT_IN.get(plugin.name) or getattr(found.get(plugin.name), "value", plugin.value)
+        if other != plugin.value:
+            raise _refusal(plugin.name, f"one family of that name ({other})", plugin.value)
+        found[plugin.name] = plugin
+    return found
+
+
+def _refusal(name: str, expected: str, came: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"kernel family `{name}`: expected {expected}, got {came}; rename or uninstall the plugin",
+    )
 
 
 FAMILIES = Families()

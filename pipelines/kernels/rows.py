@@ -77,6 +77,10 @@ class Rows:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise _refusal(f"{name} of at least 1", value)
+        if self.ahead < 0:
+            raise _refusal("ahead of at least 0", self.ahead)
+        if not math.isfinite(self.epsilon):
+            raise _refusal("a finite epsilon", self.epsilon)
         if self.operation in REDUCTIONS:
             if self.in_place:
                 raise _refusal("a result as large as the input for work in place", self.operation)

@@ -1,7 +1,7 @@
 """How is a register tile accumulated? Rows times vectors of columns, over a stretch of the depth.
 
-What the products of this package share: the loop over the depth with its fused multiply-adds, the
-transpose of a square of registers, and memory on a workgroup's stack.
+What the products of this package share: the loop over the depth with its fused multiply-adds, and
+memory on a workgroup's stack.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,11 @@ from pyc_mlir.pipelines.kernels.values import (
     add,
     fma,
     tree,
-    vector,
 )
 from pyc_mlir.pipelines.stream_ir import ir
 
 # Fused multiply-adds that must not wait for each other: latency times the units of current cores.
 _CHAINS = 8
-_BLOCK = 4  # f32 in the 128 bits within which x86 shuffles are cheap
 
 
 @dataclass(frozen=True)
@@ -89,53 +87,6 @@ def local(k: Build, size: int) -> Memory:
     kind = ir.MemRefType.get([size], ir.F32Type.get())
     line = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
     return Memory(memref.alloca(kind, [], [], alignment=line), [Index.of(size)], k.lanes)
-
-
-def transpose(rows: Sequence[Vector]) -> list[Vector]:
-    """The columns of a square of as many vectors as lanes, by shuffles that are one instruction.
-
-    Blocks of 4 x 4 are transposed within 128 bits; then the blocks themselves change places.
-    """
-    squares = [_within_blocks(rows[i : i + _BLOCK]) for i in range(0, len(rows), _BLOCK)]
-    columns = [_dealt([square[c] for square in squares]) for c in range(_BLOCK)]
-    return [columns[i % _BLOCK][i // _BLOCK] for i in range(len(rows))]
-
-
-def _within_blocks(rows: Sequence[Vector]) -> list[Vector]:
-    """Four rows: vector c has the rows' lanes 4 b + c in its block b."""
-    a, b, c, d = rows
-    low, high = _interleaved(a, b, 1), _interleaved(c, d, 1)
-    return [*_interleaved(low[0], high[0], 2), *_interleaved(low[1], high[1], 2)]
-
-
-def _interleaved(a: Vector, b: Vector, size: int) -> tuple[Vector, Vector]:
-    """Each block's lower halves, and its upper ones, `size` lanes from a and b in turn."""
-    half, lanes = _BLOCK // 2, a.lanes
-    orders: list[list[int]] = [[], []]
-    for block in range(0, lanes, _BLOCK):
-        for upper in (0, 1):
-            first = range(block + upper * half, block + upper * half + half, size)
-            for at in first:
-                orders[upper] += [*range(at, at + size), *range(lanes + at, lanes + at + size)]
-    return _shuffled(a, b, orders[0]), _shuffled(a, b, orders[1])
-
-
-def _dealt(vectors: Sequence[Vector]) -> list[Vector]:
-    """As many vectors as blocks: vector i has the i-th block of each."""
-    if len(vectors) == 1:
-        return list(vectors)
-    lanes = vectors[0].lanes
-    blocks = [[*range(b, b + _BLOCK)] for b in range(0, 2 * lanes, _BLOCK)]
-    halves = []
-    for odd in (0, 1):
-        order = [lane for block in blocks[odd::2] for lane in block]
-        pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        halves.append(_dealt([_shuffled(a, b, order) for a, b in pairs]))
-    return [v for pair in zip(*halves, strict=True) for v in pair]
-
-
-def _shuffled(a: Vector, b: Vector, order: list[int]) -> Vector:
-    return Vector(vector.shuffle(a.value, b.value, order))
 
 
 def bottom(rows: Index, height: int) -> list[tuple[Index, int, Condition | None]]:

@@ -2,7 +2,7 @@
 
 `x` is [batch, rows, columns], or [batch, rows, columns, inner] where the last dimension stays.
 Single numbers go through registers: as many rows of a square block as a vector has lanes are
-loaded, transposed by shuffles (interleave pairs, then quads, then quarters of 128 bits) and
+loaded, transposed by shuffles (`square.py`) and
 stored as rows. Blocks are walked in tiles, so that pages and lines are used up before others are
 opened. Rows of `inner` numbers are copied in the order of y.
 """
@@ -16,10 +16,10 @@ from math import prod
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.values import Index, Vector, least, picked
+from pyc_mlir.pipelines.kernels.square import transposed
+from pyc_mlir.pipelines.kernels.values import Index, Vector, least
 from pyc_mlir.pipelines.target import Target
 
-_QUAD = 4  # f32 in 128 bits, within which x86 interleaves
 _WIDEST = 16  # f32 in the widest vector, and in a cache line
 _SHARE = 4096  # numbers that are worth a workgroup
 
@@ -194,40 +194,6 @@ class Tile:
 
     def _put(self, value: Vector, *place: Index | Lanes) -> None:
         self.y.store(value, self.b, *place, streaming=self.streaming)
-
-
-def transposed(rows: list[Vector]) -> list[Vector]:
-    """The columns of a square block of vectors."""
-    lanes = len(rows)
-    units = range(0, lanes, _QUAD)
-    columns: list[list[Vector]] = [[] for _ in range(_QUAD)]
-    for q in units:
-        a, b, c, d = rows[q : q + _QUAD]
-        for half in (0, 2):
-            # Columns `half` and `half + 1` of four rows, in each 128 bits.
-            ab, cd = (_interleaved(*pair, half, units) for pair in ((a, b), (c, d)))
-            for odd in (0, 1):
-                spots = [u + 2 * odd + s for u in units for s in (0, 1, lanes, lanes + 1)]
-                columns[half + odd].append(picked(ab, cd, spots))
-    made = [_quarters(column, lanes) for column in columns]
-    return [made[c % _QUAD][c // _QUAD] for c in range(lanes)]
-
-
-def _interleaved(a: Vector, b: Vector, half: int, units: range) -> Vector:
-    lanes = units.stop
-    return picked(a, b, [u + half + s for u in units for s in (0, lanes, 1, lanes + 1)])
-
-
-def _quarters(parts: list[Vector], lanes: int) -> list[Vector]:
-    """[u, p] -> [p, u], where u counts units of 128 bits in a vector and p the vectors."""
-    if len(parts) == 1:
-        return parts
-    pairs = list(zip(parts[::2], parts[1::2], strict=True))
-    halves = []
-    for odd in (0, 1):
-        spots = [u + s for u in range(odd * _QUAD, 2 * lanes, 2 * _QUAD) for s in range(_QUAD)]
-        halves.append(_quarters([picked(a, b, spots) for a, b in pairs], lanes))
-    return [unit for pair in zip(*halves, strict=True) for unit in pair]
 
 
 def _refusal(expected: str, came: object) -> PycError:

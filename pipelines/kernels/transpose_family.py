@@ -45,7 +45,7 @@ def reference(knobs: Transpose, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]
     return y, np.zeros_like(y)
 
 
-def sample(random: Random) -> tuple[Transpose, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Transpose, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic."""
     rows, columns = (random.choice((random.choice(_SIZES[4:]), name)) for name in "mn")
     inner = random.choice((1, 1, random.choice((8, 9, 16, 33)), "q"))

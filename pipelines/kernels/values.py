@@ -25,6 +25,8 @@ IndexLike = Union["Index", int]
 Number = Union["Vector", "Scalar", float, int]
 # Addresses do not wrap, which lets LLVM fold them into addressing modes.
 _NO_WRAP = arith.IntegerOverflowFlags.nsw | arith.IntegerOverflowFlags.nuw
+# f32: the largest relative error of a rounding, the smallest normal number and the largest one.
+ROUNDING, SMALLEST, LARGEST = 2.0**-24, 2.0**-126, (2 - 2.0**-23) * 2.0**127
 # The block at whose start constants are made, and those that were.
 _shared: ContextVar[tuple[Any, dict[Any, Any]] | None] = ContextVar("_shared", default=None)
 

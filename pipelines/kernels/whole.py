@@ -12,11 +12,9 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.values import Index, Scalar, Vector, least
-
-LINE = 16  # f32 in a cache line
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.kernels.language import LINE
 from pyc_mlir.pipelines.kernels.matching import Feed, Offer, Work, nominal, sizes
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.spans import span
-from pyc_mlir.pipelines.kernels.whole import LINE, Whole
+from pyc_mlir.pipelines.kernels.values import ROUNDING, SMALLEST
+from pyc_mlir.pipelines.kernels.whole import Whole
 from pyc_mlir.pipelines.target import Target
 
-ROUNDING = 2.0**-24
-SMALLEST = 2.0**-126
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
@@ -46,8 +46,8 @@ def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         if knobs.operation in ("max", "min"):
             y = parts.max(2) if knobs.operation == "max" else parts.min(2)
             return y, np.zeros_like(y)
-        # Chunk after chunk, and within a chunk the rows of vectors: 8 lanes are the narrowest.
-        within = min(size, knobs.chunk) / (8 * knobs.unroll) + 12 + knobs.unroll
+        # Chunk after chunk, and within a chunk the rows of vectors: 4 lanes are the narrowest.
+        within = min(size, knobs.chunk) / (4 * knobs.unroll) + 12 + knobs.unroll
         steps = size / knobs.chunk + within + 2
         y, bound = parts.sum(2), steps * ROUNDING * np.abs(parts).sum(2)
         if knobs.operation == "mean":
@@ -55,7 +55,7 @@ def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random) -> tuple[Whole, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[Whole, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic.
 
     A part without numbers is the identity, infinite for max and min, which have but one here.

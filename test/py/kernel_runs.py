@@ -1,9 +1,12 @@
 """Compile many kernels in one module, and run each as PyC runs a program."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.compiler import compile_module
@@ -11,17 +14,36 @@ from pyc_mlir.iree.device import Device, host_cpu
 from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
 from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
+from pyc_mlir.pipelines.kernels.language import Build, Memory
 from pyc_mlir.pipelines.target import Target
 
 FLOAT = ResultType(np.dtype(np.float32), None)
 RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}
 
+LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))
 
-def targets() -> list[Target]:
-    """The CPU targets with kernels that this machine can run."""
+
+def targets() -> list[Any]:
+    """The CPU targets with kernels, to parametrize by; those beyond this machine are skipped."""
+    return [pytest.param(t, marks=_skipped(_lacks(t))) for t in LEVELS]
+
+
+def any_target() -> Target:
+    """The first of them that this machine runs; the test is skipped where there is none."""
+    for target in LEVELS:
+        if not _lacks(target):
+            return target
+    pytest.skip("no target with kernels runs here")
+
+
+def _lacks(target: Target) -> list[str]:
+    """The features of a target that this machine does not have."""
     cpu = host_cpu()
-    names = ("cpu-avx2", "cpu-avx512")
-    return [t for t in map(Target.named, names) if cpu is not None and t.features <= cpu.features]
+    return sorted(target.features - (frozenset() if cpu is None else cpu.features))
+
+
+def _skipped(lacks: list[str]) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.skip(reason=f"this CPU lacks {', '.join(lacks)}")] if lacks else []
 
 
 class Kernels:
@@ -50,14 +72,41 @@ class Kernels:
         return np.array(entry(inputs)[0].numpy())
 
 
-def spills(target: Target, kernels: Sequence[Kernel], folder: Path) -> list[Loop]:
-    """Inner loops of the kernels that move vectors to or from the stack; needs no such machine."""
+def in_place(kernel: Kernel) -> Kernel | None:
+    """The kernel with its result in the memory of an input, as it declares; None where it does not.
+
+    The memory planner may place them so. Of the declared inputs the last one of the result's shape
+    is taken: what an epilogue reads rather than x.
+    """
+    shapes = {o.name: o.shape for o in kernel.operands}
+    pairs = [(y, x) for y, x in kernel.in_place if shapes[y] == shapes[x]]
+    if not pairs:
+        return None
+    result, taken = pairs[-1]
+    kept = [o for o in kernel.operands if o.name != result]
+    names = [o.name for o in kept]
+    places = [names.index(taken if o.name == result else o.name) for o in kernel.operands]
+
+    def body(k: Build, *memory: Memory) -> None:
+        kernel.body(k, *(memory[place] for place in places))
+
+    operands = tuple(replace(o, role="update") if o.name == taken else o for o in kept)
+    return Kernel(kernel.name, operands, kernel.grid, body)
+
+
+def assembly(target: Target, kernels: Sequence[Kernel], folder: Path) -> str:
+    """What LLVM writes for the kernels; needs no such machine."""
     carrier = Carrier(target)
     carrier.add(*kernels)
     for kernel in kernels:
         carrier.call(kernel)
     compile_module(carrier.bytecode(), target, [f"--iree-hal-dump-executable-files-to={folder}"])
-    loops = innermost_loops(next(folder.glob("*.s")).read_text())
+    return next(folder.glob("*.s")).read_text()
+
+
+def spills(target: Target, kernels: Sequence[Kernel], folder: Path) -> list[Loop]:
+    """Inner loops of the kernels that move vectors to or from the stack; needs no such machine."""
+    loops = innermost_loops(assembly(target, kernels, folder))
     names = {k.name for k in kernels}
     assert names <= {loop.function for loop in loops}
     return [loop for loop in loops if loop.function in names and loop.spills]
@@ -72,3 +121,11 @@ def pointwise(name: str, function, size: int | str = "n") -> Kernel:
             y.store(function(x.load(at)), at)
 
     return Kernel(name, (Operand("x", (size,)), Operand("y", (size,), "out")), lambda s: (1,), body)
+
+
+def agrees(got: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
+    """NaN and infinities stand where they belong, all other numbers are within the bound."""
+    assert np.array_equal(np.isnan(got), np.isnan(exact))
+    known = np.isfinite(exact)
+    assert np.array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
+    assert (np.abs(got[known].astype(np.float64) - exact[known]) <= bound[known]).all()

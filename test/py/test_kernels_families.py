@@ -3,28 +3,30 @@
 Random kernels of a family go into one module, several calls each; 500 calls in a full run.
 """
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from random import Random
 
 import numpy as np
 import pytest
 from conftest import FULL
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, any_target, in_place, targets
 
+from pyc_mlir.compilation import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.cost import Cost
 from pyc_mlir.pipelines.kernels.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP, FAMILIES, Families
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target import CpuInfo, Target
 
+AVX512 = Target.named("cpu-avx512")
 KERNELS = 170 if FULL else 12
 BATCH = 34
 
 
-def cases(family, seed):
+def cases(family, seed, target):
     random = Random(seed)
-    return [family.sample(random) for _ in range(KERNELS)]
+    return [family.sample(random, target) for _ in range(KERNELS)]
 
 
 def batches(made):
@@ -33,19 +35,28 @@ def batches(made):
     return [named[i : i + BATCH] for i in range(0, len(named), BATCH)]
 
 
+def placed(batch):
+    """A batch's kernels; every other one writes to an input's memory, where it declares that."""
+    kernels = [knobs.kernel(name) for name, knobs, _ in batch]
+    return [(in_place(k) or k) if i % 2 else k for i, k in enumerate(kernels)]
+
+
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_random_kernels_equal_float64(name, target):
-    family = FAMILIES[name]
-    for batch in batches(cases(family, seed=hash_of(name))):
-        run = Kernels(target, [knobs.kernel(n) for n, knobs, _ in batch])
+    family, known = FAMILIES[name], []
+    for batch in batches(cases(family, hash_of(name), target)):
+        run = Kernels(target, placed(batch))
         for kernel, knobs, calls in batch:
             for arrays in calls:
                 exact, bound = family.reference(knobs, arrays)
                 got = run.run(kernel, *arrays).astype(np.float64)
-                off = np.abs(got - exact)
                 assert got.shape == exact.shape
-                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off / bound).max())
+                with np.errstate(invalid="ignore"):
+                    off = np.where(np.isinf(bound), 0.0, np.abs(got - exact))
+                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off - bound).max())
+                known.append(np.isfinite(bound).mean())
+    assert np.mean(known) > 0.95, "bounds that hold for anything show nothing"
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -53,13 +64,13 @@ def test_kernels_compile_for_neon(name):
     target = Target.named("cpu-neon")
     carrier = Carrier(target)
     random = Random(hash_of(name))
-    sampled = (FAMILIES[name].sample(random)[0] for _ in range(20))
-    offered = [knobs for knobs in sampled if FAMILIES[name].offers(knobs, target)]
-    kernels = [knobs.kernel(f"k{i}") for i, knobs in enumerate(offered[:4])]
+    drawn = [FAMILIES[name].sample(random, target)[0] for _ in range(4)]
+    assert all(FAMILIES[name].offers(knobs, target) for knobs in drawn)
+    kernels = [knobs.kernel(f"k{i}") for i, knobs in enumerate(drawn)]
     carrier.add(*kernels)
     for kernel in kernels:
         carrier.call(kernel)
-    assert kernels and compile_module(carrier.bytecode(), target)
+    assert compile_module(carrier.bytecode(), target)
 
 
 def hash_of(name):
@@ -69,8 +80,8 @@ def hash_of(name):
 
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_knobs_are_data(name):
-    knobs, _ = FAMILIES[name].sample(Random(0))
-    again, _ = FAMILIES[name].sample(Random(0))
+    knobs, _ = FAMILIES[name].sample(Random(0), AVX512)
+    again, _ = FAMILIES[name].sample(Random(0), AVX512)
     assert knobs == again and hash(knobs) == hash(again)
     with pytest.raises(FrozenInstanceError):
         setattr(knobs, fields(knobs)[0].name, None)
@@ -79,19 +90,17 @@ def test_knobs_are_data(name):
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_a_family_prices_and_refuses(name):
     family = FAMILIES[name]
-    for knobs, _ in cases(family, seed=1)[:5]:
+    for knobs, _ in cases(family, 1, AVX512)[:5]:
         sizes = dict.fromkeys(knobs.kernel("k").sizes, 64)
         cost = family.cost(knobs, Target.named("cpu-avx2"), sizes)
         assert isinstance(cost, Cost) and cost.seconds > 0 and cost.traffic_bytes > 0
-        assert family.offers(knobs, Target.named("cpu-avx512"))
+        assert family.offers(knobs, AVX512)
         assert "expected a CPU with AVX2" in family.refusal(knobs, Target.named("cuda"))
 
 
 class Plugin:
-    name, value = "outside", "somewhere:FAMILY"
-
-    def __init__(self, result):
-        self.result = result
+    def __init__(self, result, name="outside", value="somewhere:FAMILY"):
+        self.result, self.name, self.value = result, name, value
 
     def load(self):
         if isinstance(self.result, Exception):
@@ -99,21 +108,52 @@ class Plugin:
         return self.result
 
 
-def test_a_third_party_registers_a_family(monkeypatch):
+def register(monkeypatch, *plugins):
     def found(group):
         assert group == ENTRY_POINT_GROUP
-        return [Plugin(FAMILIES["rows"])]
+        return plugins
 
     monkeypatch.setattr("pyc_mlir.pipelines.kernels.registry.entry_points", found)
-    families = Families()
-    assert "outside" in list(families) and families["outside"] is families["rows"]
+    return Families()
+
+
+OUTSIDE = replace(FAMILIES["rows"], name="outside")
+
+
+def test_a_third_party_registers_a_family(monkeypatch):
+    families = register(monkeypatch, Plugin(OUTSIDE))
+    assert "outside" in list(families) and families["outside"] is OUTSIDE
 
 
 def test_a_broken_plugin_is_named(monkeypatch):
-    monkeypatch.setattr(
-        "pyc_mlir.pipelines.kernels.registry.entry_points",
-        lambda group: [Plugin(ImportError("no such thing"))],
-    )
+    families = register(monkeypatch, Plugin(ImportError("no such thing")))
     with pytest.raises(PycError, match="somewhere:FAMILY") as caught:
-        Families()["outside"]
+        families["outside"]
     assert caught.value.code is ReasonCode.MISSING_DEPENDENCY
+
+
+@pytest.mark.parametrize("result", [FAMILIES["rows"], "rows"])
+def test_a_plugin_is_a_family_of_its_name(monkeypatch, result):
+    families = register(monkeypatch, Plugin(result))
+    with pytest.raises(PycError, match="`outside`: expected plugin somewhere:FAMILY") as caught:
+        families["outside"]
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_a_name_that_is_taken_is_refused(monkeypatch):
+    for plugins in ([Plugin(OUTSIDE, "rows")], [Plugin(OUTSIDE), Plugin(OUTSIDE, value="b:C")]):
+        families = register(monkeypatch, *plugins)
+        with pytest.raises(PycError, match="one family of that name") as caught:
+            list(families)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    register(monkeypatch, Plugin(OUTSIDE, "rows"))
+    with pytest.raises(PycError, match="`rows`: expected one family of that name"):
+        make_options(kernels="gemm")
+
+
+def test_a_level_that_the_host_lacks_is_a_skip_with_its_reason(monkeypatch):
+    old = CpuInfo(Target.named("cpu-avx2").features, cores=1)
+    monkeypatch.setattr("kernel_runs.host_cpu", lambda: old)
+    first, second = targets()
+    assert not first.marks and "avx512f" in second.marks[0].kwargs["reason"]
+    assert any_target() is first.values[0]

@@ -25,11 +25,12 @@ def f32(*dims):
     return TensorSpec("f32", *dims)
 
 
-# Results that IREE places into a larger one, at an offset that no vector is aligned to.
+# Results that IREE places into a larger one, at an offset that no vector is aligned to. Those of
+# functions such as gelu are not written past the caches.
 PLACED = {
-    "concat": (lambda a, x: np.concatenate([a, nn.gelu(x)]), (3,), (40_000,)),
-    "rows": (lambda a, x: np.concatenate([a, nn.gelu(x)]), (1, 1000), (48, 1000)),
-    "update": (lambda a, x: nn.update_slice(a, nn.gelu(x), [3]), (40_100,), (40_000,)),
+    "concat": (lambda a, x: np.concatenate([a, x * x + x]), (3,), (40_000,)),
+    "rows": (lambda a, x: np.concatenate([a, x * x + x]), (1, 1000), (48, 1000)),
+    "update": (lambda a, x: nn.update_slice(a, x * x + x, [3]), (40_100,), (40_000,)),
     "transpose": (lambda a, x: np.concatenate([a, np.reshape(x.T, (-1,))]), (3,), (224, 208)),
 }
 

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 from conftest import FULL as FULL_RUN
-from kernel_runs import Kernels, targets
+from kernel_runs import Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
@@ -88,13 +88,6 @@ def values(seed, *shape):
     return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
 
 
-def agrees(got, exact, bound):
-    assert np.array_equal(np.isnan(got), np.isnan(exact))
-    known = np.isfinite(exact)
-    assert np.array_equal(got[np.isinf(exact)], exact[np.isinf(exact)])
-    assert (np.abs(got[known].astype(np.float64) - exact[known]) <= bound[known]).all()
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_keeps_its_error_and_its_special_numbers(kernels, name):
     x, full, column = values(1, ROWS, COLUMNS), values(2, ROWS, COLUMNS), values(3, ROWS)
@@ -124,8 +117,22 @@ def test_a_random_program_keeps_its_error(kernels, number):
     reads = random_reads(program, ROWS, COLUMNS, random)
     exact, bound = evaluate(program, x, reads)
     got = kernels.run(f"random_{number}", x, *reads)
-    known = np.isfinite(exact) & (np.abs(exact) < 3e38)
-    assert (np.abs(got[known] - exact[known]) <= bound[known]).all(), program
+    known = np.isfinite(bound)
+    assert known.mean() > 0.9 and (np.abs(got - exact)[known] <= bound[known]).all(), program
+
+
+def test_random_programs_have_every_step_but_those_to_integers():
+    steps = {s.op for seed in range(200) for s in random_program(Random(seed), 5).steps}
+    assert steps == set(STEPS) - {"floor", "ceil", "round"}
+    plain = [random_program(Random(seed), 5, choices=False) for seed in range(50)]
+    assert not any(STEPS[s.op].mask for program in plain for s in program.steps)
+
+
+def test_no_bound_holds_where_a_number_may_pass_the_largest():
+    """x * x overflows in f32 and not in f64; what comes of it has no bound either."""
+    square = Pointwise((), (), (Step("mul", (0, 0)), Step("tanh", (1,))))
+    _, bound = evaluate(square, np.array([[1e15, 1e20, np.inf]]), [])
+    assert np.isfinite(bound).tolist() == [[True, False, True]]
 
 
 def test_no_step_is_the_value_itself(kernels):

@@ -68,6 +68,37 @@ def test_planned_memory_changes_no_bit(target):
     assert np.allclose(results["iree"], reference(x, b), rtol=1e-5, atol=1e-6)
 
 
+def everything(x, w, u):
+    """A program of six families, each of which reads what others have made."""
+    scores = x @ w
+    summed = scores.sum(1)
+    turned = np.transpose(scores, (0, 2, 1))
+    return summed @ u, turned, scores.max(), turned.argmax(2), (turned @ scores).max(1)
+
+
+FAMILIES = {"batch_gemm", "columns", "gemv", "transpose", "whole", "argmax"}
+
+
+@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+def test_planned_memory_changes_no_bit_of_any_family(target):
+    random = np.random.default_rng(3)
+    shapes = (3, 50, 40), (3, 40, 48), (48, 72)
+    x, w, u = (random.normal(size=s).astype(np.float32) for s in shapes)
+    results = {}
+    for mode in ("iree", "memory_first"):
+        program = compile(
+            everything, [x, w, u], target=target, device=Device("local-sync"), planner_mode=mode
+        )
+        chosen = {d.chosen.partition(":")[0] for d in program.artifact.decisions}
+        assert chosen >= FAMILIES
+        results[mode] = [np.array(made) for made in program(x, w, u)]
+    exact = everything(*(a.astype(np.float64) for a in (x, w, u)))
+    for number, expected in enumerate(exact):
+        first, *others = (made[number] for made in results.values())
+        assert all(np.array_equal(first, other) for other in others)
+        assert np.allclose(first, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_kernel_whose_operands_are_known_is_not_run_by_the_compiler():
     """IREE evaluates what is constant while a kernel still is a stub, which computes nothing."""
     text = """func.func @main(%x: tensor<0x1x5xf32>) -> tensor<4x4x5xf32> {

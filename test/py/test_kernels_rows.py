@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_runs import FLOAT, Kernels, targets
+from kernel_runs import FLOAT, Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.array import to_device
@@ -15,7 +15,7 @@ from pyc_mlir.iree.device import Device
 from pyc_mlir.iree.executable import Executable
 from pyc_mlir.pipelines.kernels import carrier, functions, values
 from pyc_mlir.pipelines.kernels.pointwise import FULL, ROW, Pointwise, Read, Step
-from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, REDUCTIONS, Rows
+from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, REDUCTIONS, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.rows_family import FAMILY
 from pyc_mlir.pipelines.target import Target
 
@@ -24,7 +24,7 @@ NAMES = ("softmax", "log_softmax", *REDUCTIONS)
 
 @pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
 def kernels(request):
-    return Kernels(request.param, [Rows(n, "m", 37).kernel(n) for n in NAMES])
+    return Kernels(request.param, [Rows(n, "m", 37).kernel(n) for n in (*NAMES, *WEIGHTS)])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,6 +40,22 @@ def test_special_numbers_follow_numpy(kernels, name):
     got = kernels.run(name, x)
     assert np.array_equal(np.isnan(got), np.isnan(exact))
     assert np.allclose(got, exact, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_norms_of_special_numbers_follow_numpy(kernels, name):
+    """A row each: NaN at the start and in the tail, infinities, both, all equal, large, small."""
+    random = np.random.default_rng(4)
+    x = random.normal(size=(9, 37)).astype(np.float32)
+    x[0, 0] = x[1, 36] = np.nan
+    x[2, 5] = x[4, 20] = np.inf
+    x[3, 36] = x[4, 21] = x[5, :] = -np.inf
+    x[6, :] = -100.0
+    x[7] *= np.float32(1e15)
+    x[8] *= np.float32(1e-15)
+    weights = random.normal(size=(len(WEIGHTS[name]), 37)).astype(np.float32)
+    exact, bound = FAMILY.reference(Rows(name, "m", 37), [x, *weights])
+    agrees(kernels.run(name, x, *weights), exact, bound)
 
 
 PROGRAMS = {
@@ -110,6 +126,8 @@ def test_no_row_is_no_work(kernels):
         {"operation": "median"},
         {"columns": 0},
         {"unroll": 0},
+        {"ahead": -1},
+        {"epsilon": math.inf},
         {"operation": "max", "in_place": True},
         {"operation": "max", "epilogue": Pointwise((ROW,), (), (Step("add", (0, 1)),))},
     ],

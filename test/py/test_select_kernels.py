@@ -6,7 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from kernel_runs import targets
+from kernel_runs import any_target, targets
+from kernel_works import lone
 
 from pyc_mlir.compilation import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -69,7 +70,7 @@ def test_dynamic_rows_run_at_every_size(target):
         assert np.allclose(program(x), reference(x), rtol=2e-5, atol=2e-6)
 
 
-def test_modes_and_budgets_change_no_bit():
+def test_modes_change_no_bit():
     x = np.random.default_rng(2).normal(size=(64, 40)).astype(np.float32)
     results = {
         mode: bytes(np.asarray(compile(block, [x], planner_mode=mode)(x)))
@@ -114,6 +115,23 @@ def test_equal_kernels_share_their_code():
     assert text.count("call @pyc_rows") == 2
 
 
+def test_a_kernel_attached_by_hand_is_taken():
+    """Without a decision, with the knobs that it has and no program would get."""
+    knobs = "Rows(operation='softmax', rows=4, columns=8, rows_per_workgroup=3, unroll=2, ahead=0)"
+    text = f"""func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {{
+      %y = "pyc.softmax"(%x) {{axis = -1 : i64, pyc.kernel = {{covers = 1 : i64, family = "rows",
+        feeds = ["0|1"], knobs = "{knobs}"}}}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+      return %y : tensor<4x8xf32>
+    }}"""
+    linalg, _ = emit(text, None, make_options("cpu-avx2"), "linalg")
+    assert knobs in linalg and "call @pyc_rows" in linalg
+    program = compile(text, target=any_target(), device=Device("local-sync"))
+    assert not chosen(program.artifact.decisions)
+    x = np.random.default_rng(5).normal(size=(4, 8)).astype(np.float32)
+    power = np.exp(x.astype(np.float64))
+    assert np.allclose(program(x), power / power.sum(1, keepdims=True), rtol=1e-6)
+
+
 def test_a_kernel_for_another_target_is_refused():
     text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
     with pytest.raises(PycError, match=r"kernel @pyc_.*: expected a kernel for target") as error:
@@ -124,12 +142,50 @@ def test_a_kernel_for_another_target_is_refused():
 def test_knobs_are_read_back_and_nothing_else():
     for family in FAMILIES.values():
         for seed in range(50):
-            knobs, _ = family.sample(Random(seed))
+            knobs, _ = family.sample(Random(seed), Target.named("cpu-avx2"))
             assert decode(family.knobs, encode(knobs)) == knobs
     for text in ("", "Rows(", "Rows()", "Gemm(rows=1)", "Rows(**{})", "print(1)", "[" * 5000):
         with pytest.raises(PycError) as error:
             decode(FAMILIES["rows"].knobs, text)
         assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+SOFTMAX = "Rows(operation='softmax', rows=4, columns=8"
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("rows", "Rows(operation='softmax', rows=4.0, columns=8)"),
+        ("rows", "Rows(operation='softmax', rows=4, columns=True)"),
+        ("rows", f"{SOFTMAX}, ahead=-1)"),
+        ("rows", f"{SOFTMAX}, epsilon=1e999)"),
+        ("rows", f"{SOFTMAX}, prologue=None)"),
+        ("rows", f"{SOFTMAX}, prologue=Pointwise(constants=(1,)))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=(1, 1.0))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=(1, 1, 1))"),
+        ("gemm", "Gemm(rows='m', columns=8, depth=8, workgroups=1)"),
+        (
+            "batch_gemm",
+            "BatchGemm(what=Contraction(batch=(True,), rows=4, columns=8, depth=8))",
+        ),
+    ],
+)
+def test_numbers_of_another_type_or_without_sense_are_no_knobs(family, text):
+    with pytest.raises(PycError) as error:
+        decode(FAMILIES[family].knobs, text)
+    assert error.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_a_norm_with_an_infinite_epsilon_is_left_to_iree():
+    shapes = [(4, 8), (8,)]
+    finite, infinite = (
+        FAMILIES["rows"].match(
+            lone("rmsnorm", *shapes, axis=-1, epsilon=e), Target.named("cpu-avx2")
+        )
+        for e in (1e-5, math.inf)
+    )
+    assert len(finite) == 1 and not infinite
 
 
 def test_the_default_is_the_cheapest():

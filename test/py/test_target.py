@@ -3,9 +3,11 @@ from pathlib import Path
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.target import TARGETS, V3_FEATURES, CpuInfo, Target, read_host_cpu
 
 AVX512 = CpuInfo(V3_FEATURES | {"avx512f", "sse2"}, cores=16, l2_bytes=2 << 20)
+ARM = CpuInfo(frozenset({"fp", "asimd", "asimddp"}), cores=4)
 
 
 def test_named_and_alias():
@@ -25,6 +27,15 @@ def test_host_cpu_takes_what_the_machine_has():
     assert (host.vector_bytes, host.vector_registers, host.cores) == (64, 32, 16)
     assert host.l2_bytes == 2 << 20
     assert host.features == V3_FEATURES | {"avx512f"}
+
+
+def test_an_arm_host_has_the_registers_of_neon():
+    host, level = Target.named("cpu").on(ARM), Target.named("cpu-neon").on(ARM)
+    assert (host.vector_bytes, host.vector_registers) == (16, 32)
+    assert (level.vector_bytes, level.vector_registers) == (16, 32)
+    assert refuse_narrow(host) == ""
+    old = Target.named("cpu").on(CpuInfo(frozenset({"sse2"}), cores=1))
+    assert old.vector_registers == 16 and "expected a CPU with AVX2" in refuse_narrow(old)
 
 
 def test_named_level_keeps_its_features():
