@@ -109,13 +109,14 @@ def _fall_back(
         except PycError as again:
             failures[name] = again
             continue
-        evidence = tuple(_told(name, e)[:_EVIDENCE_CHARACTERS] for name, e in failures.items())
+        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+        evidence = tuple(
+            f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {e.message.partition('got: ')[2]}"
+            for setting, e in failures.items()
+        )
         alternatives = choices.log[-1].alternatives
-        choices.log[-1] = Decision(site, name, alternatives, FALLBACK, evidence)
+        choices.log[-1] = Decision(
+            site, name, alternatives, FALLBACK, tuple(e[:_EVIDENCE_CHARACTERS] for e in evidence)
+        )
         return vmfb
     raise error
-
-
-def _told(setting: str, error: PycError) -> str:
-    # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-    return f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {error.message.partition('got: ')[2]}"
