@@ -55,6 +55,8 @@ class BatchGemm:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
         if min(self.height, self.panel, self.depth_block, self.unroll, *self.workgroups) < 1:
             raise _refusal("a tile and workgroups of at least 1", self)
+        if self.workgroups[0] > 1 and not self.what.batch:
+            raise _refusal("one share of a product without a batch", self.workgroups)
         if self.what.transposed and not self.local:
             raise _refusal("a transposed right side to be local", self.what.right)
         if self.depth_block % self.unroll:

@@ -38,12 +38,14 @@ def _shipped(random: Random, target: Target) -> BatchGemm:
         small = random.choice(SIZES[:9])
         what = replace(what, rows=small, depth=random.choice(_DEPTHS))
     cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)))
+    cuts = cuts if what.batch else (1, *cuts[1:])
     return BatchGemm.on(target, what, epilogue=random_epilogue(random), workgroups=cuts)
 
 
 def _any(random: Random) -> BatchGemm:
     """Knobs that fit 16 registers."""
     what = _what(random)
+    cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 2)))
     unroll = random.choice((1, 2, 4))
     return BatchGemm(
         what,
@@ -53,7 +55,7 @@ def _any(random: Random) -> BatchGemm:
         depth_block=random.choice((unroll, 16, 60, 128)),
         unroll=unroll,
         local=what.transposed or random.random() < 0.5,
-        workgroups=random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 2))),
+        workgroups=cuts if what.batch else (1, *cuts[1:]),
     )
 
 

@@ -51,6 +51,8 @@ class Gemv:
             raise _refusal(f"counts of at least 1 and a strip in multiples of {_UNIT}", self)
         if not isinstance(self.what.rows, int) or self.what.rows > ROWS:
             raise _refusal(f"at most {ROWS} rows, a number", self.what.rows)
+        if self.workgroups[0] > 1 and not self.what.batch:
+            raise _refusal("one share of a product without a batch", self.workgroups)
         if self.what.transposed and self.what.left[-1] != "k":
             raise _refusal("a left side whose depth lies last", self.what.left)
 

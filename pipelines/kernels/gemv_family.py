@@ -25,9 +25,10 @@ def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
     batch = tuple(random.choice((1, 2, 3, x)) for x in letters)
     n, k = (random.choice((random.choice(SIZES), x)) for x in "nk")
     what = Contraction(batch, random.randint(1, ROWS), n, k, *orders)
+    cuts = random.choice(((1, 1), (2, 1), (1, 2), (3, 2)))
     others: dict[str, Any] = {
         "epilogue": random_epilogue(random),
-        "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
+        "workgroups": cuts if batch else (1, cuts[1]),
     }
     if random.random() < 0.5:
         knobs = Gemv.on(target, what, **others)

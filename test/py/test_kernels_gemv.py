@@ -25,6 +25,7 @@ AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
         ({}, {"strip": 100}),
         ({}, {"at_once": 0}),
         ({}, {"workgroups": (0, 1)}),
+        ({"batch": (), "left": "mk", "right": "kn", "result": "mn"}, {"workgroups": (2, 1)}),
     ],
 )
 def test_knobs_that_make_no_kernel_are_refused(what, knobs):
