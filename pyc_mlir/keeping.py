@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact import Artifact
-from pyc_mlir.cache.identity import steering
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import Evidence
@@ -37,6 +36,7 @@ from pyc_mlir.pipelines.contract_report import ClauseReport, Status
 from pyc_mlir.program import Program
 from pyc_mlir.promises import STRICT_RUNS, latency
 from pyc_mlir.samples import Samples, candidate_sizes, make_inputs
+from pyc_mlir.steering import steering
 
 SITE = "oracle"
 _EVIDENCE_CHARACTERS = 300

@@ -72,11 +72,11 @@ def prepare(name: str, folder: Path) -> None:
         model, x = _encoder(TINY if name == _TINY else BASE)
     source = folder / _MODEL
     source.write_bytes(model)
-    np.save(folder / _INPUT, x)
+    np.save(folder / _INPUT, x, allow_pickle=False)
     artifact = build(source, [x], make_options())
     write(artifact, folder / _SAVED)
     program = pyc_mlir.compile(source, [x], cache=folder / _CACHE)
-    np.save(folder / _EXPECTED, program(x))
+    np.save(folder / _EXPECTED, program(x), allow_pickle=False)
     lowered = lower(source, [x], plain_options())
     (folder / _PLAIN).write_bytes(compile_plain(lowered.code, plain_flags(make_options())))
     (folder / _ENTRY).write_text(lowered.entry)
@@ -118,7 +118,8 @@ def in_own_process(way: str, folder: Path) -> Seconds:
 
 def answer(way: str, folder: Path) -> Seconds:
     """In this process: load, call, compare; seconds by part."""
-    x, expected = np.load(folder / _INPUT), np.load(folder / _EXPECTED)
+    x = np.load(folder / _INPUT, allow_pickle=False)
+    expected = np.load(folder / _EXPECTED, allow_pickle=False)
     parts: dict[str, float] = {}
     began = perf_counter()
     if way == IREE:

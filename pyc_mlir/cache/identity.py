@@ -24,20 +24,10 @@ from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.iree.device import host_cpu
 from pyc_mlir.pipelines.choices import Policy
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
+from pyc_mlir.steering import steering
 
 # Folders of PyC that no compile runs through.
 _NOT_COMPILING = {"bench", "__pycache__"}
-# With these the compiler loads or calls other code, LLVM names another producer, or numpy takes
-# other code for constants.
-STEERING = (
-    "IREE_LOAD_PLUGINS",
-    "IREE_LLVM_EMBEDDED_LINKER_PATH",
-    "IREE_LLVM_SYSTEM_LINKER_PATH",
-    "IREE_LLVM_WASM_LINKER_PATH",
-    "LLVM_OVERRIDE_PRODUCER",
-    "NPY_DISABLE_CPU_FEATURES",
-    "NPY_ENABLE_CPU_FEATURES",
-)
 # Longer than the steps in which the system counts times of files and processes.
 _DOUBT_SECONDS = 0.1
 # Looking packages up takes longer than a hit may.
@@ -85,11 +75,6 @@ def source_files() -> tuple[tuple[str, str, int], ...]:
 # Taken when this module is loaded; a forked child has the code of its parent. What was changed
 # later shows in the files themselves, what was changed before in their times.
 BEGAN, SEEN = process_start(), source_files()
-
-
-def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables that are set of those that have other code take part in a compile."""
-    return {name: environment[name] for name in STEERING if name in environment}
 
 
 def current_identity(

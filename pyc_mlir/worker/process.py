@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from pyc_mlir.cache.identity import steering
+from pyc_mlir.steering import steering
 from pyc_mlir.worker.frames import Channel
 
 # The modules that the parent would import are the worker's too; never those of the current folder.

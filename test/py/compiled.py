@@ -30,10 +30,10 @@ class OwnKernels:
     name: str = "own"
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
-        """The first that is not IREE's code."""
+        """The first that is not IREE's code, where there is one."""
         names = [a.name for a in alternatives]
         own = [n for n in names if n != IREE] if site.pass_name == SelectKernels.name else names
-        return own[0]
+        return (own or names)[0]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from pyc_mlir.pipelines.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.contract import Contract
 from pyc_mlir.pipelines.policies import BUILT_IN
 from pyc_mlir.pipelines.target import Target
+from pyc_mlir.steering import STEERING
 
 PROGRAM = {"enters": "pyc", "graph": "g", "constants": "c", "shapes": None}
 WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
@@ -211,7 +212,7 @@ class TestIdentity:
         assert len(found.source) == 64 and found.versions["numpy"] == np.__version__
         assert {"torch-mlir", "iree-base-compiler", "ml_dtypes"} <= found.versions.keys()
 
-    @pytest.mark.parametrize("name", identities.STEERING)
+    @pytest.mark.parametrize("name", STEERING)
     def test_variables_that_change_what_compiles(self, name):
         began, files = time.time() + 1e9, identities.source_files()
         with pytest.raises(Unkeyed, match=f"^{name} is set"):
