@@ -58,8 +58,7 @@ class Elementwise:
         rows_part, columns_part = _parts(target.cores, rows, columns)
         streaming = False
         if isinstance(rows, int) and isinstance(columns, int):
-            # While functions are computed, what a store fetches first arrives in any case.
-            large = not program.heavy and 4 * rows * columns >= _STREAMED_OF_L3 * target.l3_bytes
+            large = 4 * rows * columns >= _STREAMED_OF_L3 * target.l3_bytes
             streaming = large and (rows == 1 or columns % LINE == 0)
         unroll = (2 if target.vector_registers >= 32 else 1) if program.heavy else 4
         return Elementwise(rows, columns, program, rows_part, columns_part, unroll, streaming)

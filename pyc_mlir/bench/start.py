@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -24,7 +25,7 @@ import numpy as np
 
 import pyc_mlir
 from pyc_mlir.artifact import write
-from pyc_mlir.bench.candidates import compile_plain, plain_flags, plain_options
+from pyc_mlir.bench.candidates import IREE_COMPILES, compile_plain, plain_flags, plain_options
 from pyc_mlir.bench.encoder import BASE, TINY, EncoderShape, encoder_onnx, encoder_weights
 from pyc_mlir.bench.measure import Timing, timing_records
 from pyc_mlir.bench.schema import Record
@@ -78,8 +79,16 @@ def prepare(name: str, folder: Path) -> None:
     program = pyc_mlir.compile(source, [x], cache=folder / _CACHE)
     np.save(folder / _EXPECTED, program(x), allow_pickle=False)
     lowered = lower(source, [x], plain_options())
-    (folder / _PLAIN).write_bytes(compile_plain(lowered.code, plain_flags(make_options())))
+    (folder / _PLAIN).write_bytes(_plain_code(lowered.code))
     (folder / _ENTRY).write_text(lowered.entry)
+
+
+def _plain_code(code: bytes) -> bytes:
+    """By the first of IREE's settings that compiles it. Raises PycError where none does."""
+    for flags in list(IREE_COMPILES.values())[:-1]:
+        with suppress(PycError):
+            return compile_plain(code, plain_flags(make_options(), *flags))
+    return compile_plain(code, plain_flags(make_options(), *list(IREE_COMPILES.values())[-1]))
 
 
 def _encoder(shape: EncoderShape) -> tuple[bytes, np.ndarray]:
