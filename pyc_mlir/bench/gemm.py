@@ -1,8 +1,9 @@
 """How near the processor's peak are products with an epilogue, sustained? The suite `gemm`.
 
 Each product has weights that are constants, a bias and gelu behind it. A run lasts a second or
-more, in turn with a run of nothing but FMAs on the same device, so that both meet the same clock
-frequency and the same neighbours. The rate is 2 m k n a call, the epilogue not counted, its median
+more, in turn with a run of nothing but FMAs on one core, so that both meet the same clock frequency
+and the same neighbours. The peak is that rate times the threads: what several threads reach together
+was found to fall behind it, and even behind products, since they wake each other. The rate is 2 m k n a call, the epilogue not counted, its median
 over the runs; the share of the peak is the median of the shares within each pair of runs, and the
 variation the standard deviation of the rates over their mean.
 """
@@ -34,8 +35,6 @@ SIZES = (
 )
 QUICK_SIZES = ((64, 32, 48),)
 _SUSTAINED_SECONDS = 1.0
-# Into how many workgroups a thread's FMAs are cut, so that no thread waits long for another one.
-_SHARES = 16
 _ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
 _GIGA, MILLION = 1e9, 1e6
 
@@ -57,9 +56,9 @@ def sustained(size: tuple[int, int, int], threads: int, asked: Run) -> list[Reco
     prepared = pyc(workload, make_options(), device)
     error = workload.check(prepared.results(), "pyc")
     iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
-    (probe,) = fma_probes([device], _SHARES * threads, iterations // _SHARES)
+    (probe,) = fma_probes([default_device(1)], 1, iterations)
     calls = {"pyc": prepared.call, "peak": probe.call}
-    amounts = {"pyc": 2 * prod(size), "peak": probe.amount}
+    amounts = {"pyc": 2 * prod(size), "peak": threads * probe.amount}
     seconds = 0.0 if asked.quick else _SUSTAINED_SECONDS
     timings = interleave(calls, asked.rounds, min_seconds=seconds)
     rates = {n: [amounts[n] / s / _GIGA for s in t.samples] for n, t in timings.items()}
