@@ -2,10 +2,10 @@
 
 Each product has weights that are constants, a bias and gelu behind it. A run lasts a second or
 more, in turn with a run of nothing but FMAs on one core, so that both meet the same clock frequency
-and the same neighbours. The peak is that rate times the threads: what several threads reach together
-was found to fall behind it, and even behind products, since they wake each other. The rate is 2 m k n a call, the epilogue not counted, its median
-over the runs; the share of the peak is the median of the shares within each pair of runs, and the
-variation the standard deviation of the rates over their mean.
+and the same neighbours. The peak is that rate times the threads: what threads reach together falls
+behind it, and even behind products, since they wake each other. The rate is 2 m k n a call, the
+epilogue not counted, its median over the runs; the share of the peak is the median of the shares
+within each pair of runs, and the variation the standard deviation of the rates over their mean.
 """
 
 from collections.abc import Sequence
