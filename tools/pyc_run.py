@@ -6,6 +6,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +63,9 @@ def _loaded(flags: argparse.Namespace) -> "Program":
         return load(flags.program, make_device(flags))
     except Exception as error:
         if flags.log is not None:
-            write_log((load_refused(cli.refusal(error)),), flags.log)
+            # What refused the load is what the user has to know of, not also a bad log.
+            with suppress(PycError):
+                write_log((load_refused(cli.refusal(error)),), flags.log)
         raise
 
 
