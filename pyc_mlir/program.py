@@ -275,8 +275,8 @@ class Program:
             code = Code(watch.generation, mode.name, into=True)
             if watch.due(arrays, code):
                 watch.compared(arrays, mode.arena.call(arrays, launch), code)
-            if watch.generation != code.generation:
-                now = self._mode
+            # A fallback, or another thread's switch: what was compared is not what would answer.
+            if (now := self._mode) is not mode:
                 needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
                 return self._into(now, arrays, needed, out, donate)
         return mode.arena.call(arrays, launch, memory)

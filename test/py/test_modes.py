@@ -210,6 +210,27 @@ def test_the_command_line(tmp_path):
     assert made.modes == program().modes
 
 
+def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
+    """Another thread switches the plan while the first one's answer is compared."""
+    code = sandwich().code.decode()
+    contract = Contract(max_error="rounding")
+    p = compile(code, contract=contract, also_modes=(SMALL,), device=Device("local-sync"))
+    assert p._watch is not None
+    honest, asked = p._watch.compared, []
+
+    def compared(arrays, values, told):
+        asked.append(told.plan)
+        if len(asked) == 1:
+            p.use_mode(SMALL)
+        return honest(arrays, values, told)
+
+    monkeypatch.setattr(p._watch, "compared", compared)
+    inputs = sandwich().inputs()
+    out = to_device(np.zeros(p.signature.outputs[0].static_shape, np.float32), p.device)
+    p(*inputs, out=out)
+    assert asked == [FIRST, SMALL] and out.numpy().any()
+
+
 @pytest.mark.parametrize("clauses, most", [({"max_concurrency": 2}, 2), ({}, 8)])
 def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
     contract = Contract(**clauses)
