@@ -2,7 +2,7 @@
 
 IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
-    pyc/manifest.json    signature, target, contract, versions, entries, checksums of the rest
+    pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
@@ -12,7 +12,6 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 Equal inputs give equal bytes: no paths, no times, keys in order.
 """
 
-import hashlib
 import io
 import json
 import struct
@@ -26,12 +25,14 @@ from typing import Any
 
 from pyc_mlir.account import Account
 from pyc_mlir.cache.record import CacheRecord
+from pyc_mlir.checksum import checksum
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file, write_file
+from pyc_mlir.dialects.files import write_file
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.frontends.import_report import ImportReport
 from pyc_mlir.guards import Signature
+from pyc_mlir.iree.pages import read_file_large
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
@@ -210,8 +211,8 @@ def to_bytes(artifact: Artifact) -> bytes:
         **({_MEMORY: artifact.memory} if artifact.memory else {}),
         **({_SAMPLES: artifact.samples} if artifact.samples else {}),
     }
-    checksums = {name: _sha256(data) for name, data in parts.items()}
-    checksums["vmfb"] = _sha256(artifact.vmfb)
+    checksums = {name: checksum(data) for name, data in parts.items()}
+    checksums["vmfb"] = checksum(artifact.vmfb)
     manifest = {**artifact.manifest, "checksums": checksums}
     text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
     buffer = io.BytesIO(artifact.vmfb)
@@ -264,7 +265,7 @@ def from_bytes(
     if others:
         raise _bad(name, "the entries that its manifest names", f"others: {', '.join(others)}")
     for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
-        if part != _MANIFEST and checksums.get(part) != _sha256(content):
+        if part != _MANIFEST and checksums.get(part) != checksum(content):
             raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
     decisions = _read_decisions(parts[_DECISIONS], name)
     samples = parts.get(_SAMPLES, b"")
@@ -328,7 +329,7 @@ class _View(io.RawIOBase):
 
 def read(path: str | Path) -> Artifact:
     """Read an artifact from a file. Raises as `from_bytes`, and PycError (FILE_ACCESS)."""
-    return from_bytes(read_file(path, "a program"), str(path))
+    return from_bytes(read_file_large(path, "a program"), str(path))
 
 
 def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
@@ -390,10 +391,6 @@ def _directory_start(vmfb: bytes | memoryview) -> int:
         raise _bad(
             "vmfb", "a ZIP archive, which IREE writes by default", f"other bytes ({error})"
         ) from None
-
-
-def _sha256(data: bytes | memoryview) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _bad(name: str, expected: str, got: str) -> PycError:

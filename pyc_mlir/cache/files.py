@@ -11,7 +11,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,6 @@ from pathlib import Path
 # Blocks of a file are hashed side by side: `tree_digest`.
 BLOCK_BYTES = 1 << 20
 _PARALLEL_BYTES = 8 << 20
-_CRC_BYTES = 64 << 10
 _ATTEMPTS = 8
 _DIGITS = 64
 
@@ -27,17 +25,6 @@ _DIGITS = 64
 def sha256(data: bytes | memoryview) -> str:
     """SHA-256 in hex."""
     return hashlib.sha256(data).hexdigest()
-
-
-def block_digest(data: bytes | memoryview) -> str:
-    """SHA-256 over the CRC-32 of each 64 KiB, in hex: a check at every read must be quick.
-
-    No change of up to 32 bits in a row escapes it, other damage in one block of 2**32. Against who
-    means harm, no checksum beside the data helps.
-    """
-    view = memoryview(data)
-    parts = (view[i : i + _CRC_BYTES] for i in range(0, len(view), _CRC_BYTES))
-    return sha256(b"".join(zlib.crc32(p).to_bytes(4, "little") for p in parts))
 
 
 def tree_digest(data: bytes | memoryview) -> str:

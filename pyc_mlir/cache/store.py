@@ -2,7 +2,7 @@
 
     v1/entries/<key>/key.json       every part of the key, in clear
                      artifact.vmfb  the program; pyc-run and IREE's tools run it as it is
-                     checksums      bytes, SHA-256 and block checksum of these two
+                     checksums      bytes, SHA-256 and quick checksum of these two
                      side/          what was found out about the program later, each file sealed
     v1/memo/                        what front ends need not find out again (`sources.py`)
     v1/making/                      what is being written or removed
@@ -26,7 +26,6 @@ from io import FileIO
 from pathlib import Path
 
 from pyc_mlir.cache.files import (
-    block_digest,
     making,
     replace_file,
     same_file,
@@ -38,6 +37,7 @@ from pyc_mlir.cache.files import (
     write_synced,
 )
 from pyc_mlir.cache.record import Event
+from pyc_mlir.checksum import checksum
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.iree.pages import read_on_large_pages
 
@@ -301,9 +301,9 @@ def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryvie
         raise _Damaged(f"{CHECKSUMS}: expected two lines as they were written")
     if _part(folder, KEY, len(key)) != key:
         raise _Damaged(f"{KEY}: expected the text of the key")
-    size, digest, blocks, _ = lines[1].split(" ")
+    size, digest, quick, _ = lines[1].split(" ")
     data = _part(folder, ARTIFACT, int(size))
-    if len(data) != int(size) or block_digest(data) != blocks:
+    if len(data) != int(size) or checksum(data) != quick:
         raise _Damaged(f"{ARTIFACT}: expected the bytes that `{CHECKSUMS}` names")
     if whole and sha256(data) != digest:
         raise _Damaged(f"{ARTIFACT}: expected the SHA-256 that `{CHECKSUMS}` names")
@@ -324,7 +324,7 @@ def _part(folder: int, name: str, most: int) -> bytes | memoryview:
 
 
 def _line(name: str, data: bytes, digest: str) -> str:
-    return f"{len(data)} {digest} {block_digest(data)} {name}\n"
+    return f"{len(data)} {digest} {checksum(data)} {name}\n"
 
 
 def side_name(kind: str, who: Mapping[str, str]) -> str:

@@ -5,7 +5,6 @@ calibrations, contracts.
 """
 
 import argparse
-import hashlib
 import io
 import json
 import random
@@ -24,6 +23,7 @@ from mutation import BATCH, require_all_right
 from scenarios import count_of
 
 from pyc_mlir import Tensor, artifact, memory_report
+from pyc_mlir.checksum import checksum
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.plain_data import MAX_JSON_BYTES, parse_json
@@ -121,7 +121,7 @@ def rebuilt(changed: dict[str, bytes]) -> bytes:
     manifest = made.pop("pyc/manifest.json")
     try:
         known = json.loads(manifest)
-        known["checksums"] |= {n: hashlib.sha256(d).hexdigest() for n, d in made.items()}
+        known["checksums"] |= {n: checksum(d) for n, d in made.items()}
         manifest = json.dumps(known).encode()
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         pass
