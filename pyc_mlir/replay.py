@@ -23,6 +23,7 @@ from pyc_mlir.lowering import HIGH_LEVEL, Options
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.target import TARGETS, Target
 from pyc_mlir.recorded import Recorded, conditions_of
 
 _SHOWN = 200
@@ -35,18 +36,20 @@ def replay(
     *,
     calibration: Calibration | str | Path | None = None,
     iree_flags: Sequence[str] = (),
+    target: Target | None = None,
     stage: Stage = untold,
 ) -> Artifact:
     """The artifact of `recorded`, compiled again from `source`; its bytes are the same.
 
     source, inputs: as for `compile`, those that were compiled. calibration: the file whose name
     and hash the log has. iree_flags: only where a recorded one names a path, which no log keeps.
+    target: only where it was a `Target` of the caller's own, of which the log has the name.
 
     Raises PycError: REPLAY_MISMATCH for another program, version, target, calibration or decision;
     RECIPE_MISMATCH for a choice that is not offered any more, or a site that never came up; and
     what the compile raises.
     """
-    options = replay_options(recorded, calibration, iree_flags)
+    options = replay_options(recorded, calibration, iree_flags, target)
     artifact = build(source, inputs, replace(options, recipe=recorded.recipe), stage)
     require_same(recorded, artifact)
     return artifact
@@ -56,10 +59,12 @@ def replay_options(
     recorded: Recorded,
     calibration: Calibration | str | Path | None = None,
     iree_flags: Sequence[str] = (),
+    target: Target | None = None,
 ) -> Options:
     """The options that a program was compiled with, but for its recipe.
 
-    Raises PycError: BAD_ARGUMENT for a log without conditions, REPLAY_MISMATCH for those that this
+    Raises PycError: BAD_ARGUMENT for a log without conditions or one for a target that PyC has not
+    and that is not given, REPLAY_MISMATCH for those that this
     machine, these packages or the arguments do not meet, and as `make_options`.
     """
     known = recorded.conditions
@@ -71,8 +76,14 @@ def replay_options(
             "with `--recipe`",
         )
     asked = known["options"]
+    if target is None and known["target"] not in TARGETS:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{recorded.name}: expected the Target `{known['target']}` that it was compiled for, "
+            "which is none of PyC's own, got none; give it by `replay(..., target=...)`",
+        )
     options = make_options(
-        known["target"],
+        target or known["target"],
         Contract.from_json(known["contract"]),
         iree_flags=iree_flags or asked["iree_flags"],
         kernels=asked["kernels"],

@@ -23,6 +23,7 @@ from pyc_mlir.iree.attempts import Request
 from pyc_mlir.lowering import Options
 from pyc_mlir.pipelines.choices import COMPILE, Decision, Recipe, write_log
 from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.target import Target
 from pyc_mlir.recorded import Recorded, head_of, read_recorded, recipe_at
 from pyc_mlir.tools import pyc_compile
 
@@ -124,6 +125,16 @@ def refused(recorded: Recorded, source: Any = TEXT, **more: Any) -> PycError:
     with pytest.raises(PycError) as caught:
         replay.replay(source, None, recorded, **more)
     return caught.value
+
+
+def test_a_target_of_the_callers_own_is_given_again(tmp_path):
+    mine = replace(Target.named("cpu-avx2"), name="mine", l2_bytes=1 << 20)
+    recorded = read_recorded(stored(tmp_path, build(TEXT, None, make_options(mine)))[1])
+    error = refused(recorded)
+    assert error.code is ReasonCode.BAD_ARGUMENT and "Target `mine`" in error.message
+    replay.replay(TEXT, None, recorded, target=mine)
+    other = refused(recorded, target=Target.named("cpu-avx2"))
+    assert other.code is ReasonCode.REPLAY_MISMATCH and '"mine" as recorded' in other.message
 
 
 def test_what_differs_is_named(recorded):

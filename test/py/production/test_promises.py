@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import without_aggressive_fusion
+from promised import LARGE, TEXT, W, X, reference
 
 import pyc_mlir
 from pyc_mlir import artifact as artifacts
@@ -18,13 +18,10 @@ from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.evidence import Verdict
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.choices import write_log
 from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.contract_report import Status
@@ -35,16 +32,6 @@ from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
 from pyc_mlir.tools.explain_why import why
 from pyc_mlir.watch import Code, Watch, Ways
 
-# Values beyond what samples hold are clipped: only calls can tell a fault there.
-TEXT = """func.func @main(%x: tensor<?x8xf32> {pyc.name = "x", pyc.dims = ["n", ""]},
-    %w: tensor<8x8xf32> {pyc.name = "w", pyc.dims = ["", ""]}) -> tensor<?x8xf32> {
-  %c = "pyc.constant"() {value = dense<500.0> : tensor<f32>} : () -> tensor<f32>
-  %0 = "pyc.minimum"(%x, %c) : (tensor<?x8xf32>, tensor<f32>) -> tensor<?x8xf32>
-  %1 = "pyc.matmul"(%0, %w) : (tensor<?x8xf32>, tensor<8x8xf32>) -> tensor<?x8xf32>
-  %2 = "pyc.tanh"(%1) : (tensor<?x8xf32>) -> tensor<?x8xf32>
-  return %2 : tensor<?x8xf32>
-}
-"""
 FOREIGN = """func.func @main(%a: tensor<5x37xf32>, %b: tensor<37x11xf32>) -> tensor<5x11xf32> {{
   %z = arith.constant 0.0 : f32
   %e = tensor.empty() : tensor<5x11xf32>
@@ -55,14 +42,6 @@ FOREIGN = """func.func @main(%a: tensor<5x37xf32>, %b: tensor<37x11xf32>) -> ten
   return %t : tensor<5x11xf32>
 }}
 """
-RNG = np.random.default_rng(0)
-X, W = (RNG.normal(size=s).astype(np.float32) for s in ((3, 8), (8, 8)))
-LARGE = np.full((3, 8), 1000, np.float32)
-
-
-def reference(*arrays: np.ndarray) -> np.ndarray:
-    with new_context() as context:
-        return interpret(parse_mlir(TEXT, context), arrays)[0]
 
 
 def fault(
@@ -342,7 +321,8 @@ def test_other_programs_are_compared_with_vmvx(monkeypatch):
     contract = Contract(max_error=1e-4)
     program = pyc_mlir.compile(FOREIGN.format("tanh"), contract=contract)
     assert "vmvx" in program.stats().contract["max_error"].evidence[0]
-    a, b = (RNG.normal(size=s).astype(np.float32) for s in ((5, 37), (37, 11)))
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=s).astype(np.float32) for s in ((5, 37), (37, 11)))
     np.testing.assert_allclose(program(a, b), np.tanh(a @ b), atol=1e-5)
     assert program.stats().comparisons == 1
     honest = lowering._foreign
@@ -444,14 +424,6 @@ def test_the_tools_print_and_show_the_contract(tmp_path, monkeypatch, capsys):
     run = ["m.vmfb", "--input", "x=2x8xf32=@seed:0", "--input", "w=8x8xf32=@seed:1", "--stats"]
     assert pyc_run.main(run) == 0
     assert "max_error = rounding: sampled 2 of 2" in capsys.readouterr().out
-
-
-def test_several_threads_compare_once_each_shape(honest):
-    program = Program(honest, Device("local-sync"))
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: program(X, W), range(16)))
-    assert all((r == results[0]).all() for r in results)
-    assert program.stats().comparisons == 1
 
 
 def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):

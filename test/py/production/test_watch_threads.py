@@ -1,0 +1,58 @@
+"""Comparisons beside other calls of the same program."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+
+import numpy as np
+import pytest
+from promised import TEXT, W, X, reference
+
+from pyc_mlir.artifact import Artifact
+from pyc_mlir.compilation import build, make_options
+from pyc_mlir.iree.device import Device
+from pyc_mlir.pipelines.contract import ROUNDING, Contract
+from pyc_mlir.program import Program
+from pyc_mlir.samples import Expected
+
+
+@pytest.fixture(scope="module")
+def honest() -> Artifact:
+    """The program under `max_error`; each `Program` of it counts for itself."""
+    return build(TEXT, None, make_options(contract=Contract(max_error=ROUNDING)))
+
+
+def test_several_threads_compare_once_each_shape(honest):
+    program = Program(honest, Device("local-sync"))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: program(X, W), range(16)))
+    assert all((r == results[0]).all() for r in results)
+    assert program.stats().comparisons == 1
+
+
+def test_calls_that_are_not_compared_wait_for_no_reference(honest):
+    program = Program(honest, Device("local-sync"))
+    program(X, W)
+    watch, evidence, asked, go_on = program._watch, honest.evidence, Event(), Event()
+    assert watch is not None and evidence is not None
+    oracle = evidence.oracle
+    assert oracle is not None
+
+    class Slow:
+        name = oracle.name
+
+        def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+            asked.set()
+            assert go_on.wait(60)
+            return oracle.expect(inputs)
+
+    watch._evidence = replace(evidence, oracle=Slow())
+    with ThreadPoolExecutor(1) as pool:
+        compared = pool.submit(program, X[:2], W)
+        assert asked.wait(60)
+        np.testing.assert_allclose(program(X, W), reference(X, W), atol=1e-5)
+        assert program.stats().comparisons == 1 and not compared.done()
+        go_on.set()
+        np.testing.assert_allclose(compared.result(), reference(X[:2], W), atol=1e-5)
+    assert program.stats().comparisons == 2
