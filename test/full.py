@@ -2,8 +2,8 @@
 
     python test/full.py [--fresh]
 
-An interrupted run goes on where it stopped, as long as sources, tests and environment are the
-same: tests that passed are not run again. `--fresh` forgets them.
+An interrupted run goes on where it stopped, as long as sources and environment are the same: tests
+that passed are not run again, unless their file has changed since. `--fresh` forgets them.
 """
 
 import hashlib
@@ -31,13 +31,32 @@ LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
 def state_key(environment: Environment) -> str:
-    """What a done-list is valid for: every source and test file, and the environment."""
+    """What a done-list is valid for: the environment, and every file but those of tests alone."""
     digest = hashlib.sha256(environment.fingerprint.encode())
-    files = [ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))]
-    for path in sorted(files):
+    files = {ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))}
+    for path in sorted(files - set(test_files())):
         if path.is_file() and NOT_SOURCES.isdisjoint(path.parts):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def test_files() -> list[Path]:
+    """Files of tests, which no others import, and this one."""
+    return [ROOT / "test" / "full.py", *sorted((ROOT / "test" / "py").rglob("test_*.py"))]
+
+
+def forget_changed(done: Path, digests: Path) -> None:
+    """Leave out of a done-list the tests of files that have changed since the last run.
+
+    digests: where the SHA-256 of each test file is kept from run to run.
+    """
+    names = {str(path.relative_to(ROOT)): path.read_bytes() for path in test_files()}
+    now = {name: hashlib.sha256(data).hexdigest() for name, data in names.items()}
+    before = json.loads(digests.read_text()) if digests.exists() else {}
+    rows = read_done(done)
+    kept = [r for i, r in rows.items() if before.get(f := i.partition("::")[0]) == now.get(f)]
+    done.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    digests.write_text(json.dumps(now))
 
 
 def run(command: list[str]) -> int:
@@ -121,6 +140,7 @@ def main() -> int:
     done = state / "done.jsonl"
     if "--fresh" in sys.argv[1:]:
         done.unlink(missing_ok=True)
+    forget_changed(done, state / "digests.json")
     rows, lit = run_pytest(done), run_lit(state / "lit.json")
     report = summary(environment, rows, lit, time.monotonic() - start)
     report.save(ROOT / "docs" / "results" / "test-full.json")
