@@ -52,13 +52,14 @@ _EXP_GONE = -88.0  # k is -127 here
 _ROUNDER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _EXP = (1.9875691e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-_TANH_LIMIT = 7.90531110763549805
-_TANH_TINY = 4e-4
+# Here the quotient is exactly 1 (with fused multiply-adds).
+_TANH_LIMIT = 7.99881172180175781
+# Both times 2^8, so that no product with a normal number is flushed.
 _TANH_TOP = (
-    *(-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08),
-    *(1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+    *(-7.067567302204288e-14, 5.120481036351411e-11, -2.2027959096671616e-08),
+    *(1.3113080551350119e-05, 0.0038034492343802626, 0.1631390537921116, 1.252742287082972),
 )
-_TANH_BOTTOM = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.8935251855e-03)
+_TANH_BOTTOM = (0.0003067541490347571, 0.030344884655783423, 0.580719265904384, 1.252742447488)
 _ERF_LIMIT = 3.832506856900711
 _ERF_TOP = (
     *(0.00022905065861350646, 0.0034082910107109506, 0.050955695062380861),
@@ -142,11 +143,7 @@ def tanh(x: Vector) -> Vector:
     """The hyperbolic tangent; odd, exactly 1 in size far out."""
     near = clamp(x, -_TANH_LIMIT, _TANH_LIMIT)
     square = near * near
-    value = near * polynomial(square, _TANH_TOP) / polynomial(square, _TANH_BOTTOM)
-    # The quotient's upper part would be flushed where x is tiny; there tanh is x.
-    value = where(square < _TANH_TINY**2, x, value)
-    value = where(x > _TANH_LIMIT, 1.0, value)
-    return where(x < -_TANH_LIMIT, -1.0, value)
+    return near * polynomial(square, _TANH_TOP) / polynomial(square, _TANH_BOTTOM)
 
 
 def erf(x: Vector) -> Vector:
