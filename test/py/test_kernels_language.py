@@ -84,7 +84,7 @@ def whole_range():
     mantissas = np.random.default_rng(2).integers(0, 1 << 23, (255, 512 // step), np.uint32)
     mantissas[:, :2] = 0, (1 << 23) - 1
     random = (exponents | mantissas).view(np.float32).ravel()
-    limits = (88.72283, -87.33654, -88.37, 7.905311, 3.8325069, 5.3, 5.0, 4e-4, 2**0.5, 0.5**0.5)
+    limits = (88.72283, -87.33654, -88.37, 7.9988117, 3.8325069, 5.3, 5.0, 2**0.5, 0.5**0.5)
     close = np.array(limits, np.float32).view(np.int32)[:, None] + np.arange(-9, 10, dtype=np.int32)
     near = close.view(np.float32).ravel()
     nans = np.array([0x7FC00000, 0x7FC001FF, 0xFFC000FF, 0x7FFFFFFF], np.uint32).view(np.float32)

@@ -35,6 +35,13 @@ READS = {
     "both": Read(down=True, along=True, each=2, count=3),
     "repeated column": Read(down=True, along=False, each=2, count=2),
 }
+# A constant on either side of a vector, and on both.
+CONSTANTS = {
+    (op, number, a, b): Pointwise((), (number, -number), (Step(op, (a, b)),))
+    for op in ("maximum", "minimum")
+    for number in (0.0, 1.5, 2.0**-126)
+    for a, b in ((0, 1), (1, 0), (1, 2))
+}
 RANDOM = [random_program(Random(seed), 4) for seed in range(40 if FULL_RUN else 8)]
 SPECIAL = [0.0, -0.0, 1.5, -2.5, 1e30, -1e30, np.inf, -np.inf, np.nan]
 
@@ -80,6 +87,7 @@ def kernels(request):
     for n, read in enumerate(READS.values()):
         made.append(kernel(f"read_{n}", read_program(read)))
         made.append(kernel(f"dynamic_{n}", read_program(read), "m", "n"))
+    made += [kernel(f"constant_{n}", program) for n, program in enumerate(CONSTANTS.values())]
     made += [kernel(f"random_{n}", program) for n, program in enumerate(RANDOM)]
     return Kernels(request.param, [*made, kernel("nothing", Pointwise())])
 
@@ -97,6 +105,13 @@ def test_a_step_keeps_its_error_and_its_special_numbers(kernels, name):
     if name in ("silu", "gelu", "gelu_tanh"):
         exact = np.where(x == -np.inf, 0.0, exact)
     agrees(kernels.run(f"step_{name}", x, full, column), exact, bound)
+
+
+@pytest.mark.parametrize("number", range(len(CONSTANTS)))
+def test_the_larger_or_smaller_of_constants(kernels, number):
+    x = np.resize(np.array(SPECIAL, np.float32), (ROWS, COLUMNS))
+    exact, _ = evaluate(list(CONSTANTS.values())[number], x, [])
+    assert np.array_equal(kernels.run(f"constant_{number}", x), exact, equal_nan=True)
 
 
 @pytest.mark.parametrize("number", range(len(READS)), ids=list(READS))
