@@ -16,6 +16,7 @@ from pyc_mlir.pipelines.target import Target
 _ALONE_SECONDS = 40e-6
 _ALONE_SECONDS_OF_READING = 80e-6
 _TILES_A_SHARE = 8
+_BATCH_SHARES_A_CORE = 8
 
 
 def known(dim: Dim) -> int:
@@ -46,11 +47,15 @@ def cut_matrix(cores: int, rows: Dim, columns: Dim, tile: tuple[int, int]) -> tu
 
 
 def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
-    """Shares of a batch: one a core where they come out even, else up to two."""
+    """Shares of a batch: as many as it has, up to eight a core.
+
+    A core that is awake takes shares while another wakes up: 12 shares in place of 2 took 0.92 of
+    the time of a batched product of 0.22 ms.
+    """
     count = prod(d for d in batch if isinstance(d, int))
     if any(isinstance(d, str) for d in batch):
         return cores
-    return min(count, cores if count % cores == 0 else 2 * cores)
+    return 1 if cores == 1 else min(count, _BATCH_SHARES_A_CORE * cores)
 
 
 def share(k: Build, dimension: int, parts: int, count: Index) -> tuple[Index, Index]:
