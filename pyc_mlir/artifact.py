@@ -18,7 +18,7 @@ import struct
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -33,6 +33,7 @@ from pyc_mlir.evidence import Evidence
 from pyc_mlir.frontends.import_report import ImportReport
 from pyc_mlir.guards import Signature
 from pyc_mlir.iree.pages import read_file_large
+from pyc_mlir.packages import installed_version
 from pyc_mlir.pipelines.calibration import Calibration
 from pyc_mlir.pipelines.choices import Decision
 from pyc_mlir.pipelines.contract import Contract
@@ -194,8 +195,8 @@ def installed_versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
+            found[package] = installed_version(package)
+        except PackageNotFoundError:
             continue
     return found
 

@@ -9,8 +9,6 @@ in.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +16,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.device import Device, host_cpu
+from pyc_mlir.packages import installed_version
 from pyc_mlir.pipelines.contract_report import ClauseReport
 from pyc_mlir.samples import Expected
 
@@ -138,7 +137,6 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-@cache
 def runtime_version() -> str:
     """The release of IREE's runtime that is installed."""
-    return metadata.version(RUNTIME)
+    return installed_version(RUNTIME)
