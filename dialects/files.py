@@ -8,10 +8,13 @@ import errno
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
+_Content = TypeVar("_Content")
 _REMEDIES = {
     errno.ENOENT: "check the path and its folder",
     errno.ENOTDIR: "check the path: a part of it is a file",
@@ -35,8 +38,13 @@ def file_error(error: OSError, expected: str, path: str | Path | None = None) ->
 
 def read_file(path: str | Path, expected: str = "a file to read") -> bytes:
     """The content. Raises PycError (FILE_ACCESS)."""
+    return read_file_by(Path.read_bytes, path, expected)
+
+
+def read_file_by(read: Callable[[Path], _Content], path: str | Path, expected: str) -> _Content:
+    """What `read` makes of a file. Raises PycError (FILE_ACCESS)."""
     try:
-        return Path(path).read_bytes()
+        return read(Path(path))
     except OSError as error:
         raise file_error(error, expected, path) from None
     except ValueError as error:  # a path with a NUL

@@ -27,7 +27,7 @@ from pyc_mlir.account import Account
 from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.checksum import checksum
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import write_file
+from pyc_mlir.dialects.files import read_file_by, write_file
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.evidence import Evidence
 from pyc_mlir.frontends.import_report import ImportReport
@@ -41,7 +41,7 @@ from pyc_mlir.pipelines.contract_report import ContractReport
 from pyc_mlir.pipelines.target import Target
 from pyc_mlir.samples import Samples
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _FOLDER = "pyc/"
 _MANIFEST = "pyc/manifest.json"
 _DECISIONS = "pyc/decisions.jsonl"
@@ -86,8 +86,8 @@ _PACKAGES = (
 class Artifact:
     """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
 
-    `vmfb` has the buffer protocol; that of a cache's entry lies on large pages. `memory` is the
-    JSON of its memory report, `samples` are answers of its reference; both are empty without.
+    `vmfb` has the buffer protocol; from 2 MiB on, that of a file lies on large pages. `memory` is
+    the JSON of its memory report, `samples` are answers of its reference; both are empty without.
     Neither `evidence`, what the process that compiled knows besides, is part of the bytes, nor
     `cached`, what the compile cache did if one was asked.
     """
@@ -330,7 +330,7 @@ class _View(io.RawIOBase):
 
 def read(path: str | Path) -> Artifact:
     """Read an artifact from a file. Raises as `from_bytes`, and PycError (FILE_ACCESS)."""
-    return from_bytes(read_file_large(path, "a program"), str(path))
+    return from_bytes(read_file_by(read_file_large, path, "a program"), str(path))
 
 
 def _read_manifest(data: bytes, name: str) -> dict[str, Any]:

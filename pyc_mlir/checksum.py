@@ -24,7 +24,7 @@ def checksum(data: bytes | memoryview) -> str:
     pages = np.frombuffer(view[:whole], _PAGE)
     for first in range(0, len(pages), _PAGES):
         block = pages[first : first + _PAGES]
-        digest.update(block.sum(axis=1, dtype="<u8").data)
-        digest.update(block.sum(axis=0, dtype="<u8").data)
+        for axis in (1, 0):
+            digest.update(block.sum(axis=axis, dtype=np.uint64).astype("<u8", copy=False).data)
     digest.update(view[whole:])
     return digest.hexdigest()

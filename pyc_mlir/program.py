@@ -249,6 +249,7 @@ class Program:
         launch: Launch,
         out: Any,
         donate: Sequence[int],
+        again: bool = False,
     ) -> Sequence[Array]:
         """Call with memory of the caller. Raises PycError, as `__call__` says.
 
@@ -273,12 +274,10 @@ class Program:
         assert mode.arena is not None
         if watch is not None:
             code = Code(watch.generation, mode.name, into=True)
-            if watch.due(arrays, code):
-                watch.compared(arrays, mode.arena.call(arrays, launch), code)
-            # A fallback, or another thread's switch: what was compared is not what would answer.
-            if (now := self._mode) is not mode:
+            if not watch.approves(arrays, code, partial(mode.arena.call, arrays, launch), again):
+                now = self._mode
                 needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
-                return self._into(now, arrays, needed, out, donate)
+                return self._into(now, arrays, needed, out, donate, again=True)
         return mode.arena.call(arrays, launch, memory)
 
     def log(self) -> tuple[Decision, ...]:

@@ -43,9 +43,11 @@ def replay(
 
     source, inputs: as for `compile`, those that were compiled. calibration: the file whose name
     and hash the log has. iree_flags: only where a recorded one names a path, which no log keeps.
-    target: only where it was a `Target` of the caller's own, of which the log has the name.
+    target: only where it was a `Target` of the caller's own, of which the log has the name and the
+    CPU features.
 
-    Raises PycError: REPLAY_MISMATCH for another program, version, target, calibration or decision;
+    Raises PycError: BAD_ARGUMENT as `replay_options`; REPLAY_MISMATCH for another program,
+    version, target, calibration or decision;
     RECIPE_MISMATCH for a choice that is not offered any more, or a site that never came up; and
     what the compile raises.
     """
@@ -122,7 +124,7 @@ def require_same(recorded: Recorded, artifact: Artifact) -> None:
     if digest != recorded.digest:
         raise _mismatch(
             f"program: expected bytes with sha256 {recorded.digest[:16]}, got {digest[:16]} from "
-            "equal decisions: the model or PyC itself has changed"
+            "equal decisions: the model, the figures of its target or PyC itself have changed"
         )
 
 

@@ -166,10 +166,10 @@ class Watch:
         """Whether the inputs of a call are read again after it, by the reference."""
         return self._evidence.oracle is not None
 
-    def due(self, arrays: Sequence[Array], code: Code) -> bool:
+    def due(self, arrays: Sequence[Array], code: Code, again: bool = False) -> bool:
         """Count a call; whether its answer has to be compared before it is given out."""
         with self._lock:
-            self.calls += 1
+            self.calls += not again
             if self._evidence.oracle is None:
                 return False
             if code.generation != self.generation or (self.every and self.calls % self.every == 0):
@@ -184,10 +184,9 @@ class Watch:
         oracle = self._evidence.oracle
         assert oracle is not None, "nothing is due without it"
         key = code, _shapes(arrays)
-        is_new = key not in self._seen
         # One call at a time asks the reference; those that are not due wait for none.
         with self._asking:
-            if is_new and key in self._seen:
+            if not self.every and key in self._seen:
                 return values
             inputs = [a.numpy() for a in arrays]
             expected = oracle.expect(inputs)
@@ -207,18 +206,39 @@ class Watch:
         code: Code,
     ) -> tuple[Sequence[np.ndarray], bool]:
         """The values if they are right, or other code's; and whether it is other code's."""
+        got = [v.numpy() if isinstance(v, Array) else v for v in values]
+        found = compare(got, expected, self._limit)
         with self._lock:
-            got = [v.numpy() if isinstance(v, Array) else v for v in values]
             replaced = code.generation != self.generation or code.plan != self._program.mode
             if replaced:
                 # That code was left meanwhile, maybe since another call found it wrong.
                 got = self._program.answer(inputs)
-            while (found := compare(got, expected, self._limit)).wrong:
+                found = compare(got, expected, self._limit)
+            while found.wrong:
                 self.wrong += 1
                 self._fall_back(found.wrong)
                 got, replaced = self._program.answer(inputs), True
-            self.compared_calls += 1
+                found = compare(got, expected, self._limit)
+            # What is written to memory of the caller is computed, and compared, once more.
+            self.compared_calls += not (replaced and code.into)
         return got, replaced
+
+    def approves(
+        self,
+        arrays: Sequence[Array],
+        code: Code,
+        run: Callable[[], Sequence[Array]],
+        again: bool = False,
+    ) -> bool:
+        """Whether the code may write its answer to memory of the caller; `run` gives it elsewhere.
+
+        again: for a call that was counted, since it was asked for other code before.
+        """
+        if self.due(arrays, code, again):
+            values = run()
+            if self.compared(arrays, values, code) is not values:
+                return False
+        return code.generation == self.generation
 
     def _drop(self, plan: str, why: str) -> None:
         """Do without a plan that is not in use. Raises PycError (WRONG_RESULT) where none may."""

@@ -54,7 +54,7 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _EXP = (1.9875691e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
 # Here the quotient is exactly 1 (with fused multiply-adds).
 _TANH_LIMIT = 7.99881172180175781
-# Both times 2^8, so that no product with a normal number is flushed.
+# Both times 2^8: near 0 they are about 1.25, so that x times the upper one is not flushed.
 _TANH_TOP = (
     *(-7.067567302204288e-14, 5.120481036351411e-11, -2.2027959096671616e-08),
     *(1.3113080551350119e-05, 0.0038034492343802626, 0.1631390537921116, 1.252742287082972),

@@ -1,4 +1,5 @@
-"""Into how many workgroups is a product cut? Large shares, one a core; one where work is small.
+"""Into how many workgroups is a product cut? Large shares, one a core, or the items of a batch; one
+where work is small.
 
 A workgroup that another core takes over costs a wake-up of some microseconds, so that small work
 stays together. Sizes that are not known count with the nominal dimension where work is weighed.
@@ -47,15 +48,18 @@ def cut_matrix(cores: int, rows: Dim, columns: Dim, tile: tuple[int, int]) -> tu
 
 
 def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
-    """Shares of a batch: as many as it has, up to eight a core.
+    """Shares of a batch: as many as it has, up to eight a core; one a core of an unknown number.
 
-    A core that is awake takes shares while another wakes up: 12 shares in place of 2 took 0.92 of
-    the time of a batched product of 0.22 ms.
+    Of more, as many as come out even, if any do. A core that is awake takes shares while another
+    wakes up: 12 shares in place of 2 took 0.92 of the time of a batched product of 0.22 ms.
     """
     count = prod(d for d in batch if isinstance(d, int))
     if any(isinstance(d, str) for d in batch):
         return cores
-    return 1 if cores == 1 else min(count, _BATCH_SHARES_A_CORE * cores)
+    most = _BATCH_SHARES_A_CORE * cores
+    if cores == 1 or count <= most:
+        return 1 if cores == 1 else count
+    return next((n for n in range(most, cores - 1, -cores) if count % n == 0), most)
 
 
 def share(k: Build, dimension: int, parts: int, count: Index) -> tuple[Index, Index]:

@@ -366,8 +366,9 @@ def maximum(a: Any, b: Any) -> Any:
     a, b = _constant_last(a, b)
     if b.number is None or isnan(b.number):
         return type(a)(arith.maximumf(a.value, b.value))
-    test = arith.cmpf(arith.CmpFPredicate.OLT, a.value, b.value)
-    return type(a)(arith.select(test, b.value, a.value))
+    # The larger zero is 0, not -0.
+    below = arith.CmpFPredicate.OLE if b.number == 0 else arith.CmpFPredicate.OLT
+    return type(a)(arith.select(arith.cmpf(below, a.value, b.value), b.value, a.value))
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -375,8 +376,8 @@ def minimum(a: Any, b: Any) -> Any:
     a, b = _constant_last(a, b)
     if b.number is None or isnan(b.number):
         return type(a)(arith.minimumf(a.value, b.value))
-    test = arith.cmpf(arith.CmpFPredicate.OGT, a.value, b.value)
-    return type(a)(arith.select(test, b.value, a.value))
+    above = arith.CmpFPredicate.OGT
+    return type(a)(arith.select(arith.cmpf(above, a.value, b.value), b.value, a.value))
 
 
 def _constant_last(a: Any, b: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyc_mlir.cache.record import Event
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.plain_data import parse_json
 from pyc_mlir.frontends.model_files import inside
+from pyc_mlir.packages import installed_version
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
@@ -185,8 +186,8 @@ def _external_names(path: Path) -> list[str]:
 def _memo_name(contents: Contents, identity: Identity) -> str:
     """Imports depend on the importer: PyC's source, the packages' versions."""
     versions = dict(identity.versions)
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        versions["onnx"] = metadata.version("onnx")
+    with contextlib.suppress(PackageNotFoundError):
+        versions["onnx"] = installed_version("onnx")
     kind = Path(contents.states[0].path).suffix
     text = json.dumps([kind, contents.digests, versions, identity.source, identity.host])
     return f"program-{sha256(text.encode())}"

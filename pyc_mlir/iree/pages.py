@@ -7,15 +7,12 @@ is not taken, nothing changes but speed.
 """
 
 import ctypes
-import errno
 import mmap
 import os
 from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Any
-
-from pyc_mlir.dialects.files import file_error
 
 # Below one large page there is nothing to gain.
 LARGE_BYTES = 2 << 20
@@ -57,15 +54,10 @@ def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
     return memory[:done]
 
 
-def read_file_large(path: str | Path, expected: str) -> bytes | memoryview:
-    """A file's content, as `read_on_large_pages` has it. Raises PycError (FILE_ACCESS)."""
-    try:
-        with Path(path).open("rb", buffering=0) as file:
-            return read_on_large_pages(file, os.fstat(file.fileno()).st_size)
-    except OSError as error:
-        raise file_error(error, expected, path) from None
-    except ValueError as error:  # a path with a NUL
-        raise file_error(OSError(errno.EINVAL, str(error)), expected, path) from None
+def read_file_large(path: Path) -> bytes | memoryview:
+    """A file's content, as `read_on_large_pages` has it. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        return read_on_large_pages(file, os.fstat(file.fileno()).st_size)
 
 
 def _large(size: int) -> mmap.mmap:

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_plain_vmfb_is_not_an_artifact():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 2}, "schema 1, got 2"),
+        ({"schema": 1}, "schema 2, got 1"),
         ({"device": None}, "`device` of type str"),
         ({"entries": {}}, "entry `main`"),
         ({"entries": {"main": {}}}, "entry `main` with its function"),
@@ -136,7 +137,13 @@ def test_only_ireees_own_archive_can_be_extended():
 
 def test_manifest_has_what_a_reader_needs():
     manifest = add_artifact().manifest
-    assert manifest["schema"] == 1 and manifest["target"] == "cpu" and manifest["device"] == "local"
+    assert manifest["schema"] == 2 and manifest["target"] == "cpu" and manifest["device"] == "local"
     assert manifest["entries"] == {"main": {"function": "main"}}
     assert manifest["signature"]["inputs"][0] == {"name": "a", "dtype": "f32", "shape": [4]}
     assert {"iree-base-runtime", "numpy", "ml_dtypes"} <= manifest["versions"].keys()
+
+
+def test_versions_are_those_of_the_packages():
+    versions = artifact.installed_versions()
+    assert "numpy" in versions and "pyc-mlir" in versions
+    assert versions == {name: metadata.version(name) for name in versions}

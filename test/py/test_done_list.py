@@ -68,6 +68,7 @@ def test_a_line_that_was_cut_off_is_ignored(tmp_path):
 
 
 def test_tests_of_changed_files_run_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
     place = Path(__file__).parents[1] / "full.py"
     spec = importlib.util.spec_from_file_location("full", place)
     assert spec is not None and spec.loader is not None
@@ -76,10 +77,11 @@ def test_tests_of_changed_files_run_again(tmp_path, monkeypatch):
     monkeypatch.setattr(full, "ROOT", tmp_path)
     folder = tmp_path / "test" / "py"
     folder.mkdir(parents=True)
-    for name in ("pyproject.toml", "test/full.py", "test/py/test_a.py", "test/py/test_b.py"):
+    tests = [f"test/py/test_{name}.py" for name in ("a", "b", "layers")]
+    for name in ("pyproject.toml", "test/full.py", *tests):
         (tmp_path / name).write_text("# first\n")
     done, digests = tmp_path / "done.jsonl", tmp_path / "digests.json"
-    rows = [{"id": f"test/py/test_{n}.py::test", "outcome": "passed"} for n in "ab"]
+    rows = [{"id": f"{name}::test", "outcome": "passed"} for name in tests]
     full.forget_changed(done, digests)
     done.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     full.forget_changed(done, digests)

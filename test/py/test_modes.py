@@ -226,9 +226,13 @@ def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
 
     monkeypatch.setattr(p._watch, "compared", compared)
     inputs = sandwich().inputs()
-    out = to_device(np.zeros_like(program()(*inputs)), p.device)
+    expected = program()(*inputs)
+    out = to_device(np.zeros_like(expected), p.device)
     p(*inputs, out=out)
-    assert asked == [FIRST, SMALL] and out.numpy().any()
+    assert asked == [FIRST, SMALL]
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-5)
+    stats = p.stats()
+    assert (stats.comparisons, stats.contract["max_error"].of) == (1, 1)
 
 
 @pytest.mark.parametrize("clauses, most", [({"max_concurrency": 2}, 2), ({}, 8)])

@@ -252,8 +252,8 @@ def test_versions_of_manifests():
 
 
 def test_an_artifact_of_another_schema(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("pyc_mlir.artifact.SCHEMA_VERSION", 2)
-    write(replace(made, manifest={**made.manifest, "schema": 1}), tmp_path / "x.vmfb")
-    with pytest.raises(PycError, match="expected a manifest of schema 2, got 1") as caught:
+    monkeypatch.setattr("pyc_mlir.artifact.SCHEMA_VERSION", 3)
+    write(replace(made, manifest={**made.manifest, "schema": 2}), tmp_path / "x.vmfb")
+    with pytest.raises(PycError, match="expected a manifest of schema 3, got 2") as caught:
         pyc_mlir.load(tmp_path / "x.vmfb")
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
