@@ -66,15 +66,20 @@ class ClauseReport:
     def from_json(data: Mapping[str, Any]) -> "ClauseReport":
         """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
         asked = data["asked"]
+        try:
+            done, of = int(data.get("done", 0)), int(data.get("of", 0))
+            measured = {str(name): float(value) for name, value in data["measured"].items()}
+        except OverflowError as error:
+            raise ValueError(str(error)) from None
         return ClauseReport(
             str(data["clause"]),
             tuple(asked) if isinstance(asked, list) else asked,
             Status(data["status"]),
             tuple(map(str, data["evidence"])),
             str(data["code"]),
-            int(data.get("done", 0)),
-            int(data.get("of", 0)),
-            {str(name): float(value) for name, value in data["measured"].items()},
+            done,
+            of,
+            measured,
         )
 
 

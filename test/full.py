@@ -2,8 +2,8 @@
 
     python test/full.py [--fresh]
 
-An interrupted run goes on where it stopped, as long as sources, tests and environment are the
-same: tests that passed are not run again. `--fresh` forgets them.
+An interrupted run goes on where it stopped, as long as sources and environment are the same: tests
+that passed are not run again, unless their file has changed since. `--fresh` forgets them.
 """
 
 import hashlib
@@ -27,17 +27,42 @@ from scenarios import SCENARIOS, Scenario  # noqa: E402
 SOURCES = ("dialects", "pipelines", "pyc_mlir", "tools", "test")
 NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
 FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to run
+# These read or run the other test files, so that a change of any of those is one of theirs.
+READERS = tuple(
+    f"test/py/{name}.py" for name in ("test_layers", "test_done_list", "production/test_scenarios")
+)
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
 
 def state_key(environment: Environment) -> str:
-    """What a done-list is valid for: every source and test file, and the environment."""
+    """What a done-list is valid for: the environment, and every file but those of tests alone."""
     digest = hashlib.sha256(environment.fingerprint.encode())
-    files = [ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))]
-    for path in sorted(files):
+    files = {ROOT / "pyproject.toml", *(f for s in SOURCES for f in (ROOT / s).rglob("*"))}
+    for path in sorted(files - set(test_files())):
         if path.is_file() and NOT_SOURCES.isdisjoint(path.parts):
             digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def test_files() -> list[Path]:
+    """Files of tests, which no others import (but see `READERS`), and this one."""
+    return [ROOT / "test" / "full.py", *sorted((ROOT / "test" / "py").rglob("test_*.py"))]
+
+
+def forget_changed(done: Path, digests: Path) -> None:
+    """Leave out of a done-list the tests of files that have changed since the last run.
+
+    digests: where the SHA-256 of each test file is kept from run to run.
+    """
+    names = {str(path.relative_to(ROOT)): path.read_bytes() for path in test_files()}
+    now = {name: hashlib.sha256(data).hexdigest() for name, data in names.items()}
+    before = json.loads(digests.read_text()) if digests.exists() else {}
+    rows = read_done(done)
+    if before != now:
+        before = {name: digest for name, digest in before.items() if name not in READERS}
+    kept = [r for i, r in rows.items() if before.get(f := i.partition("::")[0]) == now.get(f)]
+    done.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+    digests.write_text(json.dumps(now))
 
 
 def run(command: list[str]) -> int:
@@ -121,6 +146,7 @@ def main() -> int:
     done = state / "done.jsonl"
     if "--fresh" in sys.argv[1:]:
         done.unlink(missing_ok=True)
+    forget_changed(done, state / "digests.json")
     rows, lit = run_pytest(done), run_lit(state / "lit.json")
     report = summary(environment, rows, lit, time.monotonic() - start)
     report.save(ROOT / "docs" / "results" / "test-full.json")

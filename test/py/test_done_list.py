@@ -1,5 +1,7 @@
 """How a full run goes on: what the done-list records and what it leaves out the next time."""
 
+import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -7,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from conftest import FULL, read_done, sample
+
+from pyc_mlir.bench.environment import probe
 
 TESTS = """
 import os, pytest
@@ -61,6 +65,33 @@ def test_a_line_that_was_cut_off_is_ignored(tmp_path):
     path.write_text('{"id": "a", "outcome": "passed", "seconds": 1}\n{"id": "b", "outc')
     assert list(read_done(path)) == ["a"]
     assert read_done(tmp_path / "none") == {}
+
+
+def test_tests_of_changed_files_run_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    place = Path(__file__).parents[1] / "full.py"
+    spec = importlib.util.spec_from_file_location("full", place)
+    assert spec is not None and spec.loader is not None
+    full = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(full)
+    monkeypatch.setattr(full, "ROOT", tmp_path)
+    folder = tmp_path / "test" / "py"
+    folder.mkdir(parents=True)
+    tests = [f"test/py/test_{name}.py" for name in ("a", "b", "layers")]
+    for name in ("pyproject.toml", "test/full.py", *tests):
+        (tmp_path / name).write_text("# first\n")
+    done, digests = tmp_path / "done.jsonl", tmp_path / "digests.json"
+    rows = [{"id": f"{name}::test", "outcome": "passed"} for name in tests]
+    full.forget_changed(done, digests)
+    done.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    full.forget_changed(done, digests)
+    assert list(read_done(done)) == [row["id"] for row in rows]
+    key = full.state_key(probe())
+    (folder / "test_b.py").write_text("# second\n")
+    full.forget_changed(done, digests)
+    assert list(read_done(done)) == [rows[0]["id"]] and full.state_key(probe()) == key
+    (folder / "helper.py").write_text("# a helper\n")
+    assert full.state_key(probe()) != key
 
 
 @pytest.mark.skipif(FULL, reason="a full run samples nothing")
