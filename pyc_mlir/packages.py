@@ -13,5 +13,9 @@ def installed_version(package: str) -> str:
 
     `metadata.version` would load a parser of mail first: 1.5 ms of every start.
     """
-    found = _VERSION.search(metadata.distribution(package).read_text("METADATA") or "")
+    try:
+        text = metadata.distribution(package).read_text("METADATA")
+    except OSError:
+        text = None
+    found = _VERSION.search(text or "")
     return metadata.version(package) if found is None else found[1]
