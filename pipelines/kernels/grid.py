@@ -56,9 +56,11 @@ def cut_batch(cores: int, batch: tuple[Dim, ...]) -> int:
     count = prod(d for d in batch if isinstance(d, int))
     if any(isinstance(d, str) for d in batch):
         return cores
+    if cores == 1:
+        return 1
     most = _BATCH_SHARES_A_CORE * cores
-    if cores == 1 or count <= most:
-        return 1 if cores == 1 else count
+    if count <= most:
+        return count
     return next((n for n in range(most, cores - 1, -cores) if count % n == 0), most)
 
 
