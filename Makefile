@@ -30,11 +30,11 @@ lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated 
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --project pyproject.toml
 	$(BIN)/python -m pytest -q test/py/test_layers.py
-	$(BIN)/python -m pyc_mlir.tools.gen_docs --check
+	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs --check
 	$(BIN)/python test/py/production/scenarios_page.py --check
 
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
-	$(BIN)/python -m pyc_mlir.tools.gen_docs
+	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs
 	$(BIN)/python test/py/production/scenarios_page.py
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyc_mlir import nn
     from pyc_mlir.api import jit
-    from pyc_mlir.compilation import compile
+    from pyc_mlir.compilation.build import compile
     from pyc_mlir.dialects.errors import PycError, ReasonCode
-    from pyc_mlir.dialects.interpreter import interpret
-    from pyc_mlir.frontends.specs import Tensor, TensorSpec, spec
-    from pyc_mlir.frontends.trace import trace
-    from pyc_mlir.iree.array import Array
-    from pyc_mlir.iree.device import Device
-    from pyc_mlir.pipelines.choices import Recipe
-    from pyc_mlir.pipelines.contract import Contract
-    from pyc_mlir.pipelines.target import Target
-    from pyc_mlir.program import Program
-    from pyc_mlir.runtime import load
+    from pyc_mlir.dialects.ir.interpreter import interpret
+    from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
+    from pyc_mlir.frontends.python.trace import trace
+    from pyc_mlir.pipelines.choices.choices import Recipe
+    from pyc_mlir.pipelines.choices.contract import Contract
+    from pyc_mlir.pipelines.target.target import Target
+    from pyc_mlir.runtime.array import Array
+    from pyc_mlir.runtime.device import Device
+    from pyc_mlir.runtime.load import load
+    from pyc_mlir.runtime.program import Program
 
     __version__: str
 
@@ -51,22 +51,22 @@ __all__ = [
 
 # Where each name is defined.
 _HOMES = {
-    "Array": "pyc_mlir.iree.array",
-    "Contract": "pyc_mlir.pipelines.contract",
-    "Device": "pyc_mlir.iree.device",
-    "Program": "pyc_mlir.program",
+    "Array": "pyc_mlir.runtime.array",
+    "Contract": "pyc_mlir.pipelines.choices.contract",
+    "Device": "pyc_mlir.runtime.device",
+    "Program": "pyc_mlir.runtime.program",
     "PycError": "pyc_mlir.dialects.errors",
     "ReasonCode": "pyc_mlir.dialects.errors",
-    "Recipe": "pyc_mlir.pipelines.choices",
-    "Target": "pyc_mlir.pipelines.target",
-    "Tensor": "pyc_mlir.frontends.specs",
-    "TensorSpec": "pyc_mlir.frontends.specs",
-    "compile": "pyc_mlir.compilation",
-    "interpret": "pyc_mlir.dialects.interpreter",
+    "Recipe": "pyc_mlir.pipelines.choices.choices",
+    "Target": "pyc_mlir.pipelines.target.target",
+    "Tensor": "pyc_mlir.frontends.python.specs",
+    "TensorSpec": "pyc_mlir.frontends.python.specs",
+    "compile": "pyc_mlir.compilation.build",
+    "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
-    "load": "pyc_mlir.runtime",
-    "spec": "pyc_mlir.frontends.specs",
-    "trace": "pyc_mlir.frontends.trace",
+    "load": "pyc_mlir.runtime.load",
+    "spec": "pyc_mlir.frontends.python.specs",
+    "trace": "pyc_mlir.frontends.python.trace",
 }
 
 

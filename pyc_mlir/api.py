@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from pyc_mlir.compilation import compile
-from pyc_mlir.frontends import jit as frontend
-from pyc_mlir.frontends.jit import JitFunction
-from pyc_mlir.guards import Ranges
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import Policy, Recipe
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.artifact.signature import Ranges
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.frontends.python import jit as frontend
+from pyc_mlir.frontends.python.jit import JitFunction
+from pyc_mlir.pipelines.choices.choices import Policy, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 
 @overload

@@ -15,17 +15,17 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from pyc_mlir.dialects.builder import NumpyBuilder
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.dialects.types import BOOL, I64
-from pyc_mlir.frontends.dims import Dim
-from pyc_mlir.frontends.indexing import is_int
-from pyc_mlir.frontends.numpy_movement import as_shape
-from pyc_mlir.frontends.numpy_protocol import result_dtype
-from pyc_mlir.frontends.source import untraceable, user_point
-from pyc_mlir.frontends.specs import supported_dtype
-from pyc_mlir.frontends.traced_array import TracedArray
-from pyc_mlir.frontends.tracer import Tracer, active
+from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.indexing import is_int
+from pyc_mlir.frontends.python.numpy_movement import as_shape
+from pyc_mlir.frontends.python.numpy_protocol import result_dtype
+from pyc_mlir.frontends.python.source import untraceable, user_point
+from pyc_mlir.frontends.python.specs import supported_dtype
+from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.tracer import Tracer, active
 
 Array = Any
 Pair = int | Sequence[int]

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyc_mlir.bench.environment import Environment, probe
-from pyc_mlir.bench.schema import Record, Report, record
+from pyc_mlir.measure.environment import Environment, probe
+from pyc_mlir.measure.records import Record, Report, record
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "production")]

@@ -14,22 +14,22 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, missing_compiler
-from pyc_mlir.dialects.files import file_error
+from pyc_mlir.dialects.util.files import file_error
 
 SUITES: dict[str, str] = {
-    "env": "pyc_mlir.bench.commands:show_environment",
-    "table": "pyc_mlir.bench.commands:show_table",
-    "tooling": "pyc_mlir.bench.tooling:run",
-    "compile": "pyc_mlir.bench.compile_time:run",
-    "latency": "pyc_mlir.bench.cpu_suite:run",
-    "demo-latency": "pyc_mlir.bench.latency:run",
-    "gemm": "pyc_mlir.bench.gemm:run",
-    "overhead": "pyc_mlir.bench.overhead:run",
-    "pack": "pyc_mlir.bench.pack:run",
-    "memory": "pyc_mlir.bench.memory:run",
-    "replay": "pyc_mlir.bench.replay:run",
-    "start": "pyc_mlir.bench.start:run",
-    "gpu": "pyc_mlir.bench.gpu:run",
+    "env": "pyc_mlir.tools.bench.report.commands:show_environment",
+    "table": "pyc_mlir.tools.bench.report.commands:show_table",
+    "tooling": "pyc_mlir.tools.bench.compile.tooling:run",
+    "compile": "pyc_mlir.tools.bench.compile.compile_time:run",
+    "latency": "pyc_mlir.tools.bench.latency.suite:run",
+    "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
+    "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
+    "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
+    "pack": "pyc_mlir.tools.bench.packing.suite:run",
+    "memory": "pyc_mlir.tools.bench.memory.suite:run",
+    "replay": "pyc_mlir.tools.bench.compile.replay:run",
+    "start": "pyc_mlir.tools.bench.latency.start:run",
+    "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
 }
 
 

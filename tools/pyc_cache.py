@@ -22,9 +22,9 @@ from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.parts import flat, nearest, parse_key
 from pyc_mlir.cache.store import DEFAULT_BYTES, Listed, Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import file_error
-from pyc_mlir.tools import cli
-from pyc_mlir.tools.contract_flags import size
+from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.contract_flags import size
 
 TOOL = "pyc-cache"
 _SHORT = 16

@@ -10,15 +10,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import require_writable, write_file
-from pyc_mlir.pipelines.choices import write_log
-from pyc_mlir.pipelines.target import ALL_DTYPES, TARGETS
-from pyc_mlir.tools import cli
-from pyc_mlir.tools.contract_flags import add_flags, read_contract
+from pyc_mlir.dialects.util.files import require_writable, write_file
+from pyc_mlir.pipelines.choices.choices import write_log
+from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.contract_flags import add_flags, read_contract
 from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
-    from pyc_mlir.tools.compile_driver import Output
+    from pyc_mlir.tools.cli.compile_driver import Output
 
 TOOL = "pyc-compile"
 _EPILOG = """\
@@ -61,7 +61,7 @@ def _run(argv: Sequence[str]) -> int:
         # Its imports run beside those of this process.
         process.start_early()
     # MLIR and IREE take half a second to import, which --help need not wait for.
-    from pyc_mlir.tools import compile_driver
+    from pyc_mlir.tools.cli import compile_driver
 
     with cli.Progress(sys.stderr, asked=flags.progress) as progress:
         output = compile_driver.run(flags, progress, sys.stdin.buffer)
@@ -78,7 +78,7 @@ def _run(argv: Sequence[str]) -> int:
 
 def _log_crash(argv: Sequence[str], error: PycError) -> None:
     """Write the log that the child would have written."""
-    from pyc_mlir.recorded import refusal_of
+    from pyc_mlir.artifact.compile_log import refusal_of
 
     # What crashed the compile is what the user has to know of, not also a bad log.
     with suppress(PycError, SystemExit):

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import require_writable, write_file
-from pyc_mlir.doctor import diagnose, is_healthy, to_json, to_text
-from pyc_mlir.machine import examine
-from pyc_mlir.tools import cli
+from pyc_mlir.dialects.util.files import require_writable, write_file
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.doctor.checks import diagnose, is_healthy, to_json, to_text
+from pyc_mlir.tools.doctor.machine import examine
 
 TOOL = "pyc-doctor"
 
@@ -61,14 +61,14 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _calibrate(path: Path, name: str | None) -> int:
     """Measure, write the file and print its figures."""
-    from pyc_mlir.pipelines.calibration import check_name
+    from pyc_mlir.pipelines.target.calibration import check_name
 
     name = check_name(path.stem if name is None else name)
     require_writable(path, "a file for the calibration")
     # What measures needs MLIR and a compiler, which a machine that only runs programs lacks.
-    from pyc_mlir.bench import calibrate
-    from pyc_mlir.bench.environment import probe
-    from pyc_mlir.iree.device import host_cpu
+    from pyc_mlir.calibrate import calibrate
+    from pyc_mlir.measure.environment import probe
+    from pyc_mlir.runtime.device import host_cpu
 
     cpu = calibrate.require_cpu(host_cpu())
     with cli.Progress(sys.stderr) as progress:

@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pyc_mlir import memory_report
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact import memory_report
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.compile_log import Recorded, read_recorded
+from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.log_diff import diff
-from pyc_mlir.pipelines.choices import Decision
-from pyc_mlir.recorded import Recorded, read_recorded
-from pyc_mlir.tools import cli, explain_diff, explain_text, explain_why
-from pyc_mlir.tools.explain_facts import Subject, concerning
-from pyc_mlir.tools.explain_html import page
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.explain import diff as explain_diff
+from pyc_mlir.tools.explain import text as explain_text
+from pyc_mlir.tools.explain import why as explain_why
+from pyc_mlir.tools.explain.facts import Subject, concerning
+from pyc_mlir.tools.explain.html import page
 
 TOOL = "pyc-explain"
 SCHEMA_VERSION = 1
@@ -53,7 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     _check(flags)
     if flags.bisect is not None:
         # It compiles, which nothing else here does.
-        from pyc_mlir.tools import explain_bisect
+        from pyc_mlir.tools.explain import bisect as explain_bisect
 
         print(explain_bisect.run(flags), end="")
         return cli.OK
@@ -84,7 +87,7 @@ def _model(flags: argparse.Namespace) -> int:
 
     def work() -> int:
         # It reads models, which nothing else here does.
-        from pyc_mlir.tools import explain_import
+        from pyc_mlir.tools.explain import imports as explain_import
 
         return explain_import.run(flags)
 

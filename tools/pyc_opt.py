@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
-from pyc_mlir.dialects.files import read_file, write_file
-from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, split
-from pyc_mlir.pipelines.pipeline_text import parse_flags as parse_pass_flags
-from pyc_mlir.pipelines.pipeline_text import parse_pipeline
-from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
-from pyc_mlir.tools.guarded import Crash, run_guarded
-from pyc_mlir.tools.opt_flags import OptFlags, Outcome, help_text, parse_flags
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.pipelines.driver.pipeline_text import parse_flags as parse_pass_flags
+from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
+from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
+from pyc_mlir.tools.cli.guarded import Crash, run_guarded
+from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, help_text, parse_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def _read(path: str) -> bytes:
 def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
     """The child's part. MLIR is imported here: the parent must stay free of threads."""
     try:
-        from pyc_mlir.tools import opt_driver
+        from pyc_mlir.tools.cli import opt_driver
     except ModuleNotFoundError as error:
         known = missing_compiler(error)
         if known is None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file, require_writable, write_file
-from pyc_mlir.tools import cli
+from pyc_mlir.dialects.util.files import read_file, require_writable, write_file
+from pyc_mlir.tools.cli import common as cli
 
 TOOL = "pyc-reduce"
 _EPILOG = """\
@@ -48,7 +48,7 @@ def _run(argv: list[str]) -> int:
     if flags.output != "-":
         # A reduction takes long: what could not be written is told before it.
         require_writable(flags.output)
-    from pyc_mlir.reduction import reduce_module
+    from pyc_mlir.debug.reduce import reduce_module
 
     found = reduce_module(_text(flags.module), fails, _tell, flags.module)
     head = f"{found.ops} of {found.before} ops are left; {found.tries} modules were tried"

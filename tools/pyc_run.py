@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import require_writable, write_file
 from pyc_mlir.dialects.types import dtype_name
-from pyc_mlir.guards import Argument
-from pyc_mlir.pipelines.choices import write_log
-from pyc_mlir.tools import cli, run_inputs
+from pyc_mlir.dialects.util.files import require_writable, write_file
+from pyc_mlir.pipelines.choices.choices import write_log
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli import run_inputs
 
 if TYPE_CHECKING:
-    from pyc_mlir.program import Program, ProgramStats
+    from pyc_mlir.runtime.program import Program, ProgramStats
 
 TOOL = "pyc-run"
 # Calls before the ones that --repeat times: caches and pools fill.
@@ -56,8 +57,8 @@ def _run(argv: Sequence[str]) -> int:
 def _loaded(flags: argparse.Namespace) -> "Program":
     """The program on its device; a refusal is in the log, too."""
     # Loading IREE takes a moment, which --help need not wait for.
-    from pyc_mlir.run_log import load_refused
-    from pyc_mlir.runtime import load
+    from pyc_mlir.runtime.events import load_refused
+    from pyc_mlir.runtime.load import load
 
     try:
         return load(flags.program, make_device(flags))
@@ -71,7 +72,7 @@ def _loaded(flags: argparse.Namespace) -> "Program":
 
 def _called(flags: argparse.Namespace, program: "Program") -> int:
     """Call the program as the flags ask."""
-    from pyc_mlir.iree.array import to_device
+    from pyc_mlir.runtime.array import to_device
 
     try:
         arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
@@ -138,7 +139,7 @@ def _check_output(path: str | None) -> None:
 
 def make_device(flags: argparse.Namespace) -> Any:
     """The device that the flags ask for; None leaves the choice to the program."""
-    from pyc_mlir.iree.device import Device
+    from pyc_mlir.runtime.device import Device
 
     if (flags.device, flags.threads, flags.allocator) == (None, None, None):
         return None
@@ -183,8 +184,8 @@ def latency(
     call: Callable[[], object], calls: int, clock: Callable[[], float] = time.perf_counter
 ) -> str:
     """Time `calls` calls one by one: median, 10th and 90th percentile."""
-    from pyc_mlir.bench.measure import Spread
-    from pyc_mlir.bench.table import quantity
+    from pyc_mlir.measure.interleave import Spread
+    from pyc_mlir.tools.bench.report.table import quantity
 
     for _ in range(_WARMUP):
         call()
@@ -200,7 +201,7 @@ def latency(
 
 def statistics(stats: "ProgramStats", program: "Program") -> str:
     """What the program did, a fact a line."""
-    from pyc_mlir.bench.table import quantity
+    from pyc_mlir.tools.bench.report.table import quantity
 
     memory = stats.memory
     # local-task keeps transients in a pool that its statistics leave out.

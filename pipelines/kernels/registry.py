@@ -16,23 +16,23 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.kernels.carrier import Kernel
-from pyc_mlir.pipelines.kernels.matching import Offer, Work
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
+from pyc_mlir.pipelines.kernels.match.offers import Offer, Work
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
-    "rows": "pyc_mlir.pipelines.kernels.rows_family",
-    "gemm": "pyc_mlir.pipelines.kernels.gemm_family",
-    "batch_gemm": "pyc_mlir.pipelines.kernels.batch_gemm_family",
-    "gemv": "pyc_mlir.pipelines.kernels.gemv_family",
-    "packing": "pyc_mlir.pipelines.kernels.packing_family",
-    "columns": "pyc_mlir.pipelines.kernels.columns_family",
-    "whole": "pyc_mlir.pipelines.kernels.whole_family",
-    "argmax": "pyc_mlir.pipelines.kernels.argmax_family",
-    "transpose": "pyc_mlir.pipelines.kernels.transpose_family",
-    "elementwise": "pyc_mlir.pipelines.kernels.elementwise_family",
+    "rows": "pyc_mlir.pipelines.kernels.families.rows_family",
+    "gemm": "pyc_mlir.pipelines.kernels.families.gemm_family",
+    "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm_family",
+    "gemv": "pyc_mlir.pipelines.kernels.families.gemv_family",
+    "packing": "pyc_mlir.pipelines.kernels.families.packing_family",
+    "columns": "pyc_mlir.pipelines.kernels.families.columns_family",
+    "whole": "pyc_mlir.pipelines.kernels.families.full_reduce_family",
+    "argmax": "pyc_mlir.pipelines.kernels.families.argmax_family",
+    "transpose": "pyc_mlir.pipelines.kernels.families.transpose_family",
+    "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise_family",
 }
 Arrays = Sequence[np.ndarray]
 # Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.

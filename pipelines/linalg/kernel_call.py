@@ -11,19 +11,19 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.irtypes import to_mlir
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE
-from pyc_mlir.pipelines.kernel_work import Attached
-from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.knobs import decode
-from pyc_mlir.pipelines.kernels.matching import Feed
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.linalg.dims import Dim, product
-from pyc_mlir.pipelines.linalg.lowering import Lowering, Tensor
-from pyc_mlir.pipelines.linalg.structured import reshape
+from pyc_mlir.pipelines.linalg.base.dims import Dim, product
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor
+from pyc_mlir.pipelines.linalg.base.structured import reshape
+from pyc_mlir.pipelines.pyc.groups import Attached
 
 
 @dataclass

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.builder import Builder
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.linalg.lowering import RULES, Lowering, Tensor
+from pyc_mlir.pipelines.linalg.base.lowering import RULES, Lowering, Tensor
 
 
 class LinalgBuilder(Builder):

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc_mlir import artifact as artifacts
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.cache_record import HIT, MEMORY, MISS, CacheRecord, Event
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.identity import Identity, current_identity
 from pyc_mlir.cache.parts import Key, nearest, parse_key
-from pyc_mlir.cache.record import HIT, MEMORY, MISS, CacheRecord, Event
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode

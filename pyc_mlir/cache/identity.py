@@ -18,13 +18,13 @@ from typing import Any
 
 import pyc_mlir
 from pyc_mlir import dialects, pipelines
-from pyc_mlir.artifact import installed_versions
+from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.iree.device import host_cpu
-from pyc_mlir.pipelines.choices import Policy
+from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
-from pyc_mlir.steering import steering
+from pyc_mlir.runtime.device import host_cpu
+from pyc_mlir.util.env_overrides import steering
 
 # Folders of PyC that no compile runs through.
 _NOT_COMPILING = {"bench", "__pycache__"}

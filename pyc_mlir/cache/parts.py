@@ -9,7 +9,7 @@ from typing import Any
 
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.dialects.plain_data import parse_json
+from pyc_mlir.dialects.util.json import parse_json
 
 SCHEMA_VERSION = 1
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from pyc_mlir.cache.files import sha256, tree_digest
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.resources import as_resource, resource_array, resource_key
 from pyc_mlir.frontends.sources import Source
 
 _RESOURCE = re.compile(r'dense_resource<("[^"]*"|[^>]+)>')

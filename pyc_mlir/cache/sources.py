@@ -18,13 +18,13 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.artifact.cache_record import Event
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.identity import Identity
-from pyc_mlir.cache.record import Event
 from pyc_mlir.cache.store import Store
-from pyc_mlir.dialects.plain_data import parse_json
-from pyc_mlir.frontends.model_files import inside
-from pyc_mlir.packages import installed_version
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.frontends.onnx.model_files import inside
+from pyc_mlir.util.versions import installed_version
 
 # Longer than the steps in which file systems count time.
 SETTLED_SECONDS = 2.0
@@ -173,8 +173,8 @@ def _external_names(path: Path) -> list[str]:
     if importlib.util.find_spec("onnx") is None:
         raise ValueError("no onnx")
     from pyc_mlir.dialects.errors import PycError
-    from pyc_mlir.frontends.onnx_model import read_model
-    from pyc_mlir.frontends.onnx_weights import external_files
+    from pyc_mlir.frontends.onnx.model import read_model
+    from pyc_mlir.frontends.onnx.weights import external_files
 
     try:
         model, _ = read_model(path)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from pyc_mlir.artifact.cache_record import Event
 from pyc_mlir.cache.files import (
     making,
     replace_file,
@@ -36,10 +37,9 @@ from pyc_mlir.cache.files import (
     unsealed,
     write_synced,
 )
-from pyc_mlir.cache.record import Event
-from pyc_mlir.checksum import checksum
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.iree.pages import read_on_large_pages
+from pyc_mlir.util.checksum import checksum
+from pyc_mlir.util.pages import read_on_large_pages
 
 VERSION = "v1"
 KEY, ARTIFACT, CHECKSUMS, SIDE = "key.json", "artifact.vmfb", "checksums", "side"

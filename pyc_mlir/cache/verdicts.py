@@ -9,14 +9,14 @@ Whatever cannot be read is no verdict: the samples are computed then.
 import json
 from dataclasses import dataclass
 
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.cache_record import CacheRecord
+from pyc_mlir.artifact.verification import Verdict, environment_of
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.record import CacheRecord
 from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.plain_data import parse_json
-from pyc_mlir.evidence import Verdict, environment_of
-from pyc_mlir.iree.device import Device
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.runtime.device import Device
 
 KIND = "verdict"
 

@@ -4,12 +4,12 @@ It follows from the structure of the graph alone, as the graph's id does: the sa
 same report, whatever it was imported from.
 """
 
-from pyc_mlir.dialects.attributes import params_of
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.irtypes import from_mlir
+from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.dialects.ir.attributes import params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.import_report import ImportReport
 
 _OURS = "pyc."
 _CONSTANT = "pyc.constant"

@@ -6,12 +6,12 @@ as in `pyc-opt`. Bytecode is refused: damaged bytecode would end the process.
 
 from pathlib import Path
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file
-from pyc_mlir.dialects.pyc import load
-from pyc_mlir.pipelines.diagnostics import Diagnostic, render
-from pyc_mlir.pipelines.module_text import ModuleText, beyond_bounds, decode, parse_module
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import load
+from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.pipelines.text.diagnostics import Diagnostic, render
+from pyc_mlir.pipelines.text.module_text import ModuleText, beyond_bounds, decode, parse_module
 
 _BYTECODE = b"ML\xefR"
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.kinds import other_kind
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
-from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC, is_bytecode
+from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
 
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
@@ -141,14 +141,14 @@ def _foreign(data: bytes, name: str) -> Source:
 def _traced(
     function: Callable[..., Any], inputs: Sequence[Any] | None, context: ir.Context
 ) -> ir.Module:
-    from pyc_mlir.frontends.trace import trace
+    from pyc_mlir.frontends.python.trace import trace
 
     return trace(function, *(inputs or ()), context=context)
 
 
 def _onnx(model: Any, context: ir.Context) -> ir.Module:
     try:
-        from pyc_mlir.frontends.onnx_import import import_onnx
+        from pyc_mlir.frontends.onnx.importer import import_onnx
     except ModuleNotFoundError as error:
         raise PycError(
             ReasonCode.MISSING_DEPENDENCY,

@@ -16,10 +16,10 @@ from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
-from pyc_mlir.iree.parts import share_parts
-from pyc_mlir.iree.readers import separate_readers
 from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.iree.workarounds.slice_views import share_parts
+from pyc_mlir.pipelines.target.target import Target
 
 DEFAULT_FLAGS = (
     "--iree-opt-level=O3",

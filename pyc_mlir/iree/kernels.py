@@ -11,10 +11,10 @@ phase `flow` a barrier keeps IREE from evaluating a dispatch whose operands it k
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.kernel_attribute import ATTRIBUTE, HELD
-from pyc_mlir.pipelines.stream_ir import find, ir
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, HELD
+from pyc_mlir.pipelines.streams.ir import find, ir
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
+from pyc_mlir.pipelines.target.target import Target
 
 
 def carry_kernels(module: Any, target: Target) -> int:
@@ -26,7 +26,7 @@ def carry_kernels(module: Any, target: Target) -> int:
     if not declared:
         return 0
     # Most modules have no kernels, and these modules load all dialects that kernels are made of.
-    from pyc_mlir.pipelines.kernels.carrier import Carrier
+    from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 
     kernels, operations, stubs = {}, {}, {}
     for name, function in declared.items():
@@ -79,7 +79,7 @@ def write_kernels(module: Any, target: Target) -> int:
         if ATTRIBUTE in op.attributes
     ]
     if stubs:
-        from pyc_mlir.pipelines.kernels.carrier import write_body
+        from pyc_mlir.pipelines.kernels.lang.carrier import write_body
 
         for stub in stubs:
             kernel, _ = _kernel("of a stub", stub, target)

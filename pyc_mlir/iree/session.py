@@ -22,7 +22,7 @@ from iree.compiler import api
 from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import make_folder
+from pyc_mlir.dialects.util.files import make_folder
 
 PHASES = (
     "start",

@@ -13,10 +13,10 @@ from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable
 from pyc_mlir.iree.session import Session
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable
 
 _FLAGS = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=vmvx")
 # Least of IREE's own rewriting, and none of its aggressive fusion.

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.verification import Evidence, Oracle, Verdict
+from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence import Evidence, Oracle, Verdict
-from pyc_mlir.frontends.import_report import ImportReport, UnsupportedModel
-from pyc_mlir.guards import Signature
 from pyc_mlir.iree.session import CompileError, Diagnostic
-from pyc_mlir.oracles import ForeignOracle, PycOracle
-from pyc_mlir.pipelines.choices import Decision
-from pyc_mlir.pipelines.contract_report import ClauseReport
-from pyc_mlir.worker.frames import Frame
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport
+from pyc_mlir.worker.protocol import Frame
 
 ARTIFACT, REFUSED, FAULT = "artifact", "refused", "fault"
 

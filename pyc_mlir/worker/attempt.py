@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager
 from math import ceil
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.choices import Decision, Policy
+from pyc_mlir.pipelines.choices.choices import Decision, Policy
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import FAULT, REFUSED, WorkerFault, error_of
 from pyc_mlir.worker.crash import crashed
-from pyc_mlir.worker.frames import Frame
+from pyc_mlir.worker.protocol import Frame
 
 # Seconds: the system counts a wait in milliseconds, of 31 bits.
 _LONGEST_WAIT = 1e6

@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact import installed_versions
+from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import read_file, write_file
-from pyc_mlir.scratch import no_room
-from pyc_mlir.worker.frames import Frame
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.util.temp_dir import no_room
+from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import Program, program_of
 
 _SAID_CHARACTERS = 400

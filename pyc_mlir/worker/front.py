@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.front import compiled
+from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
-from pyc_mlir.evidence import Evidence
-from pyc_mlir.keeping import as_asked
-from pyc_mlir.lowering import NO_KERNELS, Options
-from pyc_mlir.pipelines.contract import IREE_CODE
+from pyc_mlir.compilation.contract_check import as_asked
+from pyc_mlir.compilation.lower import NO_KERNELS, Options
+from pyc_mlir.pipelines.choices.contract import IREE_CODE
 from pyc_mlir.worker.attempt import Stage
 from pyc_mlir.worker.job import Job
 

@@ -1,10 +1,10 @@
 """A compile in worker processes, against the clock where the contract has a limit.
 
 The first worker compiles what was asked. Once an eighth of the limit is gone a second one climbs
-the stages from below (`pipelines/compile_stage.py`): the cheapest first, then better ones. At the
-limit the best that is there is the answer, and both are ended. Where the cheapest stage leaves out
-little, the second worker only gets what the first one leaves of the processor. Without a limit, as
-for a program that is not trusted, there is only the first.
+the stages from below (`pyc_mlir/compilation/compile_stage.py`): the cheapest first, then better
+ones. At the limit the best that is there is the answer, and both are ended. Where the cheapest
+stage leaves out little, the second worker only gets what the first one leaves of the processor.
+Without a limit, as for a program that is not trusted, there is only the first.
 """
 
 import time
@@ -13,22 +13,22 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from pyc_mlir.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.compilation.compile_stage import ASKED, DEFAULT, OFFERED, REASONS, SITE
+from pyc_mlir.compilation.contract_check import is_tried
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.stages import CLAUSE, at_a_stage, stages_below, takes_no_overrun
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence import Evidence
-from pyc_mlir.keeping import is_tried
-from pyc_mlir.lowering import Options
-from pyc_mlir.pipelines.choices import FALLBACK, Decision
-from pyc_mlir.pipelines.compile_stage import ASKED, DEFAULT, OFFERED, REASONS, SITE
-from pyc_mlir.pipelines.contract_report import Status
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
+from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
 from pyc_mlir.worker.attempt import Attempt, Stage, wait
-from pyc_mlir.worker.frames import Frame
+from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
-from pyc_mlir.worker.stages import CLAUSE, at_a_stage, stages_below, takes_no_overrun
 
 # What share of the limit goes by before a second worker begins. Later leaves the cheapest stage
 # too little time, since it takes two thirds of what is asked; at once slows every compile.

@@ -17,8 +17,8 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from pyc_mlir.steering import steering
-from pyc_mlir.worker.frames import Channel
+from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.worker.protocol import Channel
 
 # The modules that the parent would import are the worker's too; never those of the current folder.
 BOOT = """

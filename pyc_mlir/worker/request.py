@@ -16,21 +16,21 @@ from typing import Any
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.compile_stage import ASKED
+from pyc_mlir.compilation.lower import Options, bytecode_of
+from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import file_error
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, is_text, load_source
-from pyc_mlir.lowering import Options, bytecode_of
-from pyc_mlir.pipelines.calibration import Calibration
-from pyc_mlir.pipelines.choices import FirstIsBest, Policy, Recipe
-from pyc_mlir.pipelines.compile_stage import ASKED
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.policies import Preset
-from pyc_mlir.pipelines.target import Target
-from pyc_mlir.signatures import shapes_text
-from pyc_mlir.worker.frames import Blob, Frame
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.policies import Preset
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.worker.protocol import Blob, Frame
 
 # What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
 COMPILE, PART, TRY = "compile", "part", "try"

@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyc_mlir.artifact import from_bytes
+from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation import build_here, tried
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.build import build_here, tried
+from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import Source, allow_bytecode, load_source
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
-from pyc_mlir.worker.frames import Channel, Frame
+from pyc_mlir.worker.protocol import Channel, Frame
 from pyc_mlir.worker.request import COMPILE, PART, options_of, program_of, restored, verdicts_of
-from pyc_mlir.worker.stages import at_stage
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from pyc_mlir.iree.device import host_cpu
-from pyc_mlir.pipelines.calibration import Calibration, Figure, Figures, Measured
-from pyc_mlir.pipelines.target import V4_FEATURES, CpuInfo
+from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, Measured
+from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
+from pyc_mlir.runtime.device import host_cpu
 
 AVX512_CPU = CpuInfo(V4_FEATURES | {"sse2"}, cores=2, model="Test CPU 25 17")
 

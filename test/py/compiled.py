@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.bindings import func, ir
-from pyc_mlir.dialects.builder import IRBuilder
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.irtypes import to_mlir
+from pyc_mlir.compilation.fallback import Request, compile_with_fallback
+from pyc_mlir.dialects.ir.bindings import func, ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.irtypes import to_mlir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import Request, compile_with_fallback
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.pipelines.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.convert_to_linalg import ConvertToLinalg
-from pyc_mlir.pipelines.select_kernels import IREE, SelectKernels
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg
+from pyc_mlir.pipelines.pyc.select_kernels import IREE, SelectKernels
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable, ResultType
 
 
 @dataclass(frozen=True)

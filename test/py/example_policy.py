@@ -7,7 +7,7 @@ thrifty = "example_policy:Thrifty"
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyc_mlir.pipelines.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
 
 
 @dataclass(frozen=True)

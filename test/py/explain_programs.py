@@ -8,17 +8,17 @@ from pathlib import Path
 
 from modules import signature
 
-from pyc_mlir import artifact, memory_report
-from pyc_mlir.artifact import Artifact, make_manifest
-from pyc_mlir.memory_report import MemoryReport, RegionReport, region_report
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.planner.expansion import Expansion
-from pyc_mlir.pipelines.planner.picture import layout_of_plan
-from pyc_mlir.pipelines.planner.place import place
-from pyc_mlir.pipelines.planner.planner import frontier, plan
-from pyc_mlir.pipelines.planner.problem import Plan, Problem
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.artifact import artifact, memory_report
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, region_report
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.planner.picture import layout_of_plan
+from pyc_mlir.pipelines.memory.planner.place import place
+from pyc_mlir.pipelines.memory.planner.planner import frontier, plan
+from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_explain
 
 FUSE = Decision(

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from pytest import MonkeyPatch
 
+from pyc_mlir.compilation.fallback import Request
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.attempts import Request
 
 # A program of IREE's that checks its argument: more than three elements are refused.
 CHECKED = b"""func.func @main(%a: tensor<?xf32>) -> tensor<?xf32> {

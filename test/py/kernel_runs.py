@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device, host_cpu
-from pyc_mlir.iree.executable import Executable, ResultType
 from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
-from pyc_mlir.pipelines.kernels.carrier import Carrier, Kernel, Operand
-from pyc_mlir.pipelines.kernels.language import Build, Memory
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.executable import Executable, ResultType
 
 FLOAT = ResultType(np.dtype(np.float32), None)
 RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}

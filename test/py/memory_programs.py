@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from compiled import add_function
 
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 
 Body = Callable[..., Any]

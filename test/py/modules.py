@@ -4,13 +4,13 @@ from functools import cache
 
 import numpy as np
 
-from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.signature import Argument, Dim, Signature
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.guards import Argument, Dim, Signature
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device, host_cpu
-from pyc_mlir.pipelines.target import CpuInfo, Target
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.target.target import CpuInfo, Target
+from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.program import Program
 
 _ADD = {"i64": "arith.addi", "i32": "arith.addi", "i8": "arith.addi", "i1": "arith.ori"}
 

@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import onnx
 
-from pyc_mlir.frontends.onnx_import import UnsupportedModel, import_onnx
-from pyc_mlir.frontends.onnx_model import NEWEST
+from pyc_mlir.frontends.onnx.importer import UnsupportedModel, import_onnx
+from pyc_mlir.frontends.onnx.model import NEWEST
 
 # The oracle rounds once; onnx's references round 16-bit floats after each step.
 COARSE = {"float16": (2**-9, 2**-11), "bfloat16": (2**-6, 2**-8)}

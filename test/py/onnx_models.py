@@ -8,9 +8,9 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.frontends.onnx_import import import_onnx
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.onnx.importer import import_onnx
 
 Arrays = dict[str, np.ndarray]
 

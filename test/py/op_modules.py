@@ -5,10 +5,10 @@ from typing import Any
 
 from op_cases import Case, dynamic_types
 
-from pyc_mlir.dialects.bindings import func, ir
-from pyc_mlir.dialects.builder import IRBuilder
-from pyc_mlir.dialects.interpreter import entry_function
-from pyc_mlir.dialects.irtypes import to_mlir
+from pyc_mlir.dialects.ir.bindings import func, ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 

@@ -18,8 +18,8 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
-from pyc_mlir.tools.opt_driver import OptDriver
-from pyc_mlir.tools.opt_flags import parse_flags
+from pyc_mlir.tools.cli.opt_driver import OptDriver
+from pyc_mlir.tools.cli.opt_flags import parse_flags
 
 LIT_ROOT = Path(__file__).parents[1] / "lit"
 _SHELL = {"<", ">", "|", "2>", ">>", "&&", "||", ";", "&", "2>&1"}

@@ -5,8 +5,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.planner.storage import storages
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.storage import storages
 
 MIB = 1 << 20
 

@@ -6,12 +6,12 @@ class TestMine(PolicySuite):
 
 from stream_programs import bits, branches, layered
 
-from pyc_mlir.compilation import compile
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import Alternative, Choices, Policy, Site
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.planner.planner import MODES
-from pyc_mlir.pipelines.policies import planner_modes
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Policy, Site
+from pyc_mlir.pipelines.choices.policies import planner_modes
+from pyc_mlir.pipelines.memory.planner.planner import MODES
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.runtime.device import Device
 
 OFFERS = (
     (Alternative("only"),),

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from compiled import RELATIVE, add_function
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import Builder
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.interpreter import entry_function
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder
+from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name, is_float
 

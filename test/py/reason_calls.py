@@ -28,19 +28,19 @@ from reason_table import (
 
 import pyc_mlir
 from pyc_mlir import Contract, Device, Recipe
-from pyc_mlir.bench.environment import probe
-from pyc_mlir.bench.schema import Report, compare
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation import plan_memory as planned
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.iree import planned
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.contract import NO_FALLBACK
-from pyc_mlir.pipelines.pass_manager import run_pipeline
-from pyc_mlir.pipelines.target import Target
-from pyc_mlir.program import Program
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_cache
 
 # Calls
@@ -126,7 +126,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.RUNTIME_DIFFERS)
 def _(here: Here) -> Codes:
-    here.patch.setattr("pyc_mlir.placement.runtime_version", lambda: "0.0")
+    here.patch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "0.0")
     log = pyc_mlir.compile(small, [X], device=SYNC).log()
     return {ReasonCode[d.evidence[0].partition(":")[0]] for d in log if d.site.op_id == "release"}
 
@@ -185,7 +185,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.MISSING_DEPENDENCY)
 def _(here: Here) -> Codes:
-    here.patch.delitem(sys.modules, "pyc_mlir.frontends.onnx_import", raising=False)
+    here.patch.delitem(sys.modules, "pyc_mlir.frontends.onnx.importer", raising=False)
     here.patch.setitem(sys.modules, "onnx", None)
     return told(lambda: pyc_mlir.compile(b"a model"))
 

@@ -21,20 +21,20 @@ from stream_programs import branches
 
 import pyc_mlir
 from pyc_mlir import Contract
-from pyc_mlir.budget_choice import within_budget
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.budget import within_budget
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.compile_stage import CHEAPEST, OFFERED
+from pyc_mlir.compilation.compile_stage import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need
-from pyc_mlir.pipelines.choices import FALLBACK, Choices, Decision, Recipe
-from pyc_mlir.pipelines.compile_stage import CHEAPEST, OFFERED
-from pyc_mlir.pipelines.compile_stage import SITE as COMPILE_STAGE
-from pyc_mlir.pipelines.contract import ROUNDING, STRICT
-from pyc_mlir.program import Program
+from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
+from pyc_mlir.runtime.program import Program
 
 # Contracts
 
@@ -95,7 +95,7 @@ def _(here: Here) -> Codes:
 
 def _wrong(here: Here) -> None:
     """The compiler takes 500 for -1, unless IREE makes all code."""
-    from pyc_mlir import lowering
+    from pyc_mlir.compilation import lower as lowering
 
     honest = lowering._optimize
 

@@ -23,12 +23,12 @@ from modules import host_target
 
 import pyc_mlir
 from pyc_mlir import Contract, Device
-from pyc_mlir.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.choices import Decision
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.runtime.program import Program
 
 Codes = set[ReasonCode]
 

@@ -10,7 +10,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir import PycError, Tensor, TensorSpec, nn
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.iree.device import Device
+from pyc_mlir.runtime.device import Device
 
 HEAVY = ("torch_mlir", "iree", "onnx", "torch", "numpy")
 COMPILERS = ("torch_mlir", "iree.compiler", "onnx", "torch")
@@ -51,7 +51,7 @@ def test_every_public_name_resolves_and_is_listed():
 
 
 def test_compile_stays_the_function_whatever_is_imported():
-    code = "import pyc_mlir.compilation, pyc_mlir.api, pyc_mlir\nassert callable(pyc_mlir.compile)"
+    code = "import pyc_mlir.compilation.build, pyc_mlir.api, pyc_mlir\nassert callable(pyc_mlir.compile)"
     loaded_after(code, ())
 
 

@@ -18,17 +18,17 @@ from modules import add_program, host_target, ramp
 from stream_programs import LOOP, Writer, branches
 
 from pyc_mlir import TensorSpec, compile
-from pyc_mlir.account import Account
+from pyc_mlir.artifact.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.arena_call import ArenaCall, ArenaFacts, read_facts
-from pyc_mlir.iree.arena_choice import ArenaEntry, Way
-from pyc_mlir.iree.arenas import Arena, ArenaPool
-from pyc_mlir.iree.array import Array, import_dlpack, overlap, to_device
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.program import Program
-from pyc_mlir.runtime import load
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime.arena_call import ArenaCall, ArenaFacts, read_facts
+from pyc_mlir.runtime.arenas import Arena, ArenaPool
+from pyc_mlir.runtime.array import Array, import_dlpack, overlap, to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.load import load
+from pyc_mlir.runtime.program import Program
 
 W = np.linspace(-1, 1, 64 * 48, dtype=np.float32).reshape(64, 48)
 STABLEHLO = b"""func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {

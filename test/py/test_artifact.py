@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from modules import add_artifact, add_program, add_text, host_target, ramp
 
-from pyc_mlir import artifact
+from pyc_mlir.artifact import artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.executable import Executable
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.runtime import Device, load
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.runtime.executable import Executable
+from pyc_mlir.runtime.load import Device, load
 
 DECISION = Decision(
     Site("pyc-fuse", "add.1"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "default"

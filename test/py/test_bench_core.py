@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.bench import environment as env
-from pyc_mlir.bench.environment import Environment, parse_cpuinfo, probe
-from pyc_mlir.bench.measure import Spread, Timing, interleave, ratio, timing_records
-from pyc_mlir.bench.schema import Report, check_record, compare, record
-from pyc_mlir.bench.table import markdown, quantity
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure import environment as env
+from pyc_mlir.measure.environment import Environment, parse_cpuinfo, probe
+from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
+from pyc_mlir.measure.records import Report, check_record, compare, record
 from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.report.table import markdown, quantity
 
 HERE = Environment(
     cpu="Test CPU",

@@ -8,20 +8,24 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.bench import cpu_html, cpu_rounds, cpu_suite, cpu_table, peers_worker
-from pyc_mlir.bench.cpu_calibration import fma_program, measure_flops
-from pyc_mlir.bench.cpu_facts import Result, groups, mean, means, results
-from pyc_mlir.bench.cpu_rounds import How, specialized
-from pyc_mlir.bench.cpu_workloads import CALL, CLASSES, GOAL_CLASSES, ROWS, make
-from pyc_mlir.bench.environment import probe
-from pyc_mlir.bench.peers_graph import Work, count_work
-from pyc_mlir.bench.peers_systems import PEERS, PYC, SYSTEMS, Task, environment
-from pyc_mlir.bench.schema import Report
-from pyc_mlir.bench.show import markdown
-from pyc_mlir.bench.workloads import Workload, relative_error
-from pyc_mlir.dialects.builder import NumpyBuilder
+from pyc_mlir.calibrate.peaks import fma_program, measure_flops
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.builder import NumpyBuilder
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.latency import rounds as cpu_rounds
+from pyc_mlir.tools.bench.latency import suite as cpu_suite
+from pyc_mlir.tools.bench.latency.rounds import How, specialized
+from pyc_mlir.tools.bench.peers import worker as peers_worker
+from pyc_mlir.tools.bench.peers.graph import Work, count_work
+from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, Task, environment
+from pyc_mlir.tools.bench.report import latency_html as cpu_html
+from pyc_mlir.tools.bench.report import latency_table as cpu_table
+from pyc_mlir.tools.bench.report.latency_facts import Result, groups, mean, means, results
+from pyc_mlir.tools.bench.report.show import markdown
+from pyc_mlir.tools.bench.workloads.cpu import CALL, CLASSES, GOAL_CLASSES, ROWS, make
+from pyc_mlir.tools.bench.workloads.workloads import Workload, relative_error
 
 MLP = "mlp 784-512-512-10, batch 64"
 DYNAMIC = "mlp 1024-4096-1024, dynamic batch, at 1"
@@ -54,7 +58,7 @@ def test_a_graph_computes_the_workload(name):
 def test_onnx_models_compute_the_workload(name):
     ort = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    from pyc_mlir.bench.peers_onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.onnx import onnx_model
 
     workload = make(name, tiny=True)
     session = ort.InferenceSession(onnx_model(specialized(workload)))
@@ -66,7 +70,7 @@ def test_onnx_models_compute_the_workload(name):
 @pytest.mark.parametrize("name", ALL)
 def test_torch_modules_compute_the_workload(name):
     torch = pytest.importorskip("torch")
-    from pyc_mlir.bench.peers_torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch import torch_module
 
     workload = make(name, tiny=True)
     module = torch_module(specialized(workload))
@@ -78,7 +82,7 @@ def test_torch_modules_compute_the_workload(name):
 @pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
 def test_torch_takes_product_and_bias_as_one_call():
     pytest.importorskip("torch")
-    from pyc_mlir.bench.peers_torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch import torch_module
 
     targets = [n.target.__name__ for n in torch_module(specialized(make(MLP, True))).graph.nodes
                if n.op == "call_function"]  # fmt: skip
@@ -97,7 +101,7 @@ def test_jax_computes_the_workload(tmp_path):
 
 def test_dynamic_sizes_stay_dynamic_for_the_peers():
     onnx = pytest.importorskip("onnx")
-    from pyc_mlir.bench.peers_onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.onnx import onnx_model
 
     graph = specialized(make(DYNAMIC, tiny=True))
     assert graph.arguments[0].shape[0] is None
@@ -108,8 +112,8 @@ def test_dynamic_sizes_stay_dynamic_for_the_peers():
 
 def test_an_op_without_a_rule_is_refused():
     pytest.importorskip("onnx")
-    from pyc_mlir.bench.peers_graph import read_graph
-    from pyc_mlir.bench.peers_onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.graph import read_graph
+    from pyc_mlir.tools.bench.peers.onnx import onnx_model
 
     with pytest.raises(
         PycError, match=r"expected an op with a rule, got pyc\.reduce_prod"

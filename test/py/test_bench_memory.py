@@ -7,29 +7,31 @@ import numpy as np
 import pytest
 from conftest import sample
 
-from pyc_mlir import memory_report
-from pyc_mlir.artifact import Artifact, make_manifest
-from pyc_mlir.bench import memory, memory_measure, memory_table, show
-from pyc_mlir.bench.candidates import plain_options
-from pyc_mlir.bench.memory_case import CLASSES, Case, Weights
-from pyc_mlir.bench.memory_inference import decoder, encoder
-from pyc_mlir.bench.memory_measure import compile_iree, error_against, footprint, same_bits
-from pyc_mlir.bench.memory_random import Layered, layered
-from pyc_mlir.bench.memory_workloads import WORKLOADS, make
-from pyc_mlir.bench.schema import Report
-from pyc_mlir.bench.suite import Run
-from pyc_mlir.bench.workloads import relative_error
-from pyc_mlir.bench.xla_memory import evaluate, temporary_memory
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.frontends.trace import trace
-from pyc_mlir.frontends.tree import leaves, map_leaves
-from pyc_mlir.lowering import lower
-from pyc_mlir.memory_report import MemoryReport, RegionReport
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
+from pyc_mlir.artifact import memory_report
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.python.trace import trace
+from pyc_mlir.frontends.python.tree import leaves, map_leaves
+from pyc_mlir.measure.records import Report
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.memory import measure as memory_measure
+from pyc_mlir.tools.bench.memory import suite as memory
+from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, footprint, same_bits
+from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
+from pyc_mlir.tools.bench.report import memory_table, show
+from pyc_mlir.tools.bench.report.suite import Run
+from pyc_mlir.tools.bench.workloads.case import CLASSES, Case, Weights
+from pyc_mlir.tools.bench.workloads.inference import decoder, encoder
+from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
+from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
+from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
 SMALLEST = "branches added late"

@@ -7,27 +7,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyc_mlir.bench import candidates, gpu, latency, tooling
-from pyc_mlir.bench.compile_time import command, run_command
-from pyc_mlir.bench.encoder import TINY, encoder_onnx, encoder_weights
-from pyc_mlir.bench.measure import interleave
-from pyc_mlir.bench.op_workloads import OPS, op_workload
-from pyc_mlir.bench.peers_prepared import Prepared, choose
-from pyc_mlir.bench.schema import Report
-from pyc_mlir.bench.suite import Run, parse
-from pyc_mlir.bench.table import markdown
-from pyc_mlir.bench.workloads import (
+from pyc_mlir.compilation.build import compile, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.interleave import interleave
+from pyc_mlir.measure.records import Report
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.compile import tooling
+from pyc_mlir.tools.bench.compile.compile_time import command, run_command
+from pyc_mlir.tools.bench.latency import demo as latency
+from pyc_mlir.tools.bench.latency import gpu
+from pyc_mlir.tools.bench.peers import candidates
+from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
+from pyc_mlir.tools.bench.report.suite import Run, parse
+from pyc_mlir.tools.bench.report.table import markdown
+from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
+from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
+from pyc_mlir.tools.bench.workloads.workloads import (
     PUBLISHED,
     TINY_ENCODER,
     WORKLOADS,
     evaluate_wide,
     relative_error,
 )
-from pyc_mlir.compilation import compile, make_options
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.device import Device
-from pyc_mlir.tools import pyc_bench
 
 
 @pytest.fixture

@@ -11,16 +11,17 @@ import pytest
 import wrong_kernels
 from conftest import FULL
 
-from pyc_mlir import artifact as artifacts
-from pyc_mlir import bisection, nn
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.bisection import Check, LatencyCheck, bisect, command_check, error_check
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir import nn
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.compile_log import Recorded, read_recorded
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.debug import bisect as bisection
+from pyc_mlir.debug.bisect import Check, LatencyCheck, bisect, command_check, error_check
+from pyc_mlir.debug.replay import replay_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.pipelines.choices import Alternative, Recipe, Site
-from pyc_mlir.recorded import Recorded, read_recorded
-from pyc_mlir.replay import replay_options
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.choices.choices import Alternative, Recipe, Site
 from pyc_mlir.tools import pyc_explain
 
 SPECS = [TensorSpec(np.dtype(np.float32), 4, 16), TensorSpec(np.dtype(np.float32), 16, 16)]

@@ -11,18 +11,18 @@ from memory_programs import PROGRAMS, Program, X
 from op_modules import ops_of
 from random_ops import draw_graph
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function, interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.pipelines import bufferize_arena
-from pyc_mlir.pipelines.bufferize_arena import BufferizeArena
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.memref_problem import read_allocations
-from pyc_mlir.pipelines.native_execution import execute
-from pyc_mlir.pipelines.pass_manager import run_pipeline
-from pyc_mlir.pipelines.planner.planner import plan
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.memory.on_pyc import bufferize_arena
+from pyc_mlir.pipelines.memory.on_pyc.bufferize_arena import BufferizeArena
+from pyc_mlir.pipelines.memory.on_pyc.execute import execute
+from pyc_mlir.pipelines.memory.on_pyc.memref_problem import read_allocations
+from pyc_mlir.pipelines.memory.planner.planner import plan
 
 LOWER = "convert-pyc-to-linalg,pyc-bufferize-arena"
 

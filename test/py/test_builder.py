@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import Builder, IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
-from pyc_mlir.dialects.interpreter import flush_subnormals, interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder, IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.ir.interpreter import flush_subnormals, interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

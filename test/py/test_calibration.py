@@ -10,8 +10,8 @@ import pytest
 from calibrations import AVX512_CPU, calibration
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.calibration import Calibration, Figure, check_name
-from pyc_mlir.pipelines.target import TARGETS, V3_FEATURES, V4_FEATURES, CpuInfo, Target
+from pyc_mlir.pipelines.target.calibration import Calibration, Figure, check_name
+from pyc_mlir.pipelines.target.target import TARGETS, V3_FEATURES, V4_FEATURES, CpuInfo, Target
 
 HOST = Target.named("cpu").on(AVX512_CPU)
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from calibrations import calibration, host_calibration
 
-from pyc_mlir import artifact
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device
-from pyc_mlir.lowering import emit, lower
-from pyc_mlir.pipelines.calibration import Calibration
-from pyc_mlir.pipelines.calibration_choice import SITE
-from pyc_mlir.pipelines.choices import Decision, Recipe, read_log
+from pyc_mlir.pipelines.choices.calibration_choice import SITE
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe, read_log
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools import pyc_compile
 
 TEXT = """func.func @main(%x: tensor<16x64xf32>) -> tensor<16x64xf32> {

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
-from pyc_mlir.pipelines.canonicalize import Canonicalize
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.identities import REWRITES
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
+from pyc_mlir.pipelines.pyc.identities import REWRITES
 
 Program = Callable[..., Any]
 SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pyc_mlir.checksum import checksum
+from pyc_mlir.util.checksum import checksum
 
 PAGE = 4096
 SIZES = (0, 1, 8, PAGE - 1, PAGE, PAGE + 1, 256 * PAGE, 257 * PAGE + 3)

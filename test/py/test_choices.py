@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.lower import HIGH_LEVEL
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.lowering import HIGH_LEVEL
-from pyc_mlir.pipelines.choices import (
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
     SCHEMA_VERSION,
     Alternative,
@@ -25,8 +25,8 @@ from pyc_mlir.pipelines.choices import (
     read_log,
     write_log,
 )
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.target.cost import Cost
 
 SITE = Site("test-pass", "matmul.0123", 'loc("a.py":1:2)')
 OFFERED = (Alternative("fast", Cost(1e-3, 64, 0, 128), "fewer bytes"), Alternative("small"))

@@ -15,26 +15,26 @@ from op_modules import module_of, ops_of
 from random_ops import draw_graph
 
 from pyc_mlir import nn
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.lower import HIGH_LEVEL, NO_KERNELS, high_level, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS, evaluate
-from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, is_float, tensor
-from pyc_mlir.iree.device import Device
-from pyc_mlir.lowering import HIGH_LEVEL, NO_KERNELS, high_level, lower
-from pyc_mlir.pipelines import chunk_regions
-from pyc_mlir.pipelines.choices import Choices, Recipe
-from pyc_mlir.pipelines.chunk import KEEP, PART, Chunk, apply
-from pyc_mlir.pipelines.chunk_cost import seconds
-from pyc_mlir.pipelines.chunk_dims import RULES, Call, operand_dims, part_params
-from pyc_mlir.pipelines.chunk_graph import Graph, is_static
-from pyc_mlir.pipelines.chunk_plan import PREFERENCES, plan
-from pyc_mlir.pipelines.chunk_regions import regions
-from pyc_mlir.pipelines.pass_manager import run_pipeline
-from pyc_mlir.pipelines.target import Target
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
+from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
+from pyc_mlir.pipelines.pyc.chunk.cost import seconds
+from pyc_mlir.pipelines.pyc.chunk.dims import RULES, Call, operand_dims, part_params
+from pyc_mlir.pipelines.pyc.chunk.graph import Graph, is_static
+from pyc_mlir.pipelines.pyc.chunk.plan import PREFERENCES, plan
+from pyc_mlir.pipelines.pyc.chunk.regions import regions
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 
 CPU = Target.named("cpu")
 HEADS = [tensor("f32", 8, 512, 64)] * 3

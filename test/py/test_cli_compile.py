@@ -11,18 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyc_mlir import runtime
-from pyc_mlir.artifact import read
+from pyc_mlir.artifact.artifact import read
+from pyc_mlir.artifact.compile_log import read_recorded
+from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.guards import Argument
-from pyc_mlir.pipelines.choices import read_log
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.recorded import read_recorded
-from pyc_mlir.tools import cli, compile_driver, contract_flags, pyc_compile, pyc_run
-from pyc_mlir.tools.digits import MODELS
-from pyc_mlir.tools.explain_why import why
-from pyc_mlir.tools.model_source import InputShape, assign, refine
+from pyc_mlir.pipelines.choices.choices import read_log
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime import load as runtime
+from pyc_mlir.tools import pyc_compile, pyc_run
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli import compile_driver, contract_flags
+from pyc_mlir.tools.cli.model_source import InputShape, assign, refine
+from pyc_mlir.tools.demo.digits import MODELS
+from pyc_mlir.tools.explain.why import why
 
 F32 = DTYPES["f32"]
 PYTHON = """

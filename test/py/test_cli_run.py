@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from modules import add_artifact, ramp
 
-from pyc_mlir import artifact
+from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.guards import Argument
 from pyc_mlir.tools import pyc_run
-from pyc_mlir.tools.run_inputs import read_inputs
+from pyc_mlir.tools.cli.run_inputs import read_inputs
 
 WITHOUT_COMPILERS = """
 import sys

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.contract_report import ClauseReport, ContractReport, Status
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.target.target import Target
 
 GIVEN: dict[str, Any] = {
     "memory_budget_bytes": 1 << 20,

@@ -5,15 +5,15 @@ import pytest
 from op_cases import Case, cases_of, dynamic_types, inputs
 from op_modules import case_module, module_of, ops_of
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, is_float, tensor
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.decompose import Decompose
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.pyc.decompose import Decompose
 
 COMPOSITE = sorted(name for name, op in OPS.items() if op.decompose is not None)
 # Decompositions round at every step.

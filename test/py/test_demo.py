@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyc_mlir.bench.environment import Environment
-from pyc_mlir.bench.measure import Spread
-from pyc_mlir.demo import Comparison, Memory, Row, Side, compare
-from pyc_mlir.pipelines.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.tools import demo, demo_text
-from pyc_mlir.tools.digits import MODELS, Images, load_digits
+from pyc_mlir.measure.environment import Environment
+from pyc_mlir.measure.interleave import Spread
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.tools.demo import __main__ as demo
+from pyc_mlir.tools.demo import text as demo_text
+from pyc_mlir.tools.demo.compare import Comparison, Memory, Row, Side, compare
+from pyc_mlir.tools.demo.digits import MODELS, Images, load_digits
 
 pytest.importorskip("sklearn")
 LABELS = Images(np.zeros((3, 1, 8, 8), np.float32), np.array([0, 1, 2]))

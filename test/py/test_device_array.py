@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from modules import add_program, ramp
 
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.iree.array import Array, import_dlpack, to_device
-from pyc_mlir.iree.device import KINDS, Device
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import Array, import_dlpack, to_device
+from pyc_mlir.runtime.device import KINDS, Device
 
 
 @pytest.fixture(scope="module")

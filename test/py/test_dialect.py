@@ -10,12 +10,12 @@ from conftest import sample
 from op_cases import CASES, Case, cases_of, inputs
 from op_modules import case_module, ops_of
 
-from pyc_mlir.dialects.bindings import ir, passmanager
-from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import OP_CLASSES, load, new_context
 from pyc_mlir.dialects.opdef import OPS, evaluate
-from pyc_mlir.dialects.pyc import OP_CLASSES, load, new_context
-from pyc_mlir.pipelines.diagnostics import Diagnostic
-from pyc_mlir.pipelines.module_text import ModuleText, parse_module
+from pyc_mlir.pipelines.text.diagnostics import Diagnostic
+from pyc_mlir.pipelines.text.module_text import ModuleText, parse_module
 
 VARIANTS = [(case, False) for case in CASES] + [(case, True) for case in CASES if case.dynamic]
 

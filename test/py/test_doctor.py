@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pyc_mlir.bench.environment import Environment
-from pyc_mlir.doctor import CHECKS, Finding, diagnose, is_healthy, to_json, to_text
 from pyc_mlir.iree import inventory
 from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
-from pyc_mlir.machine import TARGETS, Machine, read_pins
+from pyc_mlir.measure.environment import Environment
 from pyc_mlir.tools import pyc_doctor
+from pyc_mlir.tools.doctor.checks import CHECKS, Finding, diagnose, is_healthy, to_json, to_text
+from pyc_mlir.tools.doctor.machine import TARGETS, Machine, read_pins
 
 ENVIRONMENT = Environment(
     cpu="Test CPU",

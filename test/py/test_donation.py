@@ -8,12 +8,12 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir import nn
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.array import import_dlpack, to_device
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime.array import import_dlpack, to_device
+from pyc_mlir.runtime.device import Device
 
 RANDOM = np.random.default_rng(2)
 SYNC = Device("local-sync")

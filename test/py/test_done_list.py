@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import FULL, read_done, sample
 
-from pyc_mlir.bench.environment import probe
+from pyc_mlir.measure.environment import probe
 
 TESTS = """
 import os, pytest

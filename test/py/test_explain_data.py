@@ -9,12 +9,12 @@ from explain_programs import explained, own_order, planned
 from hypothesis import given
 from planner_problems import chain, layered, problems, skips
 
-from pyc_mlir import artifact
+from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes, region_report, to_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.memory_report import MemoryReport, from_bytes, region_report, to_bytes
-from pyc_mlir.pipelines.planner.picture import Layout, Run, layout_of_plan, layout_of_slices
-from pyc_mlir.pipelines.planner.planner import MODES, plan
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.picture import Layout, Run, layout_of_plan, layout_of_slices
+from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 
 
 def clashes(layout: Layout) -> list[tuple[int, int]]:

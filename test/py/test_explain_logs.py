@@ -8,12 +8,12 @@ import pytest
 from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import branches
 
-from pyc_mlir import artifact as artifacts
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded
+from pyc_mlir.debug.diff import Difference, diff
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.log_diff import Difference, diff
-from pyc_mlir.pipelines.choices import CACHE, Alternative, Decision, Site, write_log
-from pyc_mlir.pipelines.contract_report import ClauseReport, ContractReport, Status
-from pyc_mlir.recorded import Recorded, head_of, read_recorded
+from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site, write_log
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
 from pyc_mlir.tools import pyc_explain
 
 CODE = ReasonCode.CODEGEN_FALLBACK

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.files import (
+from pyc_mlir.dialects.util.files import (
     file_error,
     make_folder,
     read_file,

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, tensor
-from pyc_mlir.pipelines.choices import Alternative, Choices, Recipe, Site, write_log
-from pyc_mlir.pipelines.fuse import ANCHORS, Fuse
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, write_log
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.pyc.fuse import ANCHORS, Fuse
 
 Program = Callable[..., Any]
 X = tensor("f32", 4, 4)

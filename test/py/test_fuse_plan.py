@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.fuse import Fuse, Graph
+from pyc_mlir.pipelines.pyc.fuse import Fuse, Graph
 
 
 @st.composite

@@ -2,14 +2,14 @@
 
 import pytest
 
-from pyc_mlir.bench.environment import probe
-from pyc_mlir.bench.schema import Report, record
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.dialects.pyc import OPS, new_context
-from pyc_mlir.pipelines.registry import BUILT_IN
-from pyc_mlir.tools.doc_examples import EXAMPLES, example_of
-from pyc_mlir.tools.gen_docs import PAGES, generate, main
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import OPS, new_context
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Report, record
+from pyc_mlir.pipelines.driver.registry import BUILT_IN
+from pyc_mlir.tools.docs.examples import EXAMPLES, example_of
+from pyc_mlir.tools.docs.gen_docs import PAGES, generate, main
 
 
 @pytest.fixture

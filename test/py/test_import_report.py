@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 
 import pyc_mlir
 from pyc_mlir import TensorSpec, nn, trace
-from pyc_mlir.artifact import from_bytes, to_bytes
+from pyc_mlir.artifact.artifact import from_bytes, to_bytes
+from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
+from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import Tanh
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.frontends.import_report import Finding, ImportReport, UnsupportedModel
-from pyc_mlir.frontends.onnx_work import refused
-from pyc_mlir.lowering import report_import
+from pyc_mlir.frontends.onnx.work import refused
 from pyc_mlir.tools import pyc_explain
 
 F32 = DTYPES["f32"]

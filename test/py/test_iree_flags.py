@@ -9,7 +9,7 @@ import pytest
 
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
 from pyc_mlir.iree.flags import _WORDS, names_file, reaches_out
-from pyc_mlir.pipelines.target import TARGETS
+from pyc_mlir.pipelines.target.target import TARGETS
 
 TOOL = Path(iree.compiler.__file__).parent / "_mlir_libs" / "iree-compile"
 # An option in the tool's help: its name, what stands for its value, the first line of its text.

@@ -14,12 +14,12 @@ from conftest import sample
 from iree.compiler import ir as iree_ir
 from op_cases import Case, cases_of, dynamic_types
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import IRBuilder
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.convert_to_linalg import ConvertToLinalg
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg
 
 # What the lowering is known to emit; a new op is added here by the one who emits it.
 EMITTED = """

@@ -4,13 +4,13 @@ import pytest
 from compiled import add_function
 from iree.compiler import ir as iree_ir
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.compilation.lower import TO_LINALG
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree.parts import share_parts
-from pyc_mlir.lowering import TO_LINALG
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.iree.workarounds.slice_views import share_parts
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 
 F32 = DTYPES["f32"]
 

@@ -9,17 +9,17 @@ import pytest
 from compiled import OpCall, add_function, assert_close, compile_and_load, run_function
 from iree.compiler import ir as iree_ir
 
-from pyc_mlir.compilation import compile
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.readers import separate_readers
-from pyc_mlir.lowering import TO_LINALG
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.runtime.device import Device
 
 Program = Callable[..., Any]
 F32 = DTYPES["f32"]

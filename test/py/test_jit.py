@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.frontends.jit import CacheInfo, jit
-from pyc_mlir.frontends.specs import Tensor
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.python.jit import CacheInfo, jit
+from pyc_mlir.frontends.python.specs import Tensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -5,17 +5,17 @@ import pytest
 from kernel_runs import Kernels, agrees, any_target, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.device import Device
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
-from pyc_mlir.pipelines.kernels.batch_gemm import STACK, BatchGemm
-from pyc_mlir.pipelines.kernels.batch_gemm_family import FAMILY
-from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.epilogues import layer
-from pyc_mlir.pipelines.kernels.gemm import Gemm
+from pyc_mlir.pipelines.kernels.families.batch_gemm import STACK, BatchGemm
+from pyc_mlir.pipelines.kernels.families.batch_gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm
+from pyc_mlir.pipelines.kernels.families.packing import Packing
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.packing import Packing
-from pyc_mlir.pipelines.kernels.pointwise import COLUMN, NUMBER, Pointwise, Step
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, Step
+from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 HEADS = ("bmck", "bnck", "bcmn")

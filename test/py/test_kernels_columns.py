@@ -6,11 +6,11 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.columns import Columns
-from pyc_mlir.pipelines.kernels.columns_family import FAMILY
-from pyc_mlir.pipelines.kernels.matching import Feed
-from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.families.columns import Columns
+from pyc_mlir.pipelines.kernels.families.columns_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.target import Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 WAYS = {

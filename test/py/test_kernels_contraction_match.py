@@ -6,16 +6,16 @@ from kernel_runs import targets
 from kernel_works import lone
 
 import pyc_mlir.dialects.ops  # noqa: F401
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.contraction_match import find
-from pyc_mlir.pipelines.kernels.matching import Feed, Input, Node, Work
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.kernels.match.contraction import find
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Input, Node, Work
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 TARGET = Target.named("cpu-avx2")
 

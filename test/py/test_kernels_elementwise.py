@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from kernel_runs import Kernels, targets
 
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
 from pyc_mlir.nn import silu, softmax
-from pyc_mlir.pipelines.kernels import elementwise, elementwise_family
 from pyc_mlir.pipelines.kernels.assembly import innermost_loops
-from pyc_mlir.pipelines.kernels.carrier import Carrier
-from pyc_mlir.pipelines.kernels.elementwise import Elementwise
-from pyc_mlir.pipelines.kernels.elementwise_family import FAMILY
-from pyc_mlir.pipelines.kernels.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.families import elementwise, elementwise_family
+from pyc_mlir.pipelines.kernels.families.elementwise import Elementwise
+from pyc_mlir.pipelines.kernels.families.elementwise_family import FAMILY
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
+from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 DOUBLE = Pointwise((), (2.0,), (Step("mul", (0, 1)),))
 ADD_ROW = Pointwise((ROW,), (), (Step("add", (0, 1)),))

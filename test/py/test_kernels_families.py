@@ -11,13 +11,13 @@ import pytest
 from conftest import FULL
 from kernel_runs import Kernels, any_target, in_place, targets
 
-from pyc_mlir.compilation import make_options
+from pyc_mlir.compilation.build import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.kernels.carrier import Carrier
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP, FAMILIES, Families
-from pyc_mlir.pipelines.target import CpuInfo, Target
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import CpuInfo, Target
 
 AVX512 = Target.named("cpu-avx512")
 KERNELS = 170 if FULL else 12

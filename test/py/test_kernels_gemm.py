@@ -9,11 +9,11 @@ from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
-from pyc_mlir.pipelines.kernels.epilogues import layer
-from pyc_mlir.pipelines.kernels.gemm import Gemm, pack, unpack
-from pyc_mlir.pipelines.kernels.gemm_family import FAMILY
-from pyc_mlir.pipelines.kernels.rows import OPERATIONS, Rows
-from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm, pack, unpack
+from pyc_mlir.pipelines.kernels.families.gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.rows import OPERATIONS, Rows
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 

@@ -6,12 +6,12 @@ from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
-from pyc_mlir.pipelines.kernels.contraction import Contraction
-from pyc_mlir.pipelines.kernels.epilogues import layer
-from pyc_mlir.pipelines.kernels.gemv import Gemv
-from pyc_mlir.pipelines.kernels.gemv_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.gemv import Gemv
+from pyc_mlir.pipelines.kernels.families.gemv_family import FAMILY
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.pipelines.target.target import Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 

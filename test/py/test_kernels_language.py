@@ -7,9 +7,9 @@ import pytest
 from conftest import FULL
 from kernel_runs import Kernels, pointwise, targets
 
-from pyc_mlir.pipelines.kernels import functions
-from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
-from pyc_mlir.pipelines.kernels.values import Index, add, larger, maximum, minimum
+from pyc_mlir.pipelines.kernels.lang import functions
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.values import Index, add, larger, maximum, minimum
 
 TINY = 2.0**-126
 SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 64, 65, 100, 129, 257)

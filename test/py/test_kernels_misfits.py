@@ -7,11 +7,11 @@ import pytest
 from kernel_runs import targets
 
 from pyc_mlir import nn, trace
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 RANDOM = np.random.default_rng(0)
 DEVICE = Device("local-sync")

@@ -8,9 +8,9 @@ from conftest import FULL as FULL_RUN
 from kernel_runs import Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.pointwise import (
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
     COLUMN,
     FULL,
     NUMBER,
@@ -21,8 +21,8 @@ from pyc_mlir.pipelines.kernels.pointwise import (
     Step,
     evaluate,
 )
-from pyc_mlir.pipelines.kernels.pointwise_ops import STEPS
-from pyc_mlir.pipelines.kernels.pointwise_samples import random_program, random_reads
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
+from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 
 ROWS, COLUMNS = 12, 37
 READS = {

@@ -12,12 +12,12 @@ from kernel_works import lone
 
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.kernels import elementwise_family, rows_family
+from pyc_mlir.pipelines.kernels.families import elementwise_family, rows_family
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.matching import F32, Input, Node, Work
-from pyc_mlir.pipelines.kernels.pointwise import COLUMN, FULL, NUMBER, ROW, Read
-from pyc_mlir.pipelines.kernels.pointwise_match import View
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Read
+from pyc_mlir.pipelines.kernels.match.offers import F32, Input, Node, Work
+from pyc_mlir.pipelines.kernels.match.pointwise import View
+from pyc_mlir.pipelines.target.target import Target
 
 TARGET = Target.named("cpu-avx512")
 FULL_2X3X8 = (2, 3, 8)

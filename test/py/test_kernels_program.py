@@ -7,11 +7,11 @@ import pytest
 from kernel_runs import targets
 
 from pyc_mlir import compile
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.kernels.carrier import Carrier
-from pyc_mlir.pipelines.kernels.epilogues import layer
-from pyc_mlir.pipelines.kernels.gemm import Gemm, pack
-from pyc_mlir.pipelines.kernels.rows import Rows
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm, pack
+from pyc_mlir.pipelines.kernels.families.rows import Rows
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
+from pyc_mlir.pipelines.kernels.shared.epilogues import layer
+from pyc_mlir.runtime.device import Device
 
 ROWS, WIDTH, LAYERS = 64, 96, 4
 SQUARE = f"tensor<{ROWS}x{WIDTH}xf32>"

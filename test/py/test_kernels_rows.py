@@ -9,15 +9,15 @@ import pytest
 from kernel_runs import FLOAT, Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.array import to_device
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable
-from pyc_mlir.pipelines.kernels import carrier, functions, values
-from pyc_mlir.pipelines.kernels.pointwise import FULL, ROW, Pointwise, Read, Step
-from pyc_mlir.pipelines.kernels.rows import EXPONENTIALS, REDUCTIONS, WEIGHTS, Rows
-from pyc_mlir.pipelines.kernels.rows_family import FAMILY
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, REDUCTIONS, WEIGHTS, Rows
+from pyc_mlir.pipelines.kernels.families.rows_family import FAMILY
+from pyc_mlir.pipelines.kernels.lang import carrier, functions, values
+from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, Read, Step
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable
 
 NAMES = ("softmax", "log_softmax", *REDUCTIONS)
 

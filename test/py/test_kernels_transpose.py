@@ -8,10 +8,10 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.matching import Feed
-from pyc_mlir.pipelines.kernels.transpose import Transpose
-from pyc_mlir.pipelines.kernels.transpose_family import FAMILY
-from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.kernels.families.transpose import Transpose
+from pyc_mlir.pipelines.kernels.families.transpose_family import FAMILY
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 SIDES = ((1, 1), (7, 40), (8, 8), (16, 17), (17, 7), (40, 16))

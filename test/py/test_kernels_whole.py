@@ -6,11 +6,11 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.matching import Feed
-from pyc_mlir.pipelines.kernels.rows import REDUCTIONS
-from pyc_mlir.pipelines.kernels.whole import Whole
-from pyc_mlir.pipelines.kernels.whole_family import FAMILY
-from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.kernels.families.full_reduce import Whole
+from pyc_mlir.pipelines.kernels.families.full_reduce_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 AVX2 = Target.named("cpu-avx2")
 SIZES = (0, 1, 15, 16, 17, 100, 129, 1000, 20_011)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from kernel_runs import any_target, targets
 
-from pyc_mlir.compilation import compile
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.device import Device
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.runtime.device import Device
 
 SITE = "pyc-select-kernels"
 PROGRAMS = {

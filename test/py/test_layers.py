@@ -22,17 +22,17 @@ LAYERS = {
 }
 # The three doors: an outside package, and the modules that may import it.
 DOORS = {
-    "torch_mlir": ("pyc_mlir.dialects.bindings",),
-    "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.stream_ir"),
+    "torch_mlir": ("pyc_mlir.dialects.ir.bindings",),
+    "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.streams.ir"),
     "iree.runtime": ("pyc_mlir.iree",),
 }
 # Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.
 RUN_PATH = (
-    "pyc_mlir.program",
-    "pyc_mlir.artifact",
-    "pyc_mlir.guards",
-    "pyc_mlir.iree.device",
-    "pyc_mlir.iree.array",
+    "pyc_mlir.runtime.program",
+    "pyc_mlir.artifact.artifact",
+    "pyc_mlir.artifact.signature",
+    "pyc_mlir.runtime.device",
+    "pyc_mlir.runtime.array",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION = 500, 60

@@ -9,16 +9,16 @@ import pytest
 from conftest import FULL
 from stream_programs import LOOP, Program, bits, branches, chain, layered
 
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.compilation.build import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import Decision, Recipe
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.tools.digits import MODELS
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.tools.demo.digits import MODELS
 
 WEIGHTS = np.arange(32, dtype=np.float32)
 REFUSALS = (ReasonCode.BUDGET_IMPOSSIBLE, ReasonCode.BUDGET_NOT_FOUND)

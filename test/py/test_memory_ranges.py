@@ -12,22 +12,22 @@ from stream_programs import bits, branches, layered
 
 import pyc_mlir.nn as nn
 from pyc_mlir import jit
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.compilation.lower import emit
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.guards import Argument, Signature
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.budget import BudgetNotKept
-from pyc_mlir.iree.device import Device
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import Session
-from pyc_mlir.lowering import emit
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.stream_ir import find
-from pyc_mlir.pipelines.stream_ranges import interval_of
-from pyc_mlir.pipelines.stream_sizes import size_of
-from pyc_mlir.program import Program
-from pyc_mlir.runtime import load
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.streams.ir import find
+from pyc_mlir.pipelines.streams.ranges import interval_of
+from pyc_mlir.pipelines.streams.sizes import size_of
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.load import load
+from pyc_mlir.runtime.program import Program
 
 _rng = np.random.default_rng(5)
 W, V = (_rng.normal(0, 0.2, s).astype(np.float32) for s in ((16, 64), (64, 16)))

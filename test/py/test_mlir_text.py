@@ -3,8 +3,8 @@
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 
 GOOD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {

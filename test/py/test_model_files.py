@@ -13,9 +13,9 @@ from onnx import TensorProto
 from onnx_models import node_model
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.frontends.model_files import MAX_USES, Part, check_parts, inside, read_part
-from pyc_mlir.frontends.onnx_import import import_onnx
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.onnx.model_files import MAX_USES, Part, check_parts, inside, read_part
 
 F = np.float32
 

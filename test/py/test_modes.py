@@ -13,16 +13,16 @@ import pytest
 from stream_programs import Program as Source
 from stream_programs import Writer, bits, branches
 
-from pyc_mlir import artifact as artifacts
 from pyc_mlir import compile
-from pyc_mlir.compilation import make_options
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.compilation.build import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.arenas import ArenaPool
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.device import Device
-from pyc_mlir.modes import memory_rule, parse_available
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime.arenas import ArenaPool
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.plans import memory_rule, parse_available
+from pyc_mlir.runtime.program import Program
 
 FIRST, SMALL = "balanced", "memory_first"
 

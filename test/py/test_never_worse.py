@@ -10,18 +10,18 @@ from conftest import FULL
 from random_ops import draw_graph
 from stream_programs import bits
 
-from pyc_mlir.bench.encoder import TINY, encoder_block, encoder_weights
-from pyc_mlir.compilation import finish, make_options
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import SETTINGS
+from pyc_mlir.compilation.build import finish, make_options
+from pyc_mlir.compilation.fallback import SETTINGS
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.lowering import Lowered, lower
-from pyc_mlir.program import Program
-from pyc_mlir.tools.digits import MODELS, load_digits
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_block, encoder_weights
+from pyc_mlir.tools.demo.digits import MODELS, load_digits
 
 OPS = 24
 

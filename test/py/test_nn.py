@@ -5,9 +5,9 @@ import pytest
 
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.frontends.specs import TensorSpec, spec
-from pyc_mlir.frontends.trace import trace
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.python.specs import TensorSpec, spec
+from pyc_mlir.frontends.python.trace import trace
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2, 3, 8)).astype(np.float32)

@@ -14,7 +14,7 @@ MODULES = {
 }  # fmt: skip
 CALLS = {"eval", "exec", "__import__"}
 # A benchmark hands work to processes that it starts itself, through a folder of its own.
-BETWEEN_OWN_PROCESSES = {"pyc_mlir/bench/cpu_rounds.py", "pyc_mlir/bench/peers_systems.py"}
+BETWEEN_OWN_PROCESSES = {"tools/bench/latency/rounds.py", "tools/bench/peers/systems.py"}
 
 
 def found(tree: ast.AST) -> list[str]:

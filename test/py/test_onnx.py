@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx_models import check, node_model
 
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.frontends.onnx_import import import_onnx
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.onnx.importer import import_onnx
 
 RNG = np.random.default_rng(0)
 

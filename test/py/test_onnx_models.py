@@ -11,13 +11,13 @@ from conftest import FULL
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import check, model, node_model
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function, interpret
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.frontends.onnx_import import UnsupportedModel, import_onnx
-from pyc_mlir.tools.digits import HELD_OUT, MODELS, load_digits
-from pyc_mlir.tools.train_demo import reference_accuracy
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.onnx.importer import UnsupportedModel, import_onnx
+from pyc_mlir.tools.demo.digits import HELD_OUT, MODELS, load_digits
+from pyc_mlir.tools.demo.train import reference_accuracy
 
 F = np.float32
 RNG = np.random.default_rng(1)

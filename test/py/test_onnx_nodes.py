@@ -13,9 +13,9 @@ from conftest import FULL, sample
 from onnx_cases import array, cases, close, import_case, tensors
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.frontends.onnx_import import import_onnx
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.onnx.importer import import_onnx
 
 # How many cases must be equal: of all 1,884, and of the sample.
 ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1090, 500, 281

@@ -12,10 +12,10 @@ from compiled import OpCall, assert_close, expected_of, run_calls
 from conftest import sample
 from op_cases import CASES, Case, dynamic_types, inputs
 
-from pyc_mlir.dialects.interpreter import flush_subnormals
+from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.linalg import f64_math
+from pyc_mlir.pipelines.linalg.scalar import f64_math
 
 PER_OP = 6
 # A decomposition rounds several times in the 16-bit floats, its reference once.

@@ -10,8 +10,8 @@ import pytest
 from op_cases import CASES, Case, cases_of, dynamic_types, inputs
 from op_formulas import FORMULAS, f64
 
-from pyc_mlir.dialects.builder import NumpyBuilder
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType, is_float
 

@@ -20,7 +20,7 @@ FOLDERS = {
 }
 BUILD_FILES = ("pyproject.toml", "README.md", "LICENSE")
 IMPORTS = """
-import pyc_mlir, pyc_mlir.bench.schema, pyc_mlir.dialects.errors, pyc_mlir.pipelines.cost
+import pyc_mlir, pyc_mlir.measure.records, pyc_mlir.dialects.errors, pyc_mlir.pipelines.target.cost
 import pyc_mlir.tools.pyc_bench
 from pyc_mlir.dialects import errors
 print(pyc_mlir.__file__, errors.__file__)

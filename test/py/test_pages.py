@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyc_mlir import compile
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.pages import LARGE_BYTES, on_large_pages
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.util.pages import LARGE_BYTES, on_large_pages
 
 DEVICE = Device("local-sync")
 RANDOM = np.random.default_rng(11)

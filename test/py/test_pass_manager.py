@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import pytest
 
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.pass_base import option
-from pyc_mlir.pipelines.pass_manager import BrokenInvariant, run_pipeline
-from pyc_mlir.pipelines.registry import PASSES
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.pass_manager import BrokenInvariant, run_pipeline
+from pyc_mlir.pipelines.driver.registry import PASSES
 
 RUNS: list[str] = []
 

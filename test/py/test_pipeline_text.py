@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.pass_base import option
-from pyc_mlir.pipelines.pass_options import build_pass, pass_node
-from pyc_mlir.pipelines.pipeline_text import (
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.options import build_pass, pass_node
+from pyc_mlir.pipelines.driver.pipeline_text import (
     AnchorNode,
     PassNode,
     PassOption,

@@ -12,20 +12,20 @@ from memory_programs import PROGRAMS, Program, W, X, cheap_again
 from op_modules import ops_of
 from random_ops import draw_graph
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function, interpret
-from pyc_mlir.dialects.irtypes import from_mlir
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.pipelines.choices import Choices, Recipe
-from pyc_mlir.pipelines.pass_manager import run_pipeline
-from pyc_mlir.pipelines.plan_memory import AS_WRITTEN, PLANNED, PlanMemory
-from pyc_mlir.pipelines.planner.expansion import Expansion
-from pyc_mlir.pipelines.planner.planner import MODES
-from pyc_mlir.pipelines.planner.remat import peak_of
-from pyc_mlir.pipelines.pyc_problem import read_function
-from pyc_mlir.pipelines.remat import DEFAULT_SLOWDOWN, Remat
+from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.memory.on_pyc.plan_memory import AS_WRITTEN, PLANNED, PlanMemory
+from pyc_mlir.pipelines.memory.on_pyc.problem import read_function
+from pyc_mlir.pipelines.memory.on_pyc.remat import DEFAULT_SLOWDOWN, Remat
+from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.planner.planner import MODES
+from pyc_mlir.pipelines.memory.planner.remat import peak_of
 
 CHEAP = PROGRAMS["cheap again"]
 

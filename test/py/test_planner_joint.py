@@ -19,16 +19,16 @@ from planner_problems import (
 )
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.planner.planner import (
+from pyc_mlir.pipelines.memory.planner.planner import (
     MODES,
     BudgetRefused,
     PlannerMode,
     frontier,
     plan,
 )
-from pyc_mlir.pipelines.planner.problem import Buffer, Plan, Problem, Step, Task
-from pyc_mlir.pipelines.planner.reuse import choose
-from pyc_mlir.pipelines.planner.validate import validate
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Plan, Problem, Step, Task
+from pyc_mlir.pipelines.memory.planner.reuse import choose
+from pyc_mlir.pipelines.memory.planner.validate import validate
 
 ANY_PROBLEM = st.one_of(problems(max_tasks=10), problems(max_tasks=10, concurrency=3))
 

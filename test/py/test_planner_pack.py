@@ -9,15 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyc_mlir.bench.pack_instances import INSTANCES, cut, mixed, nested, read_csv, staggered
-from pyc_mlir.bench.schema import Report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.planner.fit import Fit, luby
-from pyc_mlir.pipelines.planner.greedy import orders, place
-from pyc_mlir.pipelines.planner.intervals import Intervals
-from pyc_mlir.pipelines.planner.pack import pack
-from pyc_mlir.pipelines.planner.validate import colliding
+from pyc_mlir.measure.records import Report
+from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
+from pyc_mlir.pipelines.memory.packing.greedy import orders, place
+from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.pipelines.memory.packing.pack import pack
+from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.packing.instances import (
+    INSTANCES,
+    cut,
+    mixed,
+    nested,
+    read_csv,
+    staggered,
+)
 
 MINIMALLOC = os.environ.get("PYC_MINIMALLOC")
 

@@ -13,10 +13,10 @@ from planner_problems import (
     skips,
 )
 
-from pyc_mlir.pipelines.planner.expansion import Expansion
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Step, Task
-from pyc_mlir.pipelines.planner.remat import peak_of, rematerialize, sweep, taken_back
-from pyc_mlir.pipelines.planner.schedule import schedule
+from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Step, Task
+from pyc_mlir.pipelines.memory.planner.remat import peak_of, rematerialize, sweep, taken_back
+from pyc_mlir.pipelines.memory.planner.schedule import schedule
 
 
 def expanded(problem: Problem) -> Expansion:

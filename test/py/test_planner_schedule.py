@@ -15,9 +15,9 @@ from planner_problems import (
     topological,
 )
 
-from pyc_mlir.pipelines.planner.schedule import depth_first, greedy, parts, schedule
-from pyc_mlir.pipelines.planner.storage import profile, run, storages
-from pyc_mlir.pipelines.planner.waves import group, wave_profile
+from pyc_mlir.pipelines.memory.planner.schedule import depth_first, greedy, parts, schedule
+from pyc_mlir.pipelines.memory.planner.storage import profile, run, storages
+from pyc_mlir.pipelines.memory.planner.waves import group, wave_profile
 
 
 def one_by_one(order) -> list[list[int]]:

@@ -11,19 +11,19 @@ from planner_problems import branches, chain, layered, problems
 from stream_programs import branches as wide_program
 from stream_programs import layered as layered_program
 
-from pyc_mlir.compilation import compile
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.compilation.plan_memory import pack_slices
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.planned import pack_slices
-from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, held_bytes
-from pyc_mlir.pipelines.planner import shared
-from pyc_mlir.pipelines.planner.planner import MODES, BudgetRefused, plan, plan_in_waves
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.planner.reduced import Reduced
-from pyc_mlir.pipelines.planner.shared import SharedPlans
-from pyc_mlir.pipelines.planner.storage import storages
-from pyc_mlir.pipelines.planner.validate import validate, violations
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_bytes
+from pyc_mlir.pipelines.memory.planner import shared
+from pyc_mlir.pipelines.memory.planner.planner import MODES, BudgetRefused, plan, plan_in_waves
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.reduced import Reduced
+from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
+from pyc_mlir.pipelines.memory.planner.storage import storages
+from pyc_mlir.pipelines.memory.planner.validate import validate, violations
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 CPU = Target.named("cpu")
 

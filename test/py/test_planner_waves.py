@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planner_problems import layered, naive_profile, problems, topological
 
-from pyc_mlir.pipelines.planner import waves as module
-from pyc_mlir.pipelines.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.planner.schedule import greedy, schedule
-from pyc_mlir.pipelines.planner.storage import Storages, profile, storages
-from pyc_mlir.pipelines.planner.waves import LOOK_AHEAD, group, wave_profile
+from pyc_mlir.pipelines.memory.planner import waves as module
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.schedule import greedy, schedule
+from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
+from pyc_mlir.pipelines.memory.planner.waves import LOOK_AHEAD, group, wave_profile
 
 
 def plain(problem: Problem, order, concurrency: int, limit: int | None) -> list[list[int]]:

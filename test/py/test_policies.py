@@ -8,11 +8,11 @@ from example_policy import Thrifty
 from policy_suite import PolicySuite
 from stream_programs import bits, branches, layered
 
-from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.compilation.build import build, compile, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import Recipe
-from pyc_mlir.pipelines.policies import BUILT_IN, load_policy, planner_modes
+from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy, planner_modes
+from pyc_mlir.runtime.device import Device
 
 
 class TestDefault(PolicySuite):

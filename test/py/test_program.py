@@ -11,15 +11,15 @@ from faults import CHECKED
 from iree import runtime as rt
 from modules import add_artifact, add_program, add_text, host_target, ramp, signature
 
-from pyc_mlir.artifact import Artifact, make_manifest
-from pyc_mlir.bench.overhead import measure_call_overhead
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.iree.array import Array, to_device
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.target import TARGETS
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.target.target import TARGETS
+from pyc_mlir.runtime.array import Array, to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.latency.overhead import measure_call_overhead
 
 DYNAMIC = ("n", 8)
 

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from random_graphs import Graph
 from random_ops import draw_graph
 
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.compilation.lower import HIGH_LEVEL, TO_LINALG
+from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.dialects.uncertain import interpret_uncertain
-from pyc_mlir.iree.executable import Executable
-from pyc_mlir.lowering import HIGH_LEVEL, TO_LINALG
-from pyc_mlir.pipelines.choices import Choices, Recipe
-from pyc_mlir.pipelines.convert_to_linalg import require_no_pyc
-from pyc_mlir.pipelines.pass_manager import run_pipeline
-from pyc_mlir.pipelines.roundtrip import roundtrip_difference
-from pyc_mlir.samples import Expected, compare
-from pyc_mlir.signatures import shapes_text
+from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
+from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
+from pyc_mlir.runtime.executable import Executable
 
 BATCH = 32
 BATCHES = 25 if FULL else 2

@@ -12,20 +12,24 @@ import opt_harness
 import pytest
 from conftest import FULL
 
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.pipelines import registry
-from pyc_mlir.pipelines.choices import Alternative, Choices, Recipe, Site, read_log
-from pyc_mlir.pipelines.diagnostics import Diagnostic, Position, expectations, verify
-from pyc_mlir.pipelines.native_names import MODULE_PIPELINES, NATIVE_PASSES, UNPRINTED_OPTIONS
-from pyc_mlir.pipelines.native_passes import describe, refusal
-from pyc_mlir.pipelines.pass_base import option
-from pyc_mlir.pipelines.pass_manager import BrokenInvariant, resolve, run_pipeline
-from pyc_mlir.pipelines.pipeline_text import PipelineError, parse_flags, parse_pipeline
-from pyc_mlir.pipelines.registry import PASSES
-from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer, write_reproducer
-from pyc_mlir.tools.opt_flags import parse_flags as parse_command_line
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, read_log
+from pyc_mlir.pipelines.driver import registry
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.native_names import (
+    MODULE_PIPELINES,
+    NATIVE_PASSES,
+    UNPRINTED_OPTIONS,
+)
+from pyc_mlir.pipelines.driver.native_passes import describe, refusal
+from pyc_mlir.pipelines.driver.pass_manager import BrokenInvariant, resolve, run_pipeline
+from pyc_mlir.pipelines.driver.pipeline_text import PipelineError, parse_flags, parse_pipeline
+from pyc_mlir.pipelines.driver.registry import PASSES
+from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.text.diagnostics import Diagnostic, Position, expectations, verify
+from pyc_mlir.tools.cli.opt_flags import parse_flags as parse_command_line
 
 RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 

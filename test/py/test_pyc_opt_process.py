@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc_mlir.pipelines.reproducer import Reproducer, read_reproducer
+from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer
 
 RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 
@@ -80,6 +80,6 @@ def test_the_output_file_is_written_only_on_success(tmp_path: Path) -> None:
 def test_a_small_run_imports_little() -> None:
     body = "import sys; print(*sorted(sys.modules), file=sys.stderr); return {}"
     imported = set(run_tool(body, "--test-crash", data=RETURNS).stderr.split())
-    assert "pyc_mlir.dialects.pyc" in imported
+    assert "pyc_mlir.dialects.ir.pyc" in imported
     heavy = {"torch_mlir.dialects.linalg", "iree", "torch", "argparse", "importlib.metadata"}
     assert not heavy & imported

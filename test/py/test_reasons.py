@@ -16,14 +16,14 @@ FOLDERS = ("dialects", "pipelines", "pyc_mlir", "tools")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 # These handle their OSErrors, read the kernel's tables or the package, or are a developer's tools.
 OWN_FILES = (
-    "dialects/files.py",
+    "dialects/util/files.py",
     "pyc_mlir/cache/",
     "pyc_mlir/bench/",
-    "pyc_mlir/modes.py",
-    "pipelines/target.py",
-    "tools/explain_html.py",
-    "tools/gen_docs.py",
-    "tools/train_demo.py",
+    "pyc_mlir/runtime/plans.py",
+    "pipelines/target/target.py",
+    "tools/explain/html.py",
+    "tools/docs/gen_docs.py",
+    "tools/demo/train.py",
 )
 WRITES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "touch", "makedirs"}
 
@@ -109,7 +109,8 @@ def test_fallbacks_are_recorded_with_a_code():
 
 
 def test_files_that_users_name_go_through_one_door():
-    """So that whatever the disk says has a code: `dialects/files.py`, or a handler of OSError."""
+    """So that whatever the disk says has a code: `dialects/util/files.py`, or a handler of
+    OSError."""
     outside = []
     for path, tree in trees():
         if path.startswith(OWN_FILES):

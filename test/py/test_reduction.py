@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.debug.minimal import minimal
+from pyc_mlir.debug.reduce import reduce_module
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.minimal import minimal
-from pyc_mlir.reduction import reduce_module
 from pyc_mlir.tools import pyc_reduce
 
 T = "tensor<8x16xf32>"

@@ -10,21 +10,23 @@ import numpy as np
 import pytest
 from calibrations import host_calibration
 
-from pyc_mlir import artifact as artifacts
-from pyc_mlir import lowering, nn, replay
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir import nn
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded, recipe_at
+from pyc_mlir.compilation import lower as lowering
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.debug import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.iree.attempts import Request
-from pyc_mlir.lowering import Options
-from pyc_mlir.pipelines.choices import COMPILE, Decision, Recipe, write_log
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.target import Target
-from pyc_mlir.recorded import Recorded, head_of, read_recorded, recipe_at
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, Recipe, write_log
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_compile
 
 TEXT = """func.func @main(%x: tensor<?x32xf32> {pyc.name = "x", pyc.dims = ["n", ""]},

@@ -6,13 +6,13 @@ from compiled import OwnKernels
 from op_cases import CASES, inputs
 
 import pyc_mlir
+from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.dialects.numerics.rounding import Uncertain
+from pyc_mlir.dialects.numerics.rules import RULES
+from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
 from pyc_mlir.dialects.opdef import OPS, evaluate
-from pyc_mlir.dialects.rounding import Uncertain
-from pyc_mlir.dialects.rounding_rules import RULES
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.dialects.uncertain import UncertainBuilder
-from pyc_mlir.pipelines.contract import ROUNDING, Contract
-from pyc_mlir.samples import Expected, compare
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 
 B = UncertainBuilder()
 RNG = np.random.default_rng(0)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from modules import add_artifact, add_program, ramp
 
-from pyc_mlir import artifact as artifacts
-from pyc_mlir.compilation import compile
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import RUN, Recipe, read_log, write_log
-from pyc_mlir.pipelines.contract_report import ContractReport
-from pyc_mlir.run_log import ANSWERED, COUNTED, MODE, REFUSED, RunLog
+from pyc_mlir.pipelines.choices.choices import RUN, Recipe, read_log, write_log
+from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.events import ANSWERED, COUNTED, MODE, REFUSED, RunLog
 from pyc_mlir.tools import pyc_run
 
 NO_STATS = SimpleNamespace(cache=None, contract=ContractReport(), **dict.fromkeys(COUNTED, 0))

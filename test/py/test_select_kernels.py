@@ -9,17 +9,17 @@ import pytest
 from kernel_runs import any_target, targets
 from kernel_works import lone
 
-from pyc_mlir.compilation import build, compile, make_options
+from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.specs import TensorSpec
+from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.device import Device
-from pyc_mlir.lowering import emit, lower
 from pyc_mlir.nn import gelu, layernorm, softmax
-from pyc_mlir.pipelines.choices import Recipe
+from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.device import Device
 
 RANDOM = np.random.default_rng(3)
 WEIGHTS = (RANDOM.normal(size=(40, 24)) / math.sqrt(40)).astype(np.float32)

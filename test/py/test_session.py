@@ -7,7 +7,7 @@ from modules import add_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.session import CompileError, Diagnostic, Session
-from pyc_mlir.pipelines.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 CPU = Target.named("cpu")
 # IREE 3.13 parses this CUDA architecture, then finds no description of it during code generation.

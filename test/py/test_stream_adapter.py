@@ -14,23 +14,23 @@ import pytest
 from conftest import FULL
 from stream_programs import Program, branches, chain, layered
 
-from pyc_mlir.bench.encoder import EncoderShape, encoder_block, encoder_weights
-from pyc_mlir.compilation import compile, make_options
+from pyc_mlir.compilation import plan_memory as planned_module
+from pyc_mlir.compilation.build import compile, make_options
+from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.plan_memory import Planner, compile_planned, pack_slices
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree import planned as planned_module
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import Request
 from pyc_mlir.iree.compiler import compile_module, opened
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.iree.planned import Planner, compile_planned, pack_slices
+from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
-from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, regions_of
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.planner.planner import MODES
-from pyc_mlir.pipelines.planner.problem import Plan, Problem, Step
-from pyc_mlir.pipelines.stream_sizes import Size
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.memory.planner.planner import MODES
+from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem, Step
+from pyc_mlir.pipelines.streams.sizes import Size
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
 
 CPU = Target.named("cpu")
 Plans = Callable[[Problem], Plan]

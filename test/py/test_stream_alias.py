@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.compilation import make_options
+from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.fallback import SETTINGS, Request, compile_with_fallback
+from pyc_mlir.compilation.lower import NO_KERNELS, Lowered, lower
+from pyc_mlir.compilation.plan_memory import planner_of
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import SETTINGS, Request, compile_with_fallback
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable, ResultType
-from pyc_mlir.iree.planned import planner_of
-from pyc_mlir.iree.versions import TO_ASYNC, carry_out, finish, regions_of
-from pyc_mlir.lowering import NO_KERNELS, Lowered, lower
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.planner.planner import plan
-from pyc_mlir.pipelines.stream_alias import POINTS, ROWS, Bodies
+from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies
+from pyc_mlir.pipelines.memory.planner.planner import plan
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable, ResultType
 
 F32 = np.float32
 FORMS = frozenset({POINTS, ROWS})

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
+from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.plan_memory import compile_planned, planner_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.attempts import Request
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.device import Device
-from pyc_mlir.iree.executable import Executable
-from pyc_mlir.iree.planned import compile_planned, planner_of
-from pyc_mlir.iree.versions import TO_ASYNC
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.kernels.carrier import Carrier
-from pyc_mlir.pipelines.stream_alias import POINTS, ROWS, Bodies, Pairs
-from pyc_mlir.pipelines.stream_cost import DispatchCosts
-from pyc_mlir.pipelines.stream_declared import declared_flops, declared_in_place
-from pyc_mlir.pipelines.stream_ir import DISPATCH, find, ir, symbol_of
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.iree.memory.versions import TO_ASYNC
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
+from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies, Pairs
+from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
+from pyc_mlir.pipelines.streams.declared import declared_flops, declared_in_place
+from pyc_mlir.pipelines.streams.ir import DISPATCH, find, ir, symbol_of
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable
 
 SIZE, STEPS = 4096, 5
 FLOPS = 10**12

@@ -6,10 +6,10 @@ import pytest
 from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.pipelines.planner.picture import Layout
-from pyc_mlir.pipelines.stream_ir import constant_of, find, maker
-from pyc_mlir.pipelines.stream_picture import watch
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.memory.on_stream.layout import watch
+from pyc_mlir.pipelines.memory.planner.picture import Layout
+from pyc_mlir.pipelines.streams.ir import constant_of, find, maker
+from pyc_mlir.pipelines.target.target import Target
 
 TO_ASYNC = (
     "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"

@@ -6,12 +6,12 @@ import pytest
 from stream_programs import branches, layered
 
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.versions import TO_ASYNC
-from pyc_mlir.pipelines.cost import Cost
-from pyc_mlir.pipelines.stream_alias import Bodies
-from pyc_mlir.pipelines.stream_ir import CONCURRENT, DISPATCH, EXECUTE, UPDATES, find, ties
-from pyc_mlir.pipelines.stream_problem import read_regions
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.iree.memory.versions import TO_ASYNC
+from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
+from pyc_mlir.pipelines.memory.on_stream.problem import read_regions
+from pyc_mlir.pipelines.streams.ir import CONCURRENT, DISPATCH, EXECUTE, UPDATES, find, ties
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
 
 CPU = Target.named("cpu")
 # Updates in place, and waves in which some, all and no results are tied.

@@ -4,7 +4,7 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
-from pyc_mlir.pipelines.target import TARGETS, V3_FEATURES, CpuInfo, Target, read_host_cpu
+from pyc_mlir.pipelines.target.target import TARGETS, V3_FEATURES, CpuInfo, Target, read_host_cpu
 
 AVX512 = CpuInfo(V3_FEATURES | {"avx512f", "sse2"}, cores=16, l2_bytes=2 << 20)
 ARM = CpuInfo(frozenset({"fp", "asimd", "asimddp"}), cores=4)

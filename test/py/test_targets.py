@@ -8,16 +8,16 @@ import pytest
 from compiled import assert_close
 
 from pyc_mlir import nn
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.frontends.onnx_import import import_onnx
-from pyc_mlir.frontends.specs import TensorSpec
-from pyc_mlir.frontends.trace import trace
-from pyc_mlir.iree.device import Device
-from pyc_mlir.program import Program
-from pyc_mlir.tools.digits import MODELS, load_digits
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.onnx.importer import import_onnx
+from pyc_mlir.frontends.python.specs import TensorSpec
+from pyc_mlir.frontends.python.trace import trace
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.demo.digits import MODELS, load_digits
 
 TARGETS = ("cpu", "cuda-sm_80", "cuda-sm_86", "cuda-sm_89", "vulkan")
 RUNNABLE = {"cpu": "local-sync", "cuda-sm_80": "cuda", "vulkan": "vulkan"}

@@ -6,9 +6,9 @@ import opt_harness
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.text_bounds import beyond
+from pyc_mlir.pipelines.text.text_bounds import beyond
 
 
 def op(attribute: str) -> str:

@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from pyc_mlir.compilation import compile
-from pyc_mlir.iree import threads
-from pyc_mlir.iree.device import Device
+from pyc_mlir.compilation.build import compile
+from pyc_mlir.runtime import threads
+from pyc_mlir.runtime.device import Device
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setscheduler"), reason="Linux scheduling policies"

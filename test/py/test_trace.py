@@ -9,12 +9,12 @@ import pytest
 
 import pyc_mlir
 from pyc_mlir import nn
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
-from pyc_mlir.dialects.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.frontends.specs import Tensor, TensorSpec, spec
-from pyc_mlir.frontends.trace import trace
+from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
+from pyc_mlir.frontends.python.trace import trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray as Image

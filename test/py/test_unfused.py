@@ -3,8 +3,8 @@
 import numpy as np
 
 import pyc_mlir
-from pyc_mlir.iree.attempts import SITE, UNFUSED
-from pyc_mlir.pipelines.choices import FALLBACK
+from pyc_mlir.compilation.fallback import SITE, UNFUSED
+from pyc_mlir.pipelines.choices.choices import FALLBACK
 
 # IREE turns the transpose around the whole reduction, whose values nothing reads.
 TURNED_ARGMAX = """func.func @main(%x: tensor<?x3x?xf32>) -> tensor<?x3xi64> {

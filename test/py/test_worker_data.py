@@ -9,24 +9,24 @@ import pytest
 from calibrations import calibration
 from conftest import sample
 
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import make_options
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.verification import Evidence, Verdict
+from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.compile_stage import CHEAPEST, DEFAULT, FewestSteps
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
+from pyc_mlir.compilation.stages import at_stage, stages_below
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence import Evidence, Verdict
-from pyc_mlir.frontends.import_report import Finding, ImportReport, UnsupportedModel
-from pyc_mlir.guards import Argument, Signature
 from pyc_mlir.iree.session import CompileError, Diagnostic
-from pyc_mlir.lowering import Options
-from pyc_mlir.oracles import ForeignOracle, PycOracle
-from pyc_mlir.pipelines.choices import Alternative, Decision, FirstIsBest, Recipe, Site
-from pyc_mlir.pipelines.compile_stage import CHEAPEST, DEFAULT, FewestSteps
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.contract_report import ClauseReport, Status
-from pyc_mlir.pipelines.cost import Cost
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.worker.answer import artifact_frame, artifact_of, error_frame, error_of
-from pyc_mlir.worker.frames import Channel, Frame, FrameReader, read_frame
+from pyc_mlir.worker.protocol import Channel, Frame, FrameReader, read_frame
 from pyc_mlir.worker.request import options_json, options_of, restored, travelling
-from pyc_mlir.worker.stages import at_stage, stages_below
 
 FRAMES = [
     Frame({}),

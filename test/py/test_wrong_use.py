@@ -10,14 +10,14 @@ from op_modules import module_of
 
 import pyc_mlir
 from pyc_mlir import Contract, Device, PycError, Recipe
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import Builder, IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder, IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ops.movement import END
-from pyc_mlir.dialects.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.pipelines.choices import Choices
-from pyc_mlir.pipelines.pass_manager import run_pipeline
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 
 X = np.ones((2, 3), np.float32)
 I = np.ones((2, 3), np.int32)  # noqa: E741

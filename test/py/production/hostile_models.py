@@ -19,10 +19,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pyc_mlir.compilation import make_options
+from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.lowering import lower
-from pyc_mlir.tools.guarded import run_guarded
+from pyc_mlir.tools.cli.guarded import run_guarded
 
 MEMORY_BYTES, SECONDS = 1 << 30, 60
 TERA, HUGE = 1 << 40, 1 << 62

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.attributes import array_of, encode, params_of
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.interpreter import entry_function
+from pyc_mlir.dialects.ir.attributes import array_of, encode, params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.numerics.rounding import roundoff
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.movement import END, START
-from pyc_mlir.dialects.rounding import roundoff
 from pyc_mlir.dialects.types import BOOL, is_float
 
 Apply = Callable[[], None]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pyc_mlir.dialects.interpreter import interpret
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 
 # Values beyond what samples hold are clipped: only calls can tell a fault there.

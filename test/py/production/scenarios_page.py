@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from scenarios import GROUPS, Scenario
 
-from pyc_mlir.tools import gen_docs
+from pyc_mlir.tools.docs import gen_docs
 
 _HEAD = """\
 # What is done to PyC on purpose

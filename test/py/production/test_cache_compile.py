@@ -14,19 +14,20 @@ from conftest import FULL
 from faults import largest_file
 
 import pyc_mlir
-from pyc_mlir import Tensor, artifact
-from pyc_mlir.artifact import to_bytes
+from pyc_mlir import Tensor
+from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.cache.cache import Cache, choose, open_cache
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.identity import SEEN, Identity
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.pages import on_large_pages
-from pyc_mlir.pipelines.choices import Recipe, read_log
-from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.choices.choices import Recipe, read_log
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.tools import pyc_cache, pyc_compile
+from pyc_mlir.util.pages import on_large_pages
 
 W = np.arange(1024, dtype=np.float32).reshape(32, 32) / 1024
 X = np.ones((2, 32), np.float32)
@@ -72,11 +73,11 @@ def folder(kept, tmp_path) -> Path:
 def quick(plain, monkeypatch) -> None:
     """The compiler's place is taken by its answer."""
     answer = artifact.from_bytes(plain)
-    monkeypatch.setattr("pyc_mlir.compilation.within_budget", lambda *_: answer)
+    monkeypatch.setattr("pyc_mlir.compilation.build.within_budget", lambda *_: answer)
 
 
 def no_compile(monkeypatch) -> None:
-    monkeypatch.setattr("pyc_mlir.compilation.within_budget", None)
+    monkeypatch.setattr("pyc_mlir.compilation.build.within_budget", None)
 
 
 def test_hits_have_the_bytes_of_a_compile(kept, plain, monkeypatch):
@@ -191,7 +192,7 @@ def test_a_file_that_is_known_is_not_imported(tmp_path, monkeypatch, plain):
     made, outcome, _ = compiled(fresh, file)
     assert outcome == "miss" and to_bytes(made) == plain
     no_compile(monkeypatch)
-    monkeypatch.setattr("pyc_mlir.cache.front.load_source", None)
+    monkeypatch.setattr("pyc_mlir.cache.lookup.load_source", None)
     made, outcome, _ = compiled(cache_in(tmp_path / "cache", ahead=100.0), str(file))
     assert outcome == "hit" and to_bytes(made) == plain
     assert compiled(fresh, file)[1] == "memory"

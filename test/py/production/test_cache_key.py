@@ -13,28 +13,28 @@ from calibrations import calibration
 from onnx_models import info, model
 
 from pyc_mlir import Tensor
+from pyc_mlir.artifact.cache_record import Event
 from pyc_mlir.cache import identity as identities
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.identity import Identity, current_identity
 from pyc_mlir.cache.key import make_key
 from pyc_mlir.cache.parts import as_data, differences, nearest, parse_key
 from pyc_mlir.cache.program import module_digests
-from pyc_mlir.cache.record import Event
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.lower import Options
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.frontends.sources import load_source
-from pyc_mlir.frontends.trace import trace
-from pyc_mlir.lowering import Options
-from pyc_mlir.pipelines.choices import FirstIsBest, Recipe
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.policies import BUILT_IN
-from pyc_mlir.pipelines.target import Target
-from pyc_mlir.steering import STEERING
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.policies import BUILT_IN
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.util.env_overrides import STEERING
 
 PROGRAM = {"enters": "pyc", "graph": "g", "constants": "c", "shapes": None}
 WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})

@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyc_mlir import Tensor, evidence
-from pyc_mlir.artifact import Artifact
+from pyc_mlir import Tensor
+from pyc_mlir.artifact import verification as evidence
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.verification import Verdict, environment_of
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import Store, side_name
 from pyc_mlir.cache.verdicts import KIND, Verdicts
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence import Verdict, environment_of
-from pyc_mlir.iree.device import Device, _first_name
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.program import Program
-from pyc_mlir.watch import Watch
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime.device import Device, _first_name
+from pyc_mlir.runtime.monitor import Watch
+from pyc_mlir.runtime.program import Program
 
 W = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
 OPTIONS = make_options(kernels="iree", planner_mode="iree", contract=Contract(max_error="rounding"))

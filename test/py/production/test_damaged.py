@@ -9,10 +9,10 @@ import numpy as np
 from scenarios import count_of
 
 import pyc_mlir
-from pyc_mlir import artifact
+from pyc_mlir.artifact import artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device
-from pyc_mlir.program import Program
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 
 FLIPS = count_of("bytes of a program flipped at random")
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)

@@ -19,16 +19,17 @@ import pytest
 from faults import largest_file
 
 import pyc_mlir
-from pyc_mlir import scratch
-from pyc_mlir.artifact import write
-from pyc_mlir.bench.environment import probe
-from pyc_mlir.bench.schema import Report
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects import files
+from pyc_mlir.artifact.artifact import write
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.tools import cli, pyc_bench, pyc_compile, pyc_explain, pyc_opt, pyc_run
-from pyc_mlir.tools.opt_flags import parse_flags
+from pyc_mlir.dialects.util import files
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Report
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.tools import pyc_bench, pyc_compile, pyc_explain, pyc_opt, pyc_run
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.opt_flags import parse_flags
+from pyc_mlir.util import temp_dir as scratch
 from pyc_mlir.worker import process
 
 MODEL = """func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {

@@ -18,10 +18,10 @@ from random_ops import draw_graph
 from scenarios import count_of
 
 import pyc_mlir
-from pyc_mlir.dialects.bindings import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.pipelines.contract import ROUNDING, Contract
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 
 ROUNDED = Contract(max_error=ROUNDING)
 # Not the seeds of the property tests. Batches, so that an interrupted full run goes on.

@@ -8,9 +8,9 @@ import hostile_models
 import pytest
 from hostile_models import CASES
 
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.contract import Contract
+from pyc_mlir.pipelines.choices.contract import Contract
 
 
 @pytest.fixture(scope="module")

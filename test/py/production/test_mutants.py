@@ -22,20 +22,20 @@ from random_ops import draw_graph
 from scenarios import SCENARIOS, count_of
 
 import pyc_mlir
-from pyc_mlir import lowering
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import IRBuilder
+from pyc_mlir.artifact.test_vectors import Expected, compare, make_inputs
+from pyc_mlir.compilation import lower as lowering
+from pyc_mlir.compilation.oracles import PycOracle, make_samples
+from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.numerics.rounding import Uncertain
+from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.dialects.rounding import Uncertain
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.dialects.uncertain import interpret_uncertain
-from pyc_mlir.oracles import PycOracle, make_samples
-from pyc_mlir.pipelines.contract import ROUNDING, Contract
-from pyc_mlir.samples import Expected, compare, make_inputs
-from pyc_mlir.signatures import signature_of
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 
 # Rows of the table of cases and seeds of random graphs that one test takes, and how many tests.
 CASES_AT_ONCE, GRAPHS_AT_ONCE = 48, 8

@@ -22,19 +22,20 @@ from calibrations import calibration
 from mutation import BATCH, require_all_right
 from scenarios import count_of
 
-from pyc_mlir import Tensor, artifact, memory_report
-from pyc_mlir.checksum import checksum
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir import Tensor
+from pyc_mlir.artifact import artifact, memory_report
+from pyc_mlir.artifact.test_vectors import Samples
+from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.plain_data import MAX_JSON_BYTES, parse_json
-from pyc_mlir.evidence import Verdict
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.calibration import Calibration
-from pyc_mlir.pipelines.choices import read_log, write_log
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.program import Program
-from pyc_mlir.samples import Samples
-from pyc_mlir.tools.contract_flags import add_flags, read_contract
+from pyc_mlir.dialects.util.json import MAX_JSON_BYTES, parse_json
+from pyc_mlir.pipelines.choices.choices import read_log, write_log
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.cli.contract_flags import add_flags, read_contract
+from pyc_mlir.util.checksum import checksum
 
 ARTIFACTS = count_of("programs mutated under checksums that fit")
 FILES = count_of("logs, calibrations, contracts and verdicts mutated")

@@ -13,9 +13,9 @@ import pytest
 from mutation import BATCH, mutated_text, require_all_right
 from scenarios import count_of
 
-from pyc_mlir.compilation import make_options
+from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.lowering import lower
 
 TEXTS, PROTOS = count_of("mutated `.mlir`"), count_of("mutated ONNX models")
 

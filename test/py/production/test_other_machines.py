@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.artifact import Artifact, write
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.artifact.artifact import Artifact, write
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device, host_cpu
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.cpu_features import LINUX_NAMES, used_in_code
-from pyc_mlir.pipelines.target import TARGETS, CpuInfo
-from pyc_mlir.placement import other_runtime
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.cpu_features import LINUX_NAMES, used_in_code
+from pyc_mlir.pipelines.target.target import TARGETS, CpuInfo
+from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.load_check import other_runtime
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_run
 
 X = np.ones((4, 4), np.float32)
@@ -121,7 +121,7 @@ def lacking(monkeypatch, *features: str) -> None:
     cpu = host_cpu()
     assert cpu is not None
     less = replace(cpu, features=cpu.features - set(features))
-    monkeypatch.setattr("pyc_mlir.placement.host_cpu", lambda: less)
+    monkeypatch.setattr("pyc_mlir.runtime.load_check.host_cpu", lambda: less)
 
 
 def test_a_cpu_that_lacks_any_one_feature(made, monkeypatch):
@@ -208,7 +208,7 @@ def test_bytecode_of_another_release(made, change):
 @pytest.fixture
 def elsewhere(monkeypatch) -> Iterator[str]:
     """As if another release of the runtime were installed here, which takes the same bytecode."""
-    monkeypatch.setattr("pyc_mlir.placement.runtime_version", lambda: "99.0")
+    monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
     yield "this is 99.0"
 
 
@@ -230,7 +230,7 @@ def test_equal_bits_are_promised_for_equal_versions(monkeypatch):
     contract = Contract(determinism="strict")
     artifact = build(plus_one, [X], make_options(contract=contract))
     assert Program(artifact, SYNC).stats().contract["determinism"].code == ""
-    monkeypatch.setattr("pyc_mlir.placement.runtime_version", lambda: "99.0")
+    monkeypatch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "99.0")
     told = Program(artifact, SYNC).stats().contract["determinism"]
     assert told.code == "RUNTIME_DIFFERS" and told.evidence[-1].endswith("this is 99.0")
 
@@ -252,7 +252,7 @@ def test_versions_of_manifests():
 
 
 def test_an_artifact_of_another_schema(made, tmp_path, monkeypatch):
-    monkeypatch.setattr("pyc_mlir.artifact.SCHEMA_VERSION", 3)
+    monkeypatch.setattr("pyc_mlir.artifact.artifact.SCHEMA_VERSION", 3)
     write(replace(made, manifest={**made.manifest, "schema": 2}), tmp_path / "x.vmfb")
     with pytest.raises(PycError, match="expected a manifest of schema 3, got 2") as caught:
         pyc_mlir.load(tmp_path / "x.vmfb")

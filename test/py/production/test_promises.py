@@ -11,26 +11,26 @@ from faults import without_aggressive_fusion
 from promised import LARGE, TEXT, W, X, reference
 
 import pyc_mlir
-from pyc_mlir import artifact as artifacts
-from pyc_mlir import lowering
-from pyc_mlir.artifact import Artifact
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.compile_log import head_of, read_recorded
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.test_vectors import SIZES, candidate_sizes, make_inputs
+from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation import lower as lowering
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence import Verdict
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.guards import Argument, Signature
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.pipelines.choices import write_log
-from pyc_mlir.pipelines.contract import ROUNDING, STRICT, Contract
-from pyc_mlir.pipelines.contract_report import Status
-from pyc_mlir.program import Program
-from pyc_mlir.recorded import head_of, read_recorded
-from pyc_mlir.samples import SIZES, candidate_sizes, make_inputs
+from pyc_mlir.pipelines.choices.choices import write_log
+from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
+from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.monitor import Code, Watch, Ways
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
-from pyc_mlir.tools.explain_why import why
-from pyc_mlir.watch import Code, Watch, Ways
+from pyc_mlir.tools.explain.why import why
 
 FOREIGN = """func.func @main(%a: tensor<5x37xf32>, %b: tensor<37x11xf32>) -> tensor<5x11xf32> {{
   %z = arith.constant 0.0 : f32

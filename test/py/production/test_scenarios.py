@@ -13,7 +13,7 @@ import pytest
 from scenarios import SCENARIOS, Scenario
 from scenarios_page import PAGES
 
-from pyc_mlir.tools import gen_docs
+from pyc_mlir.tools.docs import gen_docs
 
 TESTS = Path(__file__).resolve().parents[1]
 HERE = TESTS / "production"

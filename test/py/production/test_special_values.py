@@ -16,11 +16,11 @@ from op_cases import CASES, FLOATS
 from special_cases import FAMILIES, calls_of, takes_values
 
 import pyc_mlir
-from pyc_mlir.dialects.bindings import ir
-from pyc_mlir.dialects.builder import IRBuilder
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.pyc import new_context
-from pyc_mlir.iree.device import Device
+from pyc_mlir.runtime.device import Device
 
 # Calls of one program: more make its compile long, fewer make more compiles.
 AT_ONCE = 40

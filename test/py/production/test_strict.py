@@ -12,13 +12,13 @@ import pytest
 from conftest import FULL
 
 import pyc_mlir
-from pyc_mlir import artifact as artifacts
-from pyc_mlir.compilation import make_options
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.compilation.build import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.choices import Decision
-from pyc_mlir.pipelines.contract import STRICT, Contract
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.contract import STRICT, Contract
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 
 MODELS = Path(__file__).with_name("strict_models.py")
 NAMES = ("encoder", "images", "chain", "doubles") if FULL else ("encoder", "doubles")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from promised import TEXT, W, X, reference
 
-from pyc_mlir.artifact import Artifact
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.iree.device import Device
-from pyc_mlir.pipelines.contract import ROUNDING, Contract
-from pyc_mlir.program import Program
-from pyc_mlir.samples import Expected
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.test_vectors import Expected
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
 
 
 @pytest.fixture(scope="module")

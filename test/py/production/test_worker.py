@@ -30,16 +30,16 @@ from worker_hooks import (
 )
 
 import pyc_mlir
-from pyc_mlir.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
-from pyc_mlir.compilation import build, make_options
+from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.import_report import UnsupportedModel
-from pyc_mlir.pipelines.choices import Recipe
-from pyc_mlir.pipelines.contract import Contract
-from pyc_mlir.pipelines.contract_report import Status
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import WorkerFault
 

@@ -8,14 +8,14 @@ from conftest import sample
 from scenarios import count_of
 from worker_hooks import CRASHES, hook
 
-from pyc_mlir.compilation import build, make_options
-from pyc_mlir.dialects.bindings import ir
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.lower import bytecode_of, lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.pyc import new_context
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import holds_bytecode, load_source
-from pyc_mlir.lowering import bytecode_of, lower
-from pyc_mlir.pipelines.input_text import BYTECODE_MAGIC
-from pyc_mlir.program import Program
+from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC
+from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile
 from pyc_mlir.worker import process
 

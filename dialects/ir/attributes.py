@@ -1,0 +1,172 @@
+"""Between op parameters and MLIR attributes: one encoding for each Python type.
+
+int <-> i64, float <-> f64, bool <-> i1, str <-> string, tuple[int, ...] <-> array<i64>,
+np.dtype <-> type, np.ndarray <-> elements (a resource above `INLINE_BYTES`, printed whole).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import dtype_of, element_type, from_mlir, to_mlir
+from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_attr
+from pyc_mlir.dialects.opdef import OpDef, Param
+from pyc_mlir.dialects.types import BOOL, DTYPES, TensorType
+
+INLINE_BYTES = 1024
+_FEW = 256
+_BF16 = DTYPES["bf16"]
+
+
+def attributes_of(op: ir.Operation) -> list[tuple[str, ir.Attribute]]:
+    """The attributes of an op by name.
+
+    Raises VerificationError for one that the bindings cannot hand out, as ``array<i24: 0>``.
+    """
+    try:
+        return list(op.attributes.items())
+    except TypeError as error:
+        raise VerificationError(
+            f"{op.location}: {op.name}: expected attributes that MLIR's Python bindings read, "
+            f"got: {error}"
+        ) from None
+
+
+def elements_attr(array: np.ndarray) -> ir.Attribute:
+    """An elements attribute with the contents of `array`, any supported dtype.
+
+    A view that repeats one element (`np.broadcast_to`) is never written out, however large.
+    """
+    if array.size > 1 and not any(array.strides):
+        return _repeated(array)
+    array = np.ascontiguousarray(array).reshape(np.shape(array))
+    type_ = to_mlir(TensorType(array.shape, array.dtype))
+    if array.nbytes > INLINE_BYTES and array.dtype != BOOL and not _is_splat(array):
+        return resource_attr(array)
+    if array.dtype == _BF16:
+        values = array.reshape(-1)[:1] if _is_splat(array) else array.reshape(-1)
+        attrs = [ir.FloatAttr.get(type_.element_type, float(v)) for v in values]
+        if len(attrs) == 1:
+            return ir.DenseElementsAttr.get_splat(type_, attrs[0])
+        if not attrs:
+            return ir.Attribute.parse(f"dense<> : {type_}")
+        return ir.DenseElementsAttr.get(attrs, type_)
+    if array.dtype == BOOL:
+        return ir.DenseElementsAttr.get(array)
+    return ir.DenseElementsAttr.get(array, type=type_.element_type, shape=list(array.shape))
+
+
+def _repeated(array: np.ndarray) -> ir.Attribute:
+    """The attribute of an array whose elements are all the first one."""
+    type_ = to_mlir(TensorType(array.shape, array.dtype))
+    first = array[(0,) * array.ndim]
+    if array.dtype == BOOL:
+        return ir.DenseElementsAttr.get_splat(type_, ir.BoolAttr.get(bool(first)))
+    if array.dtype == _BF16:
+        element = ir.FloatAttr.get(type_.element_type, float(first))
+        return ir.DenseElementsAttr.get_splat(type_, element)
+    raw = np.array([first], array.dtype)
+    return ir.DenseElementsAttr.get(raw, type=type_.element_type, shape=list(array.shape))
+
+
+def _is_splat(array: np.ndarray) -> bool:
+    """True when all bytes repeat the first element (so NaNs and signed zeros count as they are)."""
+    raw = array.reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize)
+    # Nearly every array that is none differs early.
+    few = raw[:_FEW]
+    return bool(array.size) and bool((few == few[0]).all()) and bool((raw == raw[0]).all())
+
+
+def array_of(attr: ir.Attribute) -> np.ndarray:
+    """The contents of an elements attribute as a numpy array (not to be written to).
+
+    Raises VerificationError when `attr` is no dense elements attribute of a supported type.
+    """
+    if not isinstance(attr, ir.DenseElementsAttr):
+        resource = as_resource(attr)
+        if resource is not None:
+            return resource_array(resource)
+        raise VerificationError(f"value: expected dense elements, got {str(attr)[:60]}")
+    type_ = from_mlir(attr.type, "value")
+    shape = [d or 0 for d in type_.shape]
+    if attr.is_splat and type_.elements:
+        # A view of one element: a splat may be far larger than memory.
+        element = attr.get_splat_value().value  # type: ignore[attr-defined]
+        return np.broadcast_to(np.array(element).astype(type_.dtype), shape)
+    if type_.dtype == _BF16:
+        return _parse_bf16(str(attr), shape)
+    return np.array(attr).reshape(shape).astype(type_.dtype, copy=False)
+
+
+def _parse_bf16(text: str, shape: list[int]) -> np.ndarray:
+    """The bindings give no buffer for bf16, so read MLIR's text, which is exact."""
+    body = text[text.index("<") + 1 : text.rindex("> : ")]
+    if body.startswith('"0x'):
+        flat = np.frombuffer(bytes.fromhex(body[3:-1]), _BF16)
+    else:
+        words = [w for w in body.replace("[", " ").replace("]", " ").replace(",", " ").split()]
+        flat = np.array([_bf16_word(w) for w in words], _BF16)
+    return np.broadcast_to(flat.reshape(()), shape) if flat.size == 1 else flat.reshape(shape)
+
+
+def _bf16_word(word: str) -> Any:
+    """One printed element: a decimal, or the bits of a NaN or an infinity."""
+    if word.startswith("0x"):
+        return np.array(int(word, 16), np.uint16).view(_BF16)[()]
+    return _BF16.type(float(word))
+
+
+def encode(value: Any, kind: Any) -> ir.Attribute:
+    """The attribute that carries a parameter of Python type `kind`."""
+    if kind is bool:
+        return ir.BoolAttr.get(bool(value))
+    if kind is int:
+        return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(value))
+    if kind is float:
+        return ir.FloatAttr.get(ir.F64Type.get(), float(value))
+    if kind is str:
+        return ir.StringAttr.get(value)
+    if kind is np.dtype:
+        return ir.TypeAttr.get(element_type(np.dtype(value)))
+    if kind is np.ndarray:
+        return elements_attr(np.asarray(value))
+    assert kind == tuple[int, ...], kind
+    return ir.DenseI64ArrayAttr.get([int(v) for v in value])
+
+
+_DECODERS: dict[Any, tuple[str, Callable[[Any], Any], tuple[type, ...]]] = {
+    bool: ("true or false", lambda a: a.value, (ir.BoolAttr,)),
+    int: ("an i64 integer", lambda a: a.value, (ir.IntegerAttr,)),
+    float: ("a float", lambda a: a.value, (ir.FloatAttr,)),
+    str: ("a string", lambda a: a.value, (ir.StringAttr,)),
+    np.dtype: ("an element type", lambda a: dtype_of(a.value), (ir.TypeAttr,)),
+    np.ndarray: ("dense elements", array_of, (ir.Attribute,)),
+    tuple[int, ...]: ("array<i64: ...>", tuple, (ir.DenseI64ArrayAttr,)),
+}
+
+
+def decode(attr: ir.Attribute, param: Param) -> Any:
+    """The Python value of a parameter. Raises VerificationError naming what was expected."""
+    expected, read, kinds = _DECODERS[param.kind]
+    wrong = not isinstance(attr, kinds)
+    wrong |= param.kind is int and (isinstance(attr, ir.BoolAttr) or str(attr.type) != "i64")
+    if wrong:
+        raise VerificationError(f"`{param.name}`: expected {expected}, got {str(attr)[:60]}")
+    return read(attr)
+
+
+def params_of(definition: type[OpDef], op: ir.Operation) -> dict[str, Any]:
+    """All parameters of `op`, defaults filled in. Raises VerificationError."""
+    attributes = op.attributes
+    out = {}
+    for param in definition.params:
+        if param.name in attributes:
+            out[param.name] = decode(attributes[param.name], param)
+        elif param.is_required:
+            raise VerificationError(f"attribute `{param.name}` is missing")
+        else:
+            out[param.name] = param.default
+    return out

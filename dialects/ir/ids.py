@@ -1,0 +1,103 @@
+"""Canonical op ids: structure decides, names and locations do not.
+
+An op's id is ``<op>.<hash>`` where the hash covers the op, its parameters (constants by content),
+its result type and the ids of its operands (a Merkle hash). Equal computations on equal operands
+that stand twice get ``#1``, ``#2`` in program order. `pyc.*` attributes are for reading and are
+left out. The graph's own id covers the ids that it returns.
+"""
+
+import hashlib
+from collections import Counter
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.attributes import array_of, attributes_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.resources import as_resource, content_digest, resource_digest
+
+_DIGEST = 8
+
+
+def _hash(*parts: str | bytes) -> str:
+    data = [part.encode() if isinstance(part, str) else part for part in parts]
+    joined = b"".join([len(d).to_bytes(8, "little") + d for d in data])
+    return hashlib.blake2b(joined, digest_size=_DIGEST).hexdigest()
+
+
+def _attribute_text(attr: ir.Attribute) -> bytes:
+    """An attribute by content: constants inline and as resources are the same."""
+    if isinstance(attr, ir.DenseElementsAttr) and attr.is_splat:
+        return str(attr).encode()
+    resource = as_resource(attr)
+    try:
+        if resource is not None:
+            return _hash(str(attr.type), resource_digest(resource)).encode()
+        if isinstance(attr, ir.DenseElementsAttr):
+            return _hash(str(attr.type), content_digest(array_of(attr))).encode()
+    except VerificationError:
+        pass  # Elements of other dialects' types, such as vectors, have their text.
+    return str(attr).encode()
+
+
+class OpIds:
+    """The ids of every op of one function, by operation. Recompute after changing the function.
+
+    `seen` counts the computations that stand twice; shared by the functions of a module, it makes
+    ids unique in the module.
+    """
+
+    def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
+        self._values: dict[ir.Value, str] = {}
+        self._types: dict[ir.Type, str] = {}
+        self._attributes: dict[ir.Attribute, bytes] = {}
+        self._seen: Counter[str] = Counter() if seen is None else seen
+        self.by_op: dict[ir.Operation, str] = {}
+        blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
+        self.graph_id = blocks[0] if len(blocks) == 1 else _hash(*blocks)
+
+    def __getitem__(self, op: ir.Operation) -> str:
+        return self.by_op[op]
+
+    def _visit_block(self, block: ir.Block, arguments: str) -> str:
+        """Give ids to the ops in order; the block's own hash is that of its terminator.
+
+        `arguments` names the block's arguments: how deep it is nested, not which block it is.
+        """
+        for i, argument in enumerate(block.arguments):
+            self._values[argument] = f"{arguments}{i}:{argument.type}"
+        last = ""
+        for op in block.operations:
+            last = self._visit(op.operation, f"inner-{arguments}")
+        return last
+
+    def _visit(self, op: ir.Operation, arguments: str) -> str:
+        regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
+        attributes = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
+        name, results = op.name, list(op.results)
+        digest = _hash(
+            name,
+            *[part for n, attr in attributes for part in (n, self._attribute_text(attr))],
+            *[self._type_text(r.type) for r in results],
+            *[self._values.get(v) or f"later:{v.type}" for v in op.operands],
+            *regions,
+        )
+        base = f"{name.removeprefix('pyc.')}.{digest}"
+        for i, result in enumerate(results):
+            self._values[result] = f"{digest}:{i}"
+        repeat = self._seen.get(base, 0)
+        self._seen[base] = repeat + 1
+        self.by_op[op] = f"{base}#{repeat}" if repeat else base
+        return digest
+
+    def _attribute_text(self, attr: ir.Attribute) -> bytes:
+        """`_attribute_text`, asked once."""
+        text = self._attributes.get(attr)
+        if text is None:
+            text = self._attributes[attr] = _attribute_text(attr)
+        return text
+
+    def _type_text(self, type_: ir.Type) -> str:
+        """`str`, asked once: programs have many values and few types."""
+        text = self._types.get(type_)
+        if text is None:
+            text = self._types[type_] = str(type_)
+        return text

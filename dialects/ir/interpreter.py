@@ -1,0 +1,143 @@
+"""The oracle: what a pyc program means, computed by the ops' numpy references.
+
+Input: a module whose function holds pyc ops; output: the arrays that it returns. With
+`flush_denormals` the results are flushed as IREE's CPU drivers do.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.opdef import OPS, OpDef, evaluate
+from pyc_mlir.dialects.types import is_float
+
+Value = TypeVar("Value")
+
+
+def entry_function(module: ir.Module, name: str = "main") -> ir.Operation:
+    """The function `name`, or the only function. Raises PycError when there is no such choice."""
+    functions = [op.operation for op in module.body.operations if op.operation.name == "func.func"]
+    named = [f for f in functions if ir.StringAttr(f.attributes["sym_name"]).value == name]
+    if named:
+        return named[0]
+    if len(functions) == 1:
+        return functions[0]
+    raise PycError(
+        ReasonCode.INVALID_IR,
+        f"module: expected a function `{name}` or a single function, got {len(functions)}; "
+        f"name the entry `{name}`",
+    )
+
+
+def interpret(
+    module: ir.Module,
+    inputs: Sequence[np.ndarray],
+    *,
+    function: str = "main",
+    flush_denormals: bool = False,
+) -> list[np.ndarray]:
+    """Run a pyc function on arrays. Raises PycError for ops that are not of the pyc dialect."""
+
+    def step(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+        definition = op_definition(op)
+        out = evaluate(definition, operands, **params_of(definition, op))
+        _check_type(op, out)
+        check_unstretched(op, [a.shape for a in operands], out.shape)
+        return flush_subnormals(out) if flush_denormals else out
+
+    return walk(module, list(map(np.asarray, inputs)), step, function)
+
+
+def walk(
+    module: ir.Module,
+    inputs: Sequence[Value],
+    step: Callable[[ir.Operation, list[Value]], Value],
+    function: str = "main",
+) -> list[Value]:
+    """What a pyc function returns if `step` computes each op from its operands, in order.
+
+    Raises PycError (ARGUMENT_COUNT), and what `step` raises.
+    """
+    block = entry_function(module, function).regions[0].blocks[0]
+    if len(inputs) != len(block.arguments):
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"{function}: expected {len(block.arguments)} arrays, got {len(inputs)}",
+        )
+    return _run_block(block, dict(zip(block.arguments, inputs, strict=True)), step)
+
+
+def _run_block(
+    block: ir.Block,
+    values: dict[ir.Value, Value],
+    step: Callable[[ir.Operation, list[Value]], Value],
+) -> list[Value]:
+    """Evaluate a block's ops in order; return the operands of its terminator."""
+    for op in block.operations:
+        operation = op.operation
+        name = operation.name
+        if name in ("func.return", "pyc.yield"):
+            return [values[v] for v in operation.operands]
+        if name == "pyc.group":
+            (result,) = _run_block(operation.regions[0].blocks[0], values, step)
+        elif name == "tensor.cast":
+            result = values[operation.operands[0]]
+        else:
+            result = step(operation, [values[v] for v in operation.operands])
+        values[operation.result] = result
+    raise AssertionError("a verified block ends in a terminator")
+
+
+def op_definition(op: ir.Operation) -> type[OpDef]:
+    """The definition of a pyc op. Raises PycError (UNSUPPORTED_OP) for another one."""
+    definition = OPS.get(op.name.removeprefix("pyc."))
+    if definition is None or not op.name.startswith("pyc."):
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{op.location}: expected an op of the pyc dialect, got {op.name}",
+        )
+    return definition
+
+
+def _check_type(op: ir.Operation, out: np.ndarray) -> None:
+    declared = from_mlir(op.result.type)
+    fits = all(d is None or d == s for d, s in zip(declared.shape, out.shape, strict=True))
+    if not fits:
+        raise PycError(
+            ReasonCode.DIMENSION_MISMATCH,
+            f"{op.location}: {op.name}: expected a result of type {declared}, got {out.shape}",
+        )
+
+
+def check_unstretched(
+    op: ir.Operation, operands: Sequence[tuple[int, ...]], out: tuple[int, ...]
+) -> None:
+    """Raise PycError (DIMENSION_MISMATCH) where an elementwise op stretches a dynamic dimension.
+
+    Only a static 1 broadcasts: a program may take a dynamic dimension for as long as its partner.
+    """
+    if op_definition(op).family != "elementwise":
+        return
+    for operand, shape in zip(op.operands, operands, strict=True):
+        declared = from_mlir(operand.type).shape
+        offset = len(out) - len(shape)
+        for axis, size in enumerate(shape):
+            if size != out[offset + axis] and declared[axis] is None:
+                raise PycError(
+                    ReasonCode.DIMENSION_MISMATCH,
+                    f"{op.location}: {op.name}: expected {out[offset + axis]} for a dynamic "
+                    f"dimension, as its partner has, got {size}",
+                )
+
+
+def flush_subnormals(array: np.ndarray) -> np.ndarray:
+    """Replace subnormal f32 and f64 values by zero, as the CPU drivers of IREE compute."""
+    if not is_float(array.dtype) or array.dtype.itemsize < 4:
+        return array
+    tiny = np.finfo(array.dtype).tiny
+    return np.where(np.abs(array) < tiny, np.zeros((), array.dtype), array)

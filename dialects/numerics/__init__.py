@@ -1,0 +1,1 @@
+"""How far a correct program may be from the numpy reference: tolerances by rounding analysis."""

@@ -1,0 +1,329 @@
+"""The rules of rounding.py: the deviation of each primitive op's result.
+
+`RULES[name](value, *operands, **params)`: `value` is the reference's result, the operands are
+`Uncertain`. What a rule leaves open (an operand that is infinite, an index that is not certain)
+comes out infinite or NaN, which `UncertainBuilder` makes infinite: it is not compared.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.numerics.rounding import LAMBDA, Rule, Uncertain, rounded, roundoff, summed
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import accumulator, dtype_name, is_float
+
+RULES: dict[str, Rule] = {}
+# What composite ops may be off besides their decompositions, whose place a kernel can take.
+KERNELS: dict[str, Rule] = {}
+# Roundings of a library function: MLIR's and our own approximations stay within a few.
+_FUNCTION_ULPS = 8.0
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def enter(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return enter
+
+
+def _wide(x: Uncertain) -> np.ndarray:
+    return x.value.astype(np.float64)
+
+
+def _gap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """|a - b|, and 0 for equal infinities and where both are NaN."""
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(same, 0.0, np.abs(a - b))
+
+
+def _swing(name: str, *operands: Uncertain, **params: Any) -> np.ndarray:
+    """How far a monotone op goes when all operands do, each by LAMBDA deviations."""
+    if not any(o.deviation.any() for o in operands):
+        return np.zeros(())
+
+    def at(side: float) -> np.ndarray:
+        moved = [_wide(o) + (side * LAMBDA * o.deviation if side else 0.0) for o in operands]
+        return np.asarray(OPS[name].reference(*moved, **params)).astype(np.float64)
+
+    middle, low, high = at(0), at(-1), at(1)
+    return np.maximum(_gap(low, middle), _gap(high, middle)) / LAMBDA
+
+
+@_rule("constant", "iota", "size")
+def _exact(value: np.ndarray, /, *operands: Uncertain, **params: Any) -> np.ndarray:
+    return np.zeros(value.shape)
+
+
+@_rule("add", "sub")
+def _add(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    return np.hypot(a.deviation, b.deviation) + rounded(value)
+
+
+@_rule("mul")
+def _mul(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    moved = np.hypot(_wide(a) * b.deviation, a.deviation * _wide(b))
+    return moved + a.deviation * b.deviation + rounded(value)
+
+
+@_rule("div")
+def _div(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    if not is_float(value.dtype):
+        uncertain = (a.deviation > 0) | (b.deviation > 0)
+        return np.where(uncertain, np.inf, 0.0)
+    quotient = value.astype(np.float64)
+    moved = np.hypot(a.deviation, quotient * b.deviation) / np.abs(_wide(b))
+    near_zero = (b.deviation > 0) & (LAMBDA * b.deviation >= np.abs(_wide(b)))
+    return np.where(near_zero, np.inf, moved) + rounded(value, 2)
+
+
+@_rule("pow")
+def _pow(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    out, base, exponent = value.astype(np.float64), _wide(a), _wide(b)
+    logarithm = np.log(np.abs(base))
+    slope = np.where(a.deviation > 0, out * exponent / base * a.deviation, 0.0)
+    growth = np.where(b.deviation > 0, out * logarithm * b.deviation, 0.0)
+    # As exp(b log a): the product's rounding becomes a relative error of that size.
+    scale = np.where(np.isfinite(logarithm), np.abs(exponent * logarithm), 0.0)
+    return np.hypot(slope, growth) + rounded(value, _FUNCTION_ULPS) * (1 + scale)
+
+
+@_rule("neg", "abs")
+def _same(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    return x.deviation
+
+
+@_rule("maximum")
+def _maximum(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    return _swing("maximum", a, b)
+
+
+@_rule("minimum")
+def _minimum(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    return _swing("minimum", a, b)
+
+
+def _monotone(name: str, ulps: float) -> None:
+    """A rule for a function of one operand that only grows or only falls."""
+
+    def rule(value: np.ndarray, x: Uncertain) -> np.ndarray:
+        return _swing(name, x) + (rounded(value, ulps) if ulps else 0.0)
+
+    RULES[name] = rule
+
+
+for _name, _ulps in {"floor": 0, "ceil": 0, "round": 0, "sqrt": 2, "rsqrt": 4}.items():
+    _monotone(_name, _ulps)
+for _name in ("log", "tanh", "erf"):
+    _monotone(_name, _FUNCTION_ULPS)
+RULES["log"] = lambda value, x: (
+    # Near 1 the logarithm is as exact as its argument, not relatively.
+    _swing("log", x) + rounded(value, _FUNCTION_ULPS) + roundoff(value.dtype)
+)
+
+
+@_rule("exp")
+def _exp(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    # The reduced argument's rounding is a relative error of the result.
+    reach = np.where(np.isfinite(x.value), 1 + np.abs(_wide(x)), 1.0)
+    return _swing("exp", x) + rounded(value, _FUNCTION_ULPS) * reach
+
+
+def _silu(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    """At minus infinity a kernel gives the limit 0, the decomposition NaN: both are right."""
+    return np.where(np.isneginf(_wide(x)), np.inf, 0.0)
+
+
+def _gelu(value: np.ndarray, x: Uncertain, *, approximate: str) -> np.ndarray:
+    """A kernel's polynomial errs by roundings of x or of 1, not of the result."""
+    size = np.maximum(np.abs(_wide(x)), 1.0)
+    u = _FUNCTION_ULPS * roundoff(accumulator(value.dtype)) / math.sqrt(3)
+    return u * np.where(np.isfinite(size), size, 0.0) + _silu(value, x)
+
+
+KERNELS.update(silu=_silu, gelu=_gelu)
+
+
+@_rule("sin", "cos")
+def _wave(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    return x.deviation + _FUNCTION_ULPS * roundoff(value.dtype) * (1 + np.abs(_wide(x)))
+
+
+@_rule("and", "or")
+def _logical(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    uncertain = (a.deviation > 0) | (b.deviation > 0)
+    return np.where(uncertain, 1.0 if value.dtype == np.bool_ else np.inf, 0.0)
+
+
+@_rule("not")
+def _not(value: np.ndarray, x: Uncertain) -> np.ndarray:
+    return x.deviation
+
+
+@_rule("compare")
+def _compare(value: np.ndarray, a: Uncertain, b: Uncertain, *, predicate: str) -> np.ndarray:
+    if a is b:
+        return np.zeros(value.shape)
+    margin = LAMBDA * np.hypot(a.deviation, b.deviation)
+    near = ~(_gap(_wide(a), _wide(b)) > margin)
+    return np.where(near & (margin != 0), 1.0, 0.0)
+
+
+@_rule("select")
+def _select(value: np.ndarray, c: Uncertain, a: Uncertain, b: Uncertain) -> np.ndarray:
+    chosen = np.where(c.value, a.deviation, b.deviation)
+    either = np.maximum(np.maximum(a.deviation, b.deviation), _gap(_wide(a), _wide(b)))
+    return np.where(c.deviation > 0, either, chosen)
+
+
+@_rule("cast")
+def _cast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
+    """A conversion rounds in one way only; it is uncertain where its operand straddles a step."""
+    if dtype == np.bool_:
+        margin = LAMBDA * x.deviation
+        return np.where((margin > 0) & ~(np.abs(_wide(x)) > margin), 1.0, 0.0)
+    if not is_float(x.value.dtype):
+        return x.deviation
+    swing = _swing("cast", x, dtype=dtype)
+    if (dtype_name(x.value.dtype), dtype_name(dtype)) == ("f64", "f16"):
+        # IREE's conversion gives 0 for what is subnormal in f16; that from f32 does not.
+        tiny = float(np.finfo(np.float16).tiny)
+        size = np.abs(_wide(x))
+        swing = np.where((size > 0) & (size < 2 * tiny), np.maximum(swing, tiny), swing)
+    return swing
+
+
+def _movement(name: str) -> None:
+    def rule(value: np.ndarray, x: Uncertain, *like: Uncertain, **params: Any) -> np.ndarray:
+        return OPS[name].reference(x.deviation, *(o.value for o in like), **params)
+
+    RULES[name] = rule
+
+
+for _name in ("transpose", "reshape", "slice", "broadcast_to"):
+    _movement(_name)
+
+
+@_rule("concat")
+def _concat(value: np.ndarray, a: Uncertain, b: Uncertain, *, axis: int) -> np.ndarray:
+    return np.concatenate([a.deviation, b.deviation], axis)
+
+
+@_rule("pad")
+def _pad(value: np.ndarray, x: Uncertain, /, **params: Any) -> np.ndarray:
+    return OPS["pad"].reference(x.deviation, **{**params, "value": 0.0})
+
+
+@_rule("update_slice")
+def _update_slice(
+    value: np.ndarray, x: Uncertain, update: Uncertain, starts: Uncertain
+) -> np.ndarray:
+    if starts.deviation.any():
+        return np.full(value.shape, np.inf)
+    return OPS["update_slice"].reference(x.deviation, update.deviation, starts.value)
+
+
+@_rule("gather")
+def _gather(value: np.ndarray, x: Uncertain, indices: Uncertain, *, axis: int) -> np.ndarray:
+    taken = OPS["gather"].reference(x.deviation, indices.value, axis=axis)
+    if not indices.deviation.any():
+        return taken
+    certain = OPS["gather"].reference(np.zeros(x.value.shape), indices.value, axis=axis)
+    before = axis % x.value.ndim
+    after = x.value.ndim - before - 1
+    lost = indices.deviation.reshape((1,) * before + indices.value.shape + (1,) * after)
+    return np.where(np.broadcast_to(lost > 0, certain.shape), np.inf, taken)
+
+
+@_rule("matmul")
+def _matmul(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    product = OPS["matmul"].reference
+    left, right = np.abs(_wide(a)), np.abs(_wide(b))
+    variance = np.zeros(value.shape)
+    if b.deviation.any():
+        variance = variance + product(left**2 + a.deviation**2, b.deviation**2)
+    if a.deviation.any():
+        variance = variance + product(a.deviation**2, right**2)
+    local = summed(product(left, right), a.value.shape[-1], value)
+    return np.sqrt(variance) + (local if is_float(value.dtype) else 0.0)
+
+
+@_rule("conv2d")
+def _conv2d(value: np.ndarray, x: Uncertain, w: Uncertain, **params: Any) -> np.ndarray:
+    product = OPS["conv2d"].reference
+    left, right = np.abs(_wide(x)), np.abs(_wide(w))
+    variance = np.zeros(value.shape)
+    if w.deviation.any():
+        variance = variance + product(left**2 + x.deviation**2, w.deviation**2, **params)
+    if x.deviation.any():
+        variance = variance + product(x.deviation**2, right**2, **params)
+    filters = w.value.shape[0 if params["layout"] == "NCHW" else 3]
+    local = summed(product(left, right, **params), w.value.size // max(filters, 1), value)
+    return np.sqrt(variance) + (local if is_float(value.dtype) else 0.0)
+
+
+@_rule("avg_pool2d")
+def _avg_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
+    mean = OPS["avg_pool2d"].reference
+    # As if the errors of a window were one: no smaller than if they are independent.
+    moved = np.sqrt(mean(x.deviation**2, **params))
+    return moved + summed(mean(np.abs(_wide(x)), **params), math.prod(params["kernel"]), value)
+
+
+@_rule("max_pool2d")
+def _max_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
+    return _swing("max_pool2d", x, **params)
+
+
+@_rule("reduce_max")
+def _reduce_max(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
+    return _swing("reduce_max", x, **params)
+
+
+@_rule("reduce_min")
+def _reduce_min(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
+    return _swing("reduce_min", x, **params)
+
+
+def _terms(x: Uncertain, axes: tuple[int, ...]) -> int:
+    return math.prod(x.value.shape[a] for a in axes)
+
+
+@_rule("reduce_sum")
+def _reduce_sum(
+    value: np.ndarray, x: Uncertain, *, axes: tuple[int, ...], keepdims: bool
+) -> np.ndarray:
+    moved = np.sqrt(np.sum(x.deviation**2, axis=axes, keepdims=keepdims))
+    if not is_float(value.dtype) or _terms(x, axes) == 1:
+        return moved
+    magnitudes = np.sum(np.abs(_wide(x)), axis=axes, keepdims=keepdims)
+    return moved + summed(magnitudes, _terms(x, axes), value)
+
+
+@_rule("reduce_prod")
+def _reduce_prod(
+    value: np.ndarray, x: Uncertain, *, axes: tuple[int, ...], keepdims: bool
+) -> np.ndarray:
+    relative = np.where(x.deviation > 0, x.deviation / np.abs(_wide(x)), 0.0)
+    moved = np.abs(value.astype(np.float64)) * np.sqrt(
+        np.sum(relative**2, axis=axes, keepdims=keepdims)
+    )
+    count = _terms(x, axes)
+    return moved + (rounded(value, math.sqrt(count) + 1) if count > 1 else 0.0)
+
+
+@_rule("argmax")
+def _argmax(value: np.ndarray, x: Uncertain, *, axis: int, keepdims: bool) -> np.ndarray:
+    """Uncertain where another element may be the greatest, or where there is a NaN."""
+    data, margin = _wide(x), LAMBDA * x.deviation
+    best = np.expand_dims(np.argmax(x.value, axis=axis), axis)
+    top = np.take_along_axis(data, best, axis)
+    reach = margin + np.take_along_axis(margin, best, axis)
+    places = np.arange(data.shape[axis]).reshape(
+        [-1 if i == axis % data.ndim else 1 for i in range(data.ndim)]
+    )
+    rivals = ~(_gap(data, top) > reach) & (reach != 0) & (places != best)
+    return np.where(rivals.any(axis=axis, keepdims=keepdims), np.inf, 0.0)

@@ -1,0 +1,67 @@
+"""Run a pyc program on arrays and learn how far a correct program may be from each result.
+
+The values are those of the numpy references; the deviations follow rounding.py, op by op.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.attributes import params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder
+from pyc_mlir.dialects.ir.interpreter import check_unstretched, op_definition, walk
+from pyc_mlir.dialects.numerics.rounding import Uncertain
+from pyc_mlir.dialects.numerics.rules import KERNELS, RULES
+from pyc_mlir.dialects.opdef import OpDef, evaluate
+from pyc_mlir.dialects.types import TensorType
+
+
+class UncertainBuilder(Builder):
+    """Computes each op with its reference, and the deviation of its result by a rule.
+
+    A composite op has the deviation of its decomposition, and what a kernel in its place may be off
+    besides. An op without a rule, which a family from outside may bring, leaves nothing to compare:
+    its deviation is infinite.
+    """
+
+    def emit(self, op: type[OpDef], operands: Sequence[Uncertain], params: dict[str, Any]) -> Any:
+        """The reference's value with its deviation."""
+        value = evaluate(op, [o.value for o in operands], **params)
+        with np.errstate(all="ignore"):
+            if (rule := RULES.get(op.name)) is not None:
+                deviation = rule(value, *operands, **params)
+            else:
+                parts = op.decompose and op.decompose(self, *operands, **params)
+                deviation = np.inf if parts is None else parts.deviation
+                if (more := KERNELS.get(op.name)) is not None:
+                    deviation = deviation + more(value, *operands, **params)
+        known = np.where(np.isnan(deviation), np.inf, deviation)
+        return Uncertain(value, np.broadcast_to(known, value.shape))
+
+    def constant(self, value: np.ndarray) -> Uncertain:
+        """The array, exactly."""
+        return Uncertain.exact(np.asarray(value))
+
+    def type_of(self, value: Uncertain) -> TensorType:
+        """The type of the array."""
+        return TensorType(value.value.shape, value.value.dtype)
+
+
+def interpret_uncertain(
+    module: ir.Module, inputs: Sequence[np.ndarray], *, function: str = "main"
+) -> list[Uncertain]:
+    """Run a pyc function on arrays, which are taken as exact.
+
+    Raises PycError: as `interpret`, and INVALID_IR for dynamic sizes that do not fit together.
+    """
+    builder = UncertainBuilder()
+
+    def step(op: ir.Operation, operands: list[Uncertain]) -> Uncertain:
+        definition = op_definition(op)
+        out = builder.build(definition, *operands, **params_of(definition, op))
+        check_unstretched(op, [o.value.shape for o in operands], out.value.shape)
+        return out
+
+    return walk(module, [Uncertain.exact(a) for a in inputs], step, function)

@@ -1,0 +1,1 @@
+"""Files, JSON and suggestions for misspelled names: helpers that every layer uses."""

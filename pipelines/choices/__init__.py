@@ -1,0 +1,1 @@
+"""The seam that every choice goes through, policies, recipes, and contracts."""

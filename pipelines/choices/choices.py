@@ -1,0 +1,262 @@
+"""The seam: every choice that PyC makes goes through `Choices.choose`.
+
+A pass finds out what is legal and offers the legal alternatives; a `Recipe` replays an earlier
+answer, else a `Policy` prefers one; the answer is recorded as a `Decision`. A bad policy can
+therefore make a program slow, never wrong. All of a decision but its `measured` object is
+deterministic, byte for byte.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.pipelines.target.cost import Cost
+
+SCHEMA_VERSION = 1
+# Records in a log that are no choices, so that no recipe repeats them, by their pass: what a
+# program was compiled with, what the compile cache did, what happened when it ran.
+COMPILE, CACHE, RUN = "compile", "cache", "run"
+# Who decided where the first choice failed.
+FALLBACK = "fallback"
+RECORDS = (COMPILE, CACHE, RUN)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One legal answer: its stable name, what it is predicted to cost, and why one would."""
+
+    name: str
+    cost: Cost | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a choice is made: the pass and the canonical id of the op; `location` is for people."""
+
+    pass_name: str
+    op_id: str
+    location: str = ""
+
+    @property
+    def key(self) -> str:
+        """What recipes are keyed by: ``pass:op-id``."""
+        return f"{self.pass_name}:{self.op_id}"
+
+
+class Policy(Protocol):
+    """Prefers one of the legal alternatives."""
+
+    @property
+    def name(self) -> str:
+        """What decisions are signed with."""
+        ...
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the name of one alternative."""
+        ...
+
+
+@dataclass(frozen=True)
+class FirstIsBest:
+    """The default policy: passes list their alternatives best first."""
+
+    name: str = "default"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the first alternative's name."""
+        return alternatives[0].name
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice made: what was chosen, what was turned down, and by whom."""
+
+    site: Site
+    chosen: str
+    alternatives: tuple[Alternative, ...]
+    decided_by: str
+    evidence: tuple[str, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_choice(self) -> bool:
+        """False for a record, which only tells what was the case or what happened."""
+        return self.site.pass_name not in RECORDS
+
+    def to_json(self) -> dict[str, Any]:
+        """The decision as plain JSON data, keys in a fixed order."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "id": self.site.key,
+            "pass": self.site.pass_name,
+            "op": self.site.op_id,
+            "location": self.site.location,
+            "chosen": self.chosen,
+            "decided_by": self.decided_by,
+            "alternatives": [
+                {
+                    "name": a.name,
+                    "cost": None if a.cost is None else asdict(a.cost),
+                    "reason": a.reason,
+                }
+                for a in self.alternatives
+            ],
+            "evidence": list(self.evidence),
+            "measured": dict(self.measured),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Decision":
+        """Read what `to_json` wrote.
+
+        Raises PycError for another schema version; KeyError, TypeError or ValueError for what is
+        no decision.
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError("not an object")
+        if data.get("schema") != SCHEMA_VERSION:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"decision log: expected schema {SCHEMA_VERSION}, got {data.get('schema')!r}",
+            )
+        alternatives = tuple(
+            Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
+            for a in data["alternatives"]
+        )
+        site = Site(data["pass"], data["op"], data["location"])
+        if data["id"] != site.key:
+            raise ValueError(f"id {data['id']!r} of {site.key}")
+        return Decision(
+            site,
+            data["chosen"],
+            alternatives,
+            data["decided_by"],
+            tuple(data["evidence"]),
+            dict(data["measured"]),
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The projection {site: choice} of a log; passes run from a recipe alone.
+
+    `origins` keeps who decided and, for fallbacks, on what evidence, so that a replay writes the
+    same log; other evidence is seen again.
+    `graph_id` is that of the only program that it may be used for; empty allows all. A `tolerant`
+    one, mixed of several logs for an experiment, leaves what does not apply to the policy.
+    """
+
+    choices: Mapping[str, str]
+    origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    graph_id: str = ""
+    tolerant: bool = False
+
+    @staticmethod
+    def from_log(decisions: Iterable[Decision]) -> "Recipe":
+        """Keep what was chosen and by whom, drop what it was chosen over."""
+        made = [d for d in decisions if d.is_choice]
+        origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
+        return Recipe({d.site.key: d.chosen for d in made}, origins)
+
+    @staticmethod
+    def load(path: str | Path) -> "Recipe":
+        """Read the recipe of a JSON-lines log. Raises PycError for a malformed file."""
+        return Recipe.from_log(read_log(path))
+
+
+@dataclass
+class Choices:
+    """Answers choices from a recipe or a policy, and keeps the log.
+
+    With a recipe, a site that it lacks is answered by the policy; a site whose recorded choice is
+    not offered any more raises RECIPE_MISMATCH, never a silent change.
+    """
+
+    policy: Policy = field(default_factory=FirstIsBest)
+    recipe: Recipe | None = None
+    log: list[Decision] = field(default_factory=list)
+
+    def choose(
+        self, site: Site, alternatives: Sequence[Alternative], evidence: Sequence[str] = ()
+    ) -> Alternative:
+        """Return one of `alternatives` and record the decision.
+
+        Raises PycError: INVALID_CHOICE when the policy names none of them, RECIPE_MISMATCH when
+        the recipe does.
+        """
+        assert alternatives, "a choice without legal alternatives is the pass's fault"
+        by_name = {a.name: a for a in alternatives}
+        recorded = self.recipe.choices.get(site.key) if self.recipe else None
+        if self.recipe is not None and self.recipe.tolerant and recorded not in by_name:
+            recorded = None
+        name = recorded if recorded is not None else self.policy.prefer(site, alternatives)
+        if name not in by_name:
+            code = ReasonCode.INVALID_CHOICE if recorded is None else ReasonCode.RECIPE_MISMATCH
+            source = f"policy `{self.policy.name}`" if recorded is None else "the recipe"
+            raise PycError(
+                code,
+                f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
+            )
+        by, seen = self.policy.name, tuple(evidence)
+        if self.recipe is not None and recorded is not None:
+            by, before = self.recipe.origins.get(site.key, ("recipe", seen))
+            # What failed before a fallback does not fail again: it is not tried.
+            seen = before if by == FALLBACK else seen
+        self.log.append(Decision(site, name, tuple(alternatives), by, seen))
+        return by_name[name]
+
+    def require_recipe_used(self) -> None:
+        """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up."""
+        if self.recipe is None or self.recipe.tolerant:
+            return
+        unused = sorted(set(self.recipe.choices) - {d.site.key for d in self.log})
+        if unused:
+            raise PycError(
+                ReasonCode.RECIPE_MISMATCH,
+                f"recipe: expected sites of this program, got {len(unused)} of "
+                f"{len(self.recipe.choices)} that it does not have: {', '.join(unused[:3])}; "
+                "make the recipe again from a log of the same program and target",
+            )
+
+
+def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
+    """Write decisions as JSON lines, in order. Raises PycError (FILE_ACCESS)."""
+    lines = (json.dumps(d.to_json(), ensure_ascii=False) for d in decisions)
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_log(path: str | Path) -> list[Decision]:
+    """Read a JSON-lines log.
+
+    Raises PycError: FILE_ACCESS, and BAD_ARGUMENT with the line for malformed input.
+    """
+    return parse_log(read_file(path, "a log of decisions"), str(path))
+
+
+def parse_log(data: bytes, path: str) -> list[Decision]:
+    """The decisions of a log; `path` is for messages. Raises as `read_log`."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}"
+        ) from None
+    decisions = []
+    # Not `splitlines`: what else it takes for the end of a line may stand in a string.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        try:
+            decisions.append(Decision.from_json(parse_json(line)))
+        except PycError as error:
+            raise PycError(error.code, f"{path}:{number}: {error.message}") from None
+        except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{path}:{number}: expected one decision as JSON, got {line[:60]!r} ({error})",
+            ) from None
+    return decisions

@@ -1,0 +1,207 @@
+"""What a user may ask PyC to promise, and which of it PyC can keep.
+
+A `Contract` is data: its clauses travel in the artifact's manifest. A clause that cannot be checked
+and clauses that cannot hold together are refused when the contract is made. None is ever dropped in
+silence.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target.target import TARGETS
+
+STRICT, ROUNDING = "strict", "rounding"
+# What may take a program's place, and whether its results have the same bits.
+NO_FALLBACK, OTHER_PLANS, IREE_CODE, REFERENCE = "none", "modes", "iree", "numpy"
+FALLBACKS: Mapping[str, bool] = {
+    NO_FALLBACK: True,
+    OTHER_PLANS: True,
+    IREE_CODE: False,
+    REFERENCE: False,
+}
+# Why the memory, and the time, of these have no bound that a compile could check.
+_UNBOUNDED: Mapping[str, tuple[str, str]] = {
+    IREE_CODE: ("it is loaded beside the program that failed", "it was not measured"),
+    REFERENCE: ("numpy allocates as it likes", "its time is not bounded"),
+}
+# The greatest value of each number above 0; whole ones are counted or are bytes.
+_WHOLE: Mapping[str, int] = {"memory_budget_bytes": 2**63 - 1, "max_concurrency": 2**31 - 1}
+_SECONDS: Mapping[str, float] = {"max_compile_seconds": 1e9, "latency_goal_seconds": 1e9}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The clauses; the default of each asks for nothing.
+
+    memory_budget_bytes: device memory of one call, its results included.
+    max_concurrency: how many calls may overlap while the other clauses hold.
+    max_compile_seconds: a compile that takes longer is ended. What compiles faster stands in for
+        it, or it is refused: under strict determinism and ``fallbacks = none`` at once.
+    determinism: ``strict``: equal module, recipe, target and versions give equal artifacts, and
+        equal inputs give equal bits, whatever the number of threads.
+    max_error: the greatest |difference| from the reference, as a share of the greatest |element| of
+        that result; ``rounding`` asks only that rounding explains every difference, which any
+        value of the clause asks too.
+    latency_goal_seconds: median seconds of one call.
+    latency_binding: a program that misses the goal is refused; else that is reported.
+    allowed_targets: names of the targets that may be compiled for; empty allows all.
+    fallbacks: what may take the place of a program that fails its comparison, in this order:
+        ``modes`` (the artifact's other memory plans), ``iree`` (IREE's code for all of it),
+        ``numpy`` (the reference answers); ``none`` refuses every fallback, a compile's too.
+    """
+
+    memory_budget_bytes: int | None = None
+    max_concurrency: int = 1
+    max_compile_seconds: float | None = None
+    determinism: str = ""
+    max_error: float | str | None = None
+    latency_goal_seconds: float | None = None
+    latency_binding: bool = False
+    allowed_targets: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise PycError for what no program can keep.
+
+        BAD_ARGUMENT for a value that no clause can have, UNCHECKABLE_CLAUSE, CONTRACT_CONFLICT.
+        """
+        for refused in (_bad_values, _uncheckable, _conflicts):
+            if (error := next(refused(self), None)) is not None:
+                raise error
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether artifacts and results are to be the same, bit by bit."""
+        return self.determinism == STRICT
+
+    @property
+    def compares(self) -> bool:
+        """Whether answers are compared with a reference."""
+        return self.max_error is not None
+
+    def given(self) -> dict[str, Any]:
+        """The clauses that differ from their default."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
+        }
+
+    def check(self, target: str | None = None) -> None:
+        """Raise PycError (BAD_ARGUMENT) for a target's name that is not allowed."""
+        # The plain name of a device stands for one of its targets.
+        allowed = {*self.allowed_targets, *(TARGETS[n].name for n in self.allowed_targets)}
+        if target is not None and allowed and target not in allowed:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"contract clause `allowed_targets`: expected one of "
+                f"{', '.join(self.allowed_targets)}, got target {target!r}",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Every clause as plain JSON data, in the order of the fields."""
+        values = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Contract":
+        """Read what `to_json` wrote. Raises PycError (UNSUPPORTED_CLAUSE) for unknown clauses."""
+        unknown = sorted(set(data) - {f.name for f in fields(Contract)})
+        if unknown:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_CLAUSE,
+                f"contract clause `{unknown[0]}`: expected a clause of this version, got an "
+                "unknown one; drop the clause, or install a newer PyC",
+            )
+        values: dict[str, Any] = {
+            name: tuple(v) if isinstance(v, list) else v for name, v in data.items()
+        }
+        return Contract(**values)
+
+
+def _bad_values(contract: Contract) -> Iterator[PycError]:
+    for name, most in _WHOLE.items():
+        value = getattr(contract, name)
+        if value is None and name == "memory_budget_bytes":
+            continue
+        if type(value) is not int or not 0 < value <= most:
+            yield _bad(name, f"a whole number from 1 to {most}", value)
+    for name, longest in _SECONDS.items():
+        value = getattr(contract, name)
+        if value is not None and (not _is_number(value) or not 0 < value <= longest):
+            yield _bad(name, f"seconds above 0, at most {longest:g}", value)
+    if type(contract.latency_binding) is not bool:
+        yield _bad("latency_binding", "True or False", contract.latency_binding)
+    if contract.determinism not in ("", STRICT):
+        yield _bad("determinism", f"{STRICT!r}", contract.determinism)
+    error = contract.max_error
+    is_share = isinstance(error, int | float) and _is_number(error) and 0 <= error < 1
+    if error not in (None, ROUNDING) and not is_share:
+        yield _bad("max_error", f"a number from 0 to below 1, or {ROUNDING!r}", error)
+    targets = contract.allowed_targets
+    if not _are_texts(targets) or not set(targets) <= TARGETS.keys():
+        known = f"a tuple of names among {', '.join(sorted(TARGETS))}"
+        yield _bad("allowed_targets", known, targets)
+    named = contract.fallbacks
+    if not _are_texts(named) or len(set(named)) != len(named) or not set(named) <= FALLBACKS.keys():
+        yield _bad("fallbacks", f"some of {', '.join(FALLBACKS)}, each once", contract.fallbacks)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
+
+
+def _bad(name: str, expected: str, value: object) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"contract clause `{name}`: expected {expected}, got {value!r}",
+    )
+
+
+def _uncheckable(contract: Contract) -> Iterator[PycError]:
+    """Clauses that nothing would ever check."""
+    if contract.latency_binding and contract.latency_goal_seconds is None:
+        yield uncheckable("latency_binding", "a goal to miss", "no `latency_goal_seconds`")
+    if set(contract.fallbacks) - {NO_FALLBACK} and not contract.compares:
+        yield uncheckable("fallbacks", "a comparison that calls for one", "no `max_error`")
+
+
+def uncheckable(name: str, expected: str, got: str) -> PycError:
+    """The error for a clause that nothing can check."""
+    return PycError(
+        ReasonCode.UNCHECKABLE_CLAUSE,
+        f"contract clause `{name}`: expected {expected}, got {got}, so that nothing would check "
+        "it; add what is missing, or drop the clause",
+    )
+
+
+def _conflicts(contract: Contract) -> Iterator[PycError]:
+    """Pairs of clauses that cannot both hold."""
+    chain = contract.fallbacks
+    if NO_FALLBACK in chain and len(chain) > 1:
+        yield conflict(f"fallbacks={NO_FALLBACK!r}", f"{chain[-1]!r} beside it", "it refuses all")
+    others = [name for name in chain if not FALLBACKS[name]]
+    if contract.is_strict and others:
+        yield conflict(
+            f"determinism={STRICT!r}", f"fallback {others[0]!r}", "its results have other bits"
+        )
+    for name, (memory, seconds) in _UNBOUNDED.items():
+        if name in chain and contract.memory_budget_bytes is not None:
+            yield conflict("memory_budget_bytes", f"fallback {name!r}", memory)
+        if name in chain and contract.latency_binding:
+            yield conflict("latency_binding", f"fallback {name!r}", seconds)
+
+
+def conflict(first: str, second: str, why: str) -> PycError:
+    """The error for two parts of a contract, or of a compile, that cannot hold together."""
+    return PycError(
+        ReasonCode.CONTRACT_CONFLICT,
+        f"contract: expected clauses that can hold together, got {first} and {second} ({why}); "
+        "drop one of them",
+    )

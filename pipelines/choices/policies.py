@@ -1,0 +1,91 @@
+"""Which policy answers the choices? Presets for the memory planner's modes, and those of others.
+
+A policy prefers among legal alternatives (`choices.Policy`). One that has a say about memory names
+in `planner_modes` the plans that it wants to be offered at the sites of pass ``plan-memory``; each
+alternative there carries its predicted seconds and its bytes. A third party registers a class
+without arguments under the entry point group ``pyc_mlir.policies``; its name is what users type.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
+from pyc_mlir.pipelines.memory.planner.planner import MODES
+
+GROUP = "pyc_mlir.policies"
+DEFAULT_MODE = "balanced"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A mode of the planner as a policy: its own plan first, else what passes list first."""
+
+    name: str
+    planner_modes: tuple[str, ...]
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the first alternative's name: adapters list the preset's own plan first."""
+        return alternatives[0].name
+
+
+BUILT_IN: dict[str, Policy] = {
+    "default": FirstIsBest(),
+    **{mode: Preset(mode, (mode,)) for mode in MODES},
+}
+
+
+def planner_modes(policy: Policy) -> tuple[str, ...]:
+    """The modes whose plans `policy` is offered; the default one where it names none.
+
+    Raises PycError (BAD_ARGUMENT) for a mode that does not exist, and for what names none.
+    """
+    wanted = getattr(policy, "planner_modes", (DEFAULT_MODE,))
+    listed = isinstance(wanted, tuple | list) and len(wanted) > 0
+    unknown = [m for m in wanted if m not in MODES] if listed else [wanted]
+    if unknown:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"policy `{policy.name}`: expected planner modes of {sorted(MODES)}, "
+            f"got {unknown[0]!r}",
+        )
+    return tuple(wanted)
+
+
+def load_policy(name: str) -> Policy:
+    """The policy of that name: a built-in one, or one that an installed package registers.
+
+    Raises PycError (BAD_ARGUMENT) listing all names, or saying why one could not be loaded.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    registered = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in registered:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"policy: expected one of {', '.join(sorted({*BUILT_IN, *registered}))}, got {name!r}",
+        )
+    return _made(registered[name])
+
+
+def _made(point: Any) -> Policy:
+    """An entry point's policy. Whatever a plugin raises is reported under its name."""
+    try:
+        policy = point.load()()
+    except Exception as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"policy `{point.name}` ({point.value}): expected a class that can be made without "
+            f"arguments, got {type(error).__name__}: {error}",
+        ) from error
+    if not isinstance(getattr(policy, "name", None), str) or not callable(
+        getattr(policy, "prefer", None)
+    ):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"policy `{point.name}` ({point.value}): expected `name` and `prefer(site, "
+            f"alternatives)`, got {type(policy).__name__}",
+        )
+    return policy

@@ -1,0 +1,38 @@
+"""What a PyC pass is: a frozen dataclass whose fields are its options.
+
+`name` is the textual name, the docstring's first line is the help, the fields become
+``{option=value}`` with dashes for underscores. `run` mutates the module and returns its
+statistics; wherever it has a choice it asks `choices`.
+"""
+
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.pipelines.choices.choices import Choices
+
+
+@runtime_checkable
+class Pass(Protocol):
+    """The protocol of PyC passes. All are anchored on ``builtin.module``."""
+
+    name: ClassVar[str]
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Transform `module` in place and return named counts.
+
+        Where there are counts and all are 0, the pass has found nothing to do: the module is not
+        verified again, and the same pass not run again until another one changes something.
+        Raises PycError when the module is not acceptable to the pass.
+        """
+        ...
+
+
+def option(default: Any, help: str) -> Any:
+    """A pass option with its default and the line that `--list-passes` shows."""
+    return field(default=default, metadata={"help": help})
+
+
+def options_of(pass_class: type) -> list[tuple[Field, str]]:
+    """The options of a pass class with their textual names (dashes)."""
+    return [(f, f.name.replace("_", "-")) for f in fields(pass_class) if f.default is not MISSING]

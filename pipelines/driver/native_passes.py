@@ -1,0 +1,86 @@
+"""What the wheel says about its own passes: anchors, options, defaults, and why it refuses one.
+
+Nothing is written down here: parsing a pass and printing it back spells its options out. Only
+the names, and the options that the printed form omits, come from `native_names`.
+"""
+
+import re
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.pipelines.driver.native_names import MODULE_PIPELINES, UNPRINTED_OPTIONS
+from pyc_mlir.pipelines.driver.pipeline_text import ANY, MODULE, PassNode, parse_pipeline
+
+_RESTRICTED = re.compile(r"restricted to '([\w.]+)'")
+_UNSCHEDULABLE = "unable to schedule pass"
+_FUNCTION = "func.func"
+_NO_OPTION = re.compile(r"no such option (\S+)")
+
+
+@dataclass(frozen=True)
+class NativePass:
+    """A pass of the wheel: the op that it runs on (``any`` for all) and its options.
+
+    `options` maps each name to the text of its default; lists default to ''.
+    """
+
+    name: str
+    anchor: str
+    options: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the wheel refuses a pass: its words, and what could be read from them."""
+
+    text: str
+    anchor: str | None = None
+    option: str | None = None
+
+
+def refusal(text: str, context: ir.Context) -> Refusal | None:
+    """What the wheel has against the pipeline `text`; None when it accepts it.
+
+    The wheel may also write a line to the process's standard error.
+    """
+    try:
+        passmanager.PassManager.parse(text, context)
+    except ValueError as error:
+        words = " ".join(str(error).split("\nfailed to add")[0].split())
+        anchor = _RESTRICTED.search(words)
+        option = _NO_OPTION.search(words)
+        return Refusal(words, anchor and anchor[1], option and option[1])
+    return _unschedulable(text, context)
+
+
+def _unschedulable(text: str, context: ir.Context) -> Refusal | None:
+    """What MLIR has against `text` when it is about to run: passes that need an interface say so
+    only then. Nothing runs: the text is nested in a module that is empty.
+    """
+    manager = passmanager.PassManager.parse(f"{MODULE}({text})", context)
+    with ir.Location.unknown(context):
+        empty = ir.Module.create()
+    try:
+        manager.run(empty.operation)
+    except ir.MLIRError as error:
+        words = error.error_diagnostics[0].message if error.error_diagnostics else error.message
+        elsewhere = _UNSCHEDULABLE in words and not text.startswith(_FUNCTION)
+        return Refusal(words, _FUNCTION if elsewhere else None)
+    return None
+
+
+def describe(name: str, context: ir.Context) -> NativePass | None:
+    """What the wheel says about the pass `name`; None when it has no such pass."""
+    anchor = MODULE if name in MODULE_PIPELINES else ANY
+    for tried in (MODULE, _FUNCTION)[: 1 if anchor == MODULE else 2]:
+        problem = refusal(f"{tried}({name})", context)
+        if problem is not None and problem.anchor is not None:
+            anchor = problem.anchor
+        elif problem is not None and tried == MODULE:
+            return None
+    printed = str(passmanager.PassManager.parse(f"{anchor}({name})", context))
+    options = dict.fromkeys(UNPRINTED_OPTIONS.get(name, ()), "")
+    match parse_pipeline(printed, root=anchor).root.children:
+        case (PassNode(name=only) as node,) if only == name:
+            options |= {o.name: o.value or "" for o in node.options}
+    return NativePass(name, anchor, dict(sorted(options.items())))

@@ -1,0 +1,363 @@
+"""Run a pipeline of PyC and native passes on a module.
+
+`resolve` looks every name, option and anchor up before anything runs and returns the steps;
+consecutive native passes are one step, run as one native PassManager. `run_pipeline` runs the
+steps, verifies after each that may have changed something, and reports time and statistics per
+step. A pass that found nothing to do is left out until something has changed. Printing the IR is
+`ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
+"""
+
+import gc
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import Pass
+from pyc_mlir.pipelines.driver.native_names import MODULE_PIPELINES, NATIVE_PASSES
+from pyc_mlir.pipelines.driver.native_passes import Refusal, describe, refusal
+from pyc_mlir.pipelines.driver.options import build_pass, pass_node
+from pyc_mlir.pipelines.driver.pipeline_text import (
+    ANY,
+    MODULE,
+    AnchorNode,
+    Node,
+    PassNode,
+    Pipeline,
+    PipelineError,
+    parse_pipeline,
+)
+from pyc_mlir.pipelines.driver.printing import IrPrinter
+from pyc_mlir.pipelines.driver.registry import PASSES
+
+
+class BrokenInvariant(RuntimeError):
+    """A PyC pass left a module that does not verify: the pass's fault, never the user's."""
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """Passes that one native PassManager runs."""
+
+    root: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def name(self) -> str:
+        """The passes, as the pipeline's text has them."""
+        return ",".join(str(n) for n in self.nodes)
+
+    def __str__(self) -> str:
+        return f"{self.root}({self.name})"
+
+
+@dataclass(frozen=True)
+class PycStep:
+    """One PyC pass."""
+
+    pass_: Pass
+
+    @property
+    def name(self) -> str:
+        """The pass's textual name."""
+        return self.pass_.name
+
+    def __str__(self) -> str:
+        return str(pass_node(self.pass_))
+
+
+Step = NativeStep | PycStep
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step took (seconds of wall time) and counted."""
+
+    name: str
+    seconds: float
+    statistics: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a pipeline did, step by step."""
+
+    steps: tuple[StepReport, ...]
+
+    @property
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Counts per PyC pass, summed over its runs."""
+        totals: dict[str, dict[str, int]] = {}
+        for step in self.steps:
+            counts = totals.setdefault(step.name, {})
+            for name, count in step.statistics.items():
+                counts[name] = counts.get(name, 0) + count
+        return {name: counts for name, counts in totals.items() if counts}
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all steps."""
+        return sum(step.seconds for step in self.steps)
+
+
+def resolve(pipeline: Pipeline, context: ir.Context, one_by_one: bool = False) -> tuple[Step, ...]:
+    """Look up everything in `pipeline`; return what is to run.
+
+    With `one_by_one` each native pass is a step of its own (to time it or to print around it).
+    Raises PipelineError, with a caret, for an unknown pass, option or anchor, a value of the
+    wrong type, and a pass under an anchor on which it cannot run.
+    """
+    return _Resolver(pipeline, context, one_by_one).steps()
+
+
+class _Resolver:
+    """The state of one `resolve`."""
+
+    def __init__(self, pipeline: Pipeline, context: ir.Context, one_by_one: bool) -> None:
+        self.pipeline = pipeline
+        self.context = context
+        self.one_by_one = one_by_one
+        self.root = pipeline.root.name
+
+    def steps(self) -> tuple[Step, ...]:
+        """Validate and group."""
+        steps: list[Step] = []
+        pending: list[Node] = []
+        for child in self.pipeline.root.children:
+            resolved = self._node(child, (self.root,))
+            if isinstance(resolved, PassNode | AnchorNode):
+                pending.append(resolved)
+                continue
+            steps += self._native_steps(pending)
+            steps.append(PycStep(resolved))
+            pending = []
+        return (*steps, *self._native_steps(pending))
+
+    def _native_steps(self, nodes: list[Node]) -> list[Step]:
+        if not nodes:
+            return []
+        if not self.one_by_one:
+            return [NativeStep(self.root, tuple(nodes))]
+        return [NativeStep(self.root, (leaf,)) for node in nodes for leaf in _leaves(node)]
+
+    def _node(self, node: Node, anchors: tuple[str, ...]) -> "Node | Pass":
+        """Check one node under its anchors (outermost first); PyC passes become objects."""
+        if isinstance(node, AnchorNode):
+            if "." not in node.name and node.name != ANY:
+                raise self._bad_anchor(node)
+            path = (*anchors, node.name)
+            children = [self._node(child, path) for child in node.children]
+            return AnchorNode(node.name, tuple(_native_only(children)), node.column)
+        if node.name in NATIVE_PASSES:
+            return self._native(node, anchors)
+        if node.name in PASSES:
+            return self._pyc(node, anchors)
+        if refusal(f"{ANY}({node.name})", self.context) is None:
+            return self._native(node, anchors)  # a wheel that knows more than the table
+        raise self._unknown(node)
+
+    def _bad_anchor(self, node: AnchorNode) -> PipelineError:
+        is_pass = node.name in NATIVE_PASSES or node.name in PASSES
+        hint = "; options go in braces: name{a=1}" if is_pass else ""
+        return self.pipeline.error(
+            node.column, f"expected an op such as func.func or `any` to nest in{hint}"
+        )
+
+    def _unknown(self, node: PassNode) -> PipelineError:
+        if "." in node.name:
+            hint = f"; to run passes inside that op, write {node.name}(...)"
+        else:
+            hint = did_you_mean(node.name, [*PASSES, *NATIVE_PASSES])
+        return self.pipeline.error(node.column, f"unknown pass '{node.name}'{hint}")
+
+    def _pyc(self, node: PassNode, anchors: tuple[str, ...]) -> Pass:
+        if anchors != (MODULE,):
+            raise self.pipeline.error(
+                node.column,
+                f"pass '{node.name}' runs on {MODULE}, not inside '{anchors[-1]}'; "
+                f"write it directly under {MODULE}(...)",
+            )
+        return build_pass(PASSES[node.name], node, self.pipeline)
+
+    def _native(self, node: PassNode, anchors: tuple[str, ...]) -> Node:
+        self._refuse_misplaced(node, anchors[-1])
+        problem = refusal(f"{anchors[-1]}({node})", self.context)
+        if problem is None:
+            return node
+        if problem.anchor and self.pipeline.implicit_nesting:
+            inner = self._native(node, (*anchors, problem.anchor))
+            return AnchorNode(problem.anchor, (inner,), node.column)
+        raise self._native_error(node, anchors[-1], problem)
+
+    def _refuse_misplaced(self, node: PassNode, anchor: str) -> None:
+        """Keep from the wheel what it would abort on."""
+        if node.name in MODULE_PIPELINES and anchor not in (MODULE, ANY):
+            message = f"pipeline '{node.name}' runs on '{MODULE}', not on '{anchor}'"
+            raise self.pipeline.error(node.column, message)
+        for option in node.options:
+            for name in MODULE_PIPELINES.intersection(re.findall(r"[\w-]+", option.value or "")):
+                message = f"pipeline '{name}' cannot be an option of '{node.name}'"
+                raise self.pipeline.error(option.value_column, message)
+
+    def _native_error(self, node: PassNode, anchor: str, problem: Refusal) -> PipelineError:
+        """Put the caret where the wheel only says that something is wrong."""
+        if problem.anchor:
+            message = (
+                f"pass '{node.name}' runs on '{problem.anchor}', not on '{anchor}'; "
+                f"write {problem.anchor}({node.name})"
+            )
+            return self.pipeline.error(node.column, message)
+        known = describe(node.name, self.context)
+        options = known.options if known else {}
+        for option in node.options:
+            alone = refusal(f"{anchor}({node.name}{{{option}}})", self.context)
+            if alone is None:
+                continue
+            if alone.option == option.name or (options and option.name not in options):
+                hint = did_you_mean(option.name, options)
+                message = f"pass '{node.name}' has no option '{option.name}'{hint}"
+                return self.pipeline.error(option.column, message)
+            expected = _expected(options.get(option.name, ""))
+            got = "nothing" if option.value is None else repr(option.value)
+            message = f"option '{option.name}' of '{node.name}': expected {expected}, got {got}"
+            return self.pipeline.error(option.value_column, message)
+        return self.pipeline.error(node.column, f"pass '{node.name}': {problem.text}")
+
+
+def _expected(default: str) -> str:
+    """What a native option takes, as far as its default tells."""
+    if default in ("true", "false"):
+        return f"true or false (the default is {default})"
+    if default.lstrip("-").isdigit():
+        return f"an integer (the default is {default})"
+    return f"another value (the default is {default})" if default else "another value"
+
+
+def _native_only(nodes: "list[Node | Pass]") -> list[Node]:
+    """PyC passes were refused under nested anchors, so what is left is native."""
+    return [n for n in nodes if isinstance(n, PassNode | AnchorNode)]
+
+
+def _leaves(node: Node) -> list[Node]:
+    """One node per pass, each under its own copy of the anchors."""
+    if isinstance(node, PassNode):
+        return [node]
+    return [AnchorNode(node.name, (leaf,)) for child in node.children for leaf in _leaves(child)]
+
+
+def run_pipeline(
+    module: ir.Module,
+    pipeline: Pipeline | str,
+    choices: Choices | None = None,
+    *,
+    verify_each: bool = True,
+    printer: IrPrinter | None = None,
+    one_by_one: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RunReport:
+    """Run `pipeline` on `module` in place and report time and statistics per step.
+
+    Raises PipelineError before anything runs, PycError PASS_FAILED (or the pass's own reason)
+    when a pass fails, and BrokenInvariant when a PyC pass leaves an invalid module.
+    """
+    parsed = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    split = one_by_one or (printer is not None and printer.needs_single_steps)
+    steps = resolve(parsed, module.context, split)
+    return run_steps(module, steps, choices, verify_each=verify_each, printer=printer, clock=clock)
+
+
+def run_steps(
+    module: ir.Module,
+    steps: tuple[Step, ...],
+    choices: Choices | None = None,
+    *,
+    verify_each: bool = True,
+    printer: IrPrinter | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RunReport:
+    """Run what `resolve` returned; see `run_pipeline`."""
+    choices = Choices() if choices is None else choices
+    printer = IrPrinter() if printer is None else printer
+    reports = []
+    idle: list[Pass] = []
+    for step in steps:
+        start = clock()
+        if isinstance(step, NativeStep):
+            statistics = _run_native(module, step, verify_each, printer)
+            idle.clear()
+        elif step.pass_ in idle:
+            statistics = _leave_out(module, step, printer)
+        else:
+            statistics = _run_pyc(module, step, choices, verify_each, printer)
+            idle = [] if _may_have_changed(statistics) else [*idle, step.pass_]
+        reports.append(StepReport(step.name, clock() - start, statistics))
+    return RunReport(tuple(reports))
+
+
+def _run_native(
+    module: ir.Module, step: NativeStep, verify_each: bool, printer: IrPrinter
+) -> dict[str, int]:
+    manager = passmanager.PassManager.parse(str(step), module.context)
+    manager.enable_verifier(verify_each)
+    with printer.native(manager, step.nodes, module.operation):
+        try:
+            manager.run(module.operation)
+        except ir.MLIRError as error:
+            raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
+    return {}
+
+
+def _run_pyc(
+    module: ir.Module, step: PycStep, choices: Choices, verify_each: bool, printer: IrPrinter
+) -> dict[str, int]:
+    with printer.around(step.pass_, str(step), module.operation):
+        try:
+            with module.context, _no_collection():
+                statistics = step.pass_.run(module, choices)
+        except ir.MLIRError as error:
+            raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
+        if verify_each and _may_have_changed(statistics):
+            _verify(module, step.name)
+    return dict(statistics)
+
+
+def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str, int]:
+    """It found nothing to do, and nothing has changed since (as LLVM's LastRunTrackingAnalysis)."""
+    with printer.around(step.pass_, str(step), module.operation):
+        return {}
+
+
+def _may_have_changed(statistics: Mapping[str, int]) -> bool:
+    """False where a pass has counts, and all are 0 (upstream too verifies after changes only)."""
+    return not statistics or any(statistics.values())
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Passes make many small objects and few cycles: the collector would only look at them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _verify(module: ir.Module, name: str) -> None:
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise BrokenInvariant(f"{name} left an invalid module: {_reason(error)}") from error
+
+
+def _reason(error: ir.MLIRError) -> str:
+    """The first diagnostic of a native failure, or the bindings' own words."""
+    for diagnostic in error.error_diagnostics:
+        return f"{diagnostic.location}: {diagnostic.message}"
+    return error.message

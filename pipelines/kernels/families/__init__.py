@@ -1,0 +1,1 @@
+"""The kernel families, one module each."""

@@ -1,0 +1,123 @@
+"""Where is the largest or smallest number of each row? y[i] = argmax x[i, :], as i64.
+
+`x` is [rows, columns]. A row is walked in chunks: the largest number of a chunk is found first,
+and only where it beats all before it, the chunk is searched for its place, in the first-level
+cache. Numpy's rules hold: the first of equals, and the first NaN before all numbers. Places
+within a chunk are counted in f32, exactly, since a chunk is short.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.values import (
+    Index,
+    Scalar,
+    Vector,
+    least,
+    maximum,
+    smaller,
+    where,
+)
+
+OPERATIONS = ("argmax", "argmin")
+_MOST = 1 << 24  # up to here f32 holds every whole number
+
+
+@dataclass(frozen=True)
+class Argmax:
+    """The knobs: `operation` is one of `OPERATIONS`, known sizes are at least 1.
+
+    A workgroup has `rows_per_workgroup` rows; a chunk is `chunk` numbers, `unroll` vectors a turn.
+    """
+
+    operation: str
+    rows: Dim
+    columns: Dim
+    rows_per_workgroup: int = 64
+    chunk: int = 2048
+    unroll: int = 4
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
+        if self.operation not in OPERATIONS:
+            raise _refusal(f"an operation of {', '.join(OPERATIONS)}", self.operation)
+        known = [d for d in (self.rows, self.columns) if isinstance(d, int)]
+        if min(self.rows_per_workgroup, self.chunk, self.unroll, *known) < 1:
+            raise _refusal("sizes and parts of at least 1", self)
+        if self.chunk > _MOST:
+            raise _refusal(f"a chunk of at most {_MOST}", self.chunk)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands x and y."""
+        x = Operand("x", (self.rows, self.columns))
+        y = Operand("y", (self.rows,), "out", dtype="i64")
+        return Kernel(name, (x, y), self._grid, self._body)
+
+    def _grid(self, size: Callable[[Dim], Index]) -> tuple[Index]:
+        return (size(self.rows).ceildiv(self.rows_per_workgroup),)
+
+    def _body(self, k: Build, x: Memory, y: Memory) -> None:
+        first = k.workgroup() * self.rows_per_workgroup
+        with k.range(first, least(first + self.rows_per_workgroup, x.shape[0])) as i:
+            y.put_index(Search(k, self, x, i).place(), i)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search of row `i`."""
+
+    k: Build
+    knobs: Argmax
+    x: Memory
+    i: Index
+
+    def place(self) -> Index:
+        """The place of the number that wins; 0 where all are the identity."""
+        columns, chunk = self.x.shape[1], self.knobs.chunk
+        edge = columns // chunk * chunk
+        found = [Scalar.of(-math.inf), Index(Index.of(0).value)]
+        found = self.k.loop(0, edge, chunk, found)(
+            lambda start, *found: self._chunk(start, Index.of(chunk), found)
+        )
+        rest = columns - edge
+        return (found if rest.number == 0 else self._chunk(edge, rest, found))[1]
+
+    def _chunk(self, start: Index, width: Index, found: Sequence[Scalar | Index]) -> list:
+        """The best number and its place once the chunk at `start` is seen."""
+        best, place = found
+        assert isinstance(best, Scalar) and isinstance(place, Index)
+
+        @self.k.fold(width, maximum, -math.inf, self.knobs.unroll)
+        def peak(at: Lanes) -> Vector:
+            return self._load(start, at)
+
+        return self.k.either(
+            peak.beats(best),
+            [best, place],
+            lambda: [peak, start + self._find(start, width, peak)],
+            lambda: [best, place],
+        )
+
+    def _find(self, start: Index, width: Index, peak: Scalar) -> Index:
+        """The first place in a chunk that holds `peak`; a chunk with a NaN has NaN for its peak."""
+
+        @self.k.fold(width, smaller, math.inf, self.knobs.unroll)
+        def first(at: Lanes) -> Vector:
+            x = self._load(start, at)
+            places = Vector.counting(self.k.lanes) + at.start.to_float()
+            return where(x.equals(peak) | x.is_nan(), places, math.inf)
+
+        return first.to_index()
+
+    def _load(self, start: Index, at: Lanes) -> Vector:
+        """Numbers of which the largest wins."""
+        x = self.x.load(self.i, Lanes(start + at.start, at.mask))
+        return x if self.knobs.operation == "argmax" else -x
+
+
+def _refusal(expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"argmax kernel: expected {expected}, got {came!r}")

@@ -1,0 +1,214 @@
+"""How are a few rows multiplied by a matrix known at run time only? C = epilogue(A B), B read once.
+
+Such products are as fast as B comes from memory, so it is read in the order in which it lies. Row
+by row, it adds `at_once` of its rows to C at a time, C's row in the first-level cache. Transposed,
+as many of its rows as there are lanes give one vector of C: sums of products along the depth,
+turned at the end. A few rows of A share what was read.
+
+`Gemv` holds the knobs; `Gemv.on` chooses them for a target.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
+from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
+from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
+from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
+from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
+from pyc_mlir.pipelines.kernels.shared.square import transposed
+from pyc_mlir.pipelines.target.target import Target
+
+ROWS = 6
+_STREAMED = 4
+_UNIT = 64  # columns that workgroups do not cut
+_STRIP_BYTES = 16 << 10
+_STRIP_LEAST = 1024  # shorter runs are not worth a prefetcher's start
+
+
+@dataclass(frozen=True)
+class Gemv:
+    """The knobs of a product of `what` with few rows, with an epilogue on all rows as one matrix.
+
+    `at_once` rows of B are added to `strip` columns of C at a time; both are for B row by row.
+    `workgroups` cuts the batch and the columns.
+    """
+
+    what: Contraction
+    epilogue: Pointwise = NOTHING
+    at_once: int = 8
+    strip: int = 4096
+    workgroups: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
+        if min(self.at_once, *self.workgroups) < 1 or self.strip < 1 or self.strip % _UNIT:
+            raise _refusal(f"counts of at least 1 and a strip in multiples of {_UNIT}", self)
+        if not isinstance(self.what.rows, int) or self.what.rows > ROWS:
+            raise _refusal(f"at most {ROWS} rows, a number", self.what.rows)
+        if self.workgroups[0] > 1 and not self.what.batch:
+            raise _refusal("one share of a product without a batch", self.workgroups)
+        if self.what.transposed and self.what.left[-1] != "k":
+            raise _refusal("a left side whose depth lies last", self.what.left)
+
+    @staticmethod
+    def on(target: Target, what: Contraction, **others: Any) -> "Gemv":
+        """The knobs for a target's registers, caches and cores; `others` are further fields."""
+        rows = known(what.rows)
+        count, columns, depth = prod(map(known, what.batch)), known(what.columns), known(what.depth)
+        cores = cores_for(
+            target, 2.0 * count * rows * columns * depth, 4.0 * count * depth * columns
+        )
+        shares = cut_batch(cores, what.batch)
+        across = max(1, min(cores // shares, columns // _UNIT))
+        strip = max(_STRIP_LEAST, _STRIP_BYTES // (4 * rows) // _UNIT * _UNIT)
+        at_once = max(1, min(8, target.vector_registers * 5 // 8 // rows))
+        knobs = {"at_once": at_once, "strip": strip, "workgroups": (shares, across)}
+        return Gemv(what, **{**knobs, **others})
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands a, b, the epilogue's, then c."""
+        operands = self.what.operands(self.epilogue)
+        alike = overwritable(self.epilogue, self.what.matrix[0], self.what.transposed)
+        return Kernel(name, operands, lambda size: self.workgroups, self._body, alike)
+
+    def _body(self, k: Build, a: Memory, b: Memory, *others: Memory) -> None:
+        *reads, c = others
+        built = Stream(k, self, InKernel(k, self.epilogue, tuple(reads)))
+        work = built.dots if self.what.transposed else built.sums
+        Operands(k, self.what, a, b, c).each(self.workgroups[0], work)
+
+
+def is_streamed(what: Contraction) -> bool:
+    """Is a product one of few enough rows, so that tiles of registers would be slower?"""
+    in_order = not what.transposed or what.left[-1] == "k"
+    return isinstance(what.rows, int) and what.rows <= _STREAMED and in_order
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kernel under construction."""
+
+    k: Build
+    knobs: Gemv
+    epilogue: InKernel
+
+    @property
+    def rows(self) -> range:
+        """The rows of A and C."""
+        return range(known(self.knobs.what.rows))
+
+    def _columns(self) -> tuple[Index, Index]:
+        """This workgroup's columns: where they start and end."""
+        columns = self.k.size(self.knobs.what.columns)
+        units = columns.ceildiv(_UNIT)
+        first, end = share(self.k, 1, self.knobs.workgroups[1], units)
+        return least(first * _UNIT, columns), least(end * _UNIT, columns)
+
+    def sums(self, views: Matrices) -> None:
+        """B row by row: strip after strip of C, all of the depth for each."""
+        k, knobs = self.k, self.knobs
+        first, end = self._columns()
+        depth = k.size(knobs.what.depth)
+        whole = depth // knobs.at_once * knobs.at_once
+        with k.range(first, end, knobs.strip) as start:
+            width = least(end - start, knobs.strip)
+            self._clear(views, start, width)
+            with k.range(0, whole, knobs.at_once) as at:
+                self._add(views, start, width, [at + i for i in range(knobs.at_once)])
+            with k.range(whole, depth) as at:
+                self._add(views, start, width, [at])
+            self._finish(views, start, width)
+
+    def _clear(self, views: Matrices, start: Index, width: Index) -> None:
+        for row in self.rows:
+
+            @self.k.each(width)
+            def _(at: Lanes, row: int = row) -> None:
+                views.c.memory.store(self.k.vector(0.0), *views.c.at(m=row, n=_moved(at, start)))
+
+    def _add(self, views: Matrices, start: Index, width: Index, depths: Sequence[Index]) -> None:
+        """Some rows of B, times their numbers of A, added to a strip of C."""
+        a, b, c = views.a, views.b, views.c
+        factors = [
+            [a.memory.number(*a.indices(m=Index.of(r), k=d)).across(self.k.lanes) for d in depths]
+            for r in self.rows
+        ]
+
+        @self.k.each(width, unroll=2)
+        def _(at: Lanes) -> None:
+            place = _moved(at, start)
+            parts = [b.memory.load(*b.at(k=d, n=place)) for d in depths]
+            for row in self.rows:
+                value = c.memory.load(*c.at(m=row, n=place))
+                for factor, part in zip(factors[row], parts, strict=True):
+                    value = fma(part, factor, value)
+                c.memory.store(value, *c.at(m=row, n=place))
+
+    def _finish(self, views: Matrices, start: Index, width: Index) -> None:
+        """The epilogue, while the strip is in the cache."""
+        if not self.knobs.epilogue.steps:
+            return
+        c = views.c
+        # The constants of a function fill 16 registers.
+        few = self.knobs.epilogue.heavy and self.k.target.vector_registers < 32
+        for row in self.rows:
+            apply = self.epilogue.row(c.row(m=Index.of(row)))
+
+            @self.k.each(width, unroll=1 if few else 4)
+            def _(at: Lanes, row: int = row, apply: Any = apply) -> None:
+                place = c.at(m=row, n=_moved(at, start))
+                c.memory.store(apply(c.memory.load(*place), _moved(at, start)), *place)
+
+    def dots(self, views: Matrices) -> None:
+        """B transposed: a vector of C from as many rows of B, row by row of A."""
+        k = self.k
+        first, end = self._columns()
+        whole = first + (end - first) // k.lanes * k.lanes
+        with k.range(first, whole, k.lanes) as start:
+            self._group(views, start, Lanes(start))
+        if end.number is None or whole.number is None or whole.number < end.number:
+            with k.when(whole < end):
+                self._group(views, whole, k.tail(whole, end))
+
+    def _group(self, views: Matrices, start: Index, place: Lanes) -> None:
+        """One vector of columns; those behind the last one repeat it."""
+        last = self.k.size(self.knobs.what.columns) - 1
+        columns = [least(start + i, last) if place.mask else start + i for i in range(self.k.lanes)]
+        for row in self.rows:
+            value = self._products(views, row, columns)
+            apply = self.epilogue.row(views.c.row(m=Index.of(row)))
+            views.c.memory.store(apply(value, place), *views.c.at(m=row, n=place))
+
+    def _products(self, views: Matrices, row: int, columns: Sequence[Index]) -> Vector:
+        """A row of A times some rows of B, as one vector."""
+        k, a, b = self.k, views.a, views.b
+        depth = k.size(self.knobs.what.depth)
+
+        def step(at: Lanes, kept: Sequence[Vector]) -> list[Vector]:
+            x = a.memory.load(*a.at(m=row, k=at))
+            rows = (b.memory.load(*b.at(n=n, k=at)) for n in columns)
+            return [fma(x, part, total) for part, total in zip(rows, kept, strict=True)]
+
+        whole = depth // k.lanes * k.lanes
+        zeros = [k.vector(0.0)] * len(columns)
+        sums = k.loop(0, whole, k.lanes, zeros)(lambda at, *kept: step(Lanes(at), kept))
+        if depth.number is None or depth.number % k.lanes:
+            # One turn under a mask, or none.
+            sums = k.loop(whole, depth, k.lanes, sums)(
+                lambda at, *kept: step(k.tail(at, depth), kept)
+            )
+        return tree(add, transposed(sums))
+
+
+def _moved(at: Lanes, start: Index) -> Lanes:
+    return Lanes(start + at.start, at.mask)
+
+
+def _refusal(expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"gemv kernel: expected {expected}, got {came!r}")

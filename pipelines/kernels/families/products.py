@@ -1,0 +1,63 @@
+"""What do products of run-time matrices cost and compute? For families whose knobs have a
+`Contraction` called `what` and an `epilogue`: cost, reference with its bound, random arguments.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.pipelines.kernels.families.gemm_family import SIZES, contents, slack
+from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
+from pyc_mlir.pipelines.kernels.registry import Arrays
+from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.target import Target
+
+ORDERS = (
+    ("bmk", "bkn", "bmn"),
+    ("bmk", "bnk", "bmn"),
+    ("mk", "bkn", "bmn"),
+    ("bkm", "nk", "mbn"),
+    ("bmck", "bnck", "bcmn"),
+    ("bcmk", "bkcn", "bmcn"),
+    ("mk", "nk", "mn"),
+    ("mk", "kn", "mn"),
+)
+
+
+def cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each operand crosses memory once."""
+    known = {x: d if isinstance(d, int) else sizes[d] for x, d in knobs.what.sizes.items()}
+    left, right, out = (prod(known[x] for x in o) for o in knobs.what.orders)
+    flops = 2.0 * prod(known.values()) + out * knobs.epilogue.flops
+    read = knobs.epilogue.read_bytes(out // known["n"], known["n"])
+    traffic = 4 * (left + right + out) + read
+    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+
+
+def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    a, b, *reads = (np.asarray(x, np.float64) for x in arrays)
+    left, right, result = knobs.what.orders
+    spec = f"{left},{right}->{result}"
+    with np.errstate(invalid="ignore"):
+        value, sizes = np.einsum(spec, a, b), np.einsum(spec, np.abs(a), np.abs(b))
+    bound = slack(value, sizes, a.shape[left.index("k")])
+    flat = (-1, value.shape[-1])
+    made = evaluate(knobs.epilogue, value.reshape(flat), reads, bound.reshape(flat))
+    return made[0].reshape(value.shape), made[1].reshape(value.shape)
+
+
+def arrays(knobs: Any, random: Random) -> Arrays:
+    """Random arguments of a call; sizes are drawn where they are dynamic."""
+    values = np.random.default_rng(random.randrange(1 << 30))
+    dims = {
+        x: d if isinstance(d, int) else random.choice(SIZES if x in "mnk" else SIZES[:4])
+        for x, d in knobs.what.sizes.items()
+    }
+    rows = prod(dims[x] for x in knobs.what.result[:-1])
+    made = [values.normal(size=[dims[x] for x in o]) for o in knobs.what.orders[:2]]
+    made += contents(knobs.epilogue, rows, dims["n"], values)
+    return [x.astype(np.float32) for x in made]

@@ -1,0 +1,1 @@
+"""The kernel language: values, memory, loops, math functions, pointwise programs, the carrier."""

@@ -1,0 +1,320 @@
+"""How is a kernel written? The parts of the language that hold code: memory, loops, tails.
+
+A kernel is a Python function of a `Build` and one `Memory` for each operand. Running it once
+builds the kernel's code at the current insertion point, by MLIR's typed builders (scf, vector,
+memref); `carrier.py` provides that point. Loops are context managers (``with k.range(n) as i``)
+or decorated functions where values are carried from one turn to the next (``@k.loop``).
+
+A row of `n` numbers is walked by `k.each` and `k.fold` in vectors: blocks of several vectors
+first, single ones then, and a tail under a mask. The function that they decorate gets `Lanes`,
+that is a position and maybe a mask; loads and stores at `Lanes` heed the mask, so that a kernel
+says nothing about tails. Vector width comes from the target.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyc_mlir.pipelines.kernels.lang.values import (
+    Condition,
+    Index,
+    IndexLike,
+    Mask,
+    Scalar,
+    Vector,
+    across_lanes,
+    arith,
+    f32_vector,
+    tree,
+    vector,
+    where,
+)
+from pyc_mlir.pipelines.streams.ir import dialect, ir
+from pyc_mlir.pipelines.target.target import Target
+
+llvm = dialect("llvm")
+memref = dialect("memref")
+scf = dialect("scf")
+stream = dialect("stream")
+# The element types of memory, as MLIR makes them. Vectors are of f32; i64 holds indices.
+ELEMENTS: Mapping[str, Callable[[], Any]] = {
+    "f32": lambda: ir.F32Type.get(),
+    "i64": lambda: ir.IntegerType.get_signless(64),
+}
+
+
+LINE = 16  # f32 in a cache line
+# Vectors of AVX2 and AVX-512: kernels for others do without what x86 alone has.
+_X86_LANES = (8, 16)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One vector's place in the last dimension: where it starts, and which lanes exist."""
+
+    start: Index
+    mask: Mask | None = None
+
+
+Place = Lanes | Index | int
+
+
+class Memory:
+    """One operand of a kernel: row-major, of a shape known or not; f32 but for `put_index`."""
+
+    __slots__ = ("_lanes", "_value", "shape")
+
+    def __init__(self, value: Any, shape: Sequence[Index], lanes: int) -> None:
+        self._value = value
+        self._lanes = lanes
+        self.shape = tuple(shape)
+
+    def load(self, *place: Place) -> Vector:
+        """The vector at a place, 0 in lanes that the mask excludes (they are not read)."""
+        mask, at = self._find(place)
+        kind = f32_vector(self._lanes)
+        if mask is None:
+            return Vector(vector.load(kind, self._value, at))
+        zero = Vector.of(0.0, self._lanes)
+        return Vector(vector.maskedload(kind, self._value, at, mask.value, zero.value))
+
+    def store(self, value: Vector, *place: Place, streaming: bool = False) -> None:
+        """Write a vector; lanes that the mask excludes keep what the memory holds.
+
+        `streaming` goes past the caches on x86 (elsewhere it is an ordinary store): the place must
+        be a multiple of the vector's size from the start of memory that `is_aligned`, and
+        `Build.fence` must follow before the kernel ends. See `Build.streaming`.
+        """
+        mask, at = self._find(place)
+        if streaming and self._lanes in _X86_LANES:
+            assert mask is None, "streaming stores write whole vectors"
+            size = 4 * self._lanes
+            vector.store(value.value, self._value, at, nontemporal=True, alignment=size)
+        elif mask is None:
+            vector.store(value.value, self._value, at)
+        else:
+            vector.maskedstore(self._value, at, mask.value, value.value)
+
+    def is_aligned(self) -> Condition:
+        """Does the memory start at a multiple of a vector's size?
+
+        IREE places results into larger ones, at any number.
+        """
+        address = Index(memref.extract_aligned_pointer_as_index(self._value))
+        return (address % (4 * self._lanes)).equals(0)
+
+    def number(self, *place: IndexLike) -> Scalar:
+        """One number."""
+        return Scalar(memref.load(self._value, self._find(place)[1]))
+
+    def put(self, value: Scalar, *place: IndexLike) -> None:
+        """Write one number."""
+        memref.store(value.value, self._value, self._find(place)[1])
+
+    def put_index(self, value: IndexLike, *place: IndexLike) -> None:
+        """Write a count or a position; the memory is of i64."""
+        wide = arith.index_cast(ELEMENTS["i64"](), Index.of(value).value)
+        memref.store(wide, self._value, self._find(place)[1])
+
+    def prefetch(self, *place: Place, level: int = 3) -> None:
+        """Ask for the cache line at a place; `level` 3 is L1, 2 is L2. Any address is safe."""
+        memref.prefetch(self._value, self._find(place)[1], False, level, True)
+
+    def _find(self, place: Sequence[Place]) -> tuple[Mask | None, list[Any]]:
+        assert len(place) == len(self.shape), "one position for each dimension"
+        last = place[-1]
+        lanes = last if isinstance(last, Lanes) else Lanes(Index.of(last))
+        heads = [Index.of(p) for p in place[:-1] if not isinstance(p, Lanes)]
+        return lanes.mask, [i.value for i in (*heads, lanes.start)]
+
+
+class Build:
+    """What a kernel's function builds with: sizes, the workgroup, loops, conditions and tails."""
+
+    def __init__(self, target: Target, sizes: Mapping[str, Index]) -> None:
+        self.target = target
+        self.lanes = target.vector_bytes // 4
+        self._sizes = dict(sizes)
+
+    def size(self, dim: int | str) -> Index:
+        """A dimension as an index: a number, or the name of a dynamic one."""
+        return Index.of(dim) if isinstance(dim, int) else self._sizes[dim]
+
+    def workgroup(self, dimension: int = 0) -> Index:
+        """This workgroup's number in the grid."""
+        return Index(stream.dispatch_workgroup_id(dimension))
+
+    def vector(self, number: float) -> Vector:
+        """A constant in each lane."""
+        return Vector.of(number, self.lanes)
+
+    @contextmanager
+    def range(
+        self, start: IndexLike, stop: IndexLike | None = None, step: IndexLike = 1
+    ) -> Iterator[Index]:
+        """A loop: ``with k.range(n) as i`` or ``with k.range(low, high, step) as i``."""
+        low, high = (Index.of(0), start) if stop is None else (Index.of(start), stop)
+        op = scf.ForOp(low.value, Index.of(high).value, Index.of(step).value)
+        with ir.InsertionPoint(op.body):
+            yield Index(op.induction_variable)
+            scf.yield_([])
+
+    def loop(
+        self, low: IndexLike, high: IndexLike, step: int = 1, carry: Sequence[Any] = ()
+    ) -> Callable[[Callable[..., Sequence[Any]]], list[Any]]:
+        """Decorate ``f(i, *carried) -> next``: its name then stands for the last `next`, a list.
+
+        A loop that is known to run never or once leaves no loop.
+        """
+        low, high = Index.of(low), Index.of(high)
+
+        def decorate(body: Callable[..., Sequence[Any]]) -> list[Any]:
+            if (
+                low.number is not None
+                and high.number is not None
+                and low.number + step >= high.number
+            ):
+                return list(body(low, *carry)) if low.number < high.number else list(carry)
+            start = [c.value for c in carry]
+            op = scf.ForOp(low.value, high.value, Index.of(step).value, start)
+            with ir.InsertionPoint(op.body):
+                inner = [type(c)(v) for c, v in zip(carry, op.inner_iter_args, strict=True)]
+                scf.yield_([v.value for v in body(Index(op.induction_variable), *inner)])
+            return [type(c)(v) for c, v in zip(carry, op.results, strict=True)]
+
+        return decorate
+
+    def streaming(self, memory: Memory, wanted: bool, work: Callable[[bool], None]) -> None:
+        """Do ``work(streaming)``: past the caches where that is wanted and the memory allows it."""
+        if not wanted:
+            work(False)
+            return
+        aligned = memory.is_aligned()
+
+        def past() -> list[Any]:
+            work(True)
+            self.fence()
+            return []
+
+        def ordinary() -> list[Any]:
+            work(False)
+            return []
+
+        self.either(aligned, [], past, ordinary)
+
+    def fence(self) -> None:
+        """Make streaming stores seen by other threads before anything that follows."""
+        if self.lanes in _X86_LANES:
+            llvm.call_intrinsic(None, "llvm.x86.sse.sfence", [], [], [])
+
+    @contextmanager
+    def when(self, condition: Condition) -> Iterator[None]:
+        """Code that runs only where the condition holds."""
+        op = scf.IfOp(condition.value)
+        with ir.InsertionPoint(op.then_block):
+            yield
+            scf.yield_([])
+
+    def either(
+        self,
+        condition: Condition,
+        model: Sequence[Any],
+        yes: Callable[[], Sequence[Any]],
+        no: Callable[[], Sequence[Any]],
+    ) -> list[Any]:
+        """The values of `yes()` where the condition holds, else those of `no()`: only one runs.
+
+        `model` are values of the kinds that both return.
+        """
+        op = scf.IfOp(condition.value, [m.value.type for m in model], has_else=True)
+        for block, values in ((op.then_block, yes), (op.else_block, no)):
+            with ir.InsertionPoint(block):
+                scf.yield_([v.value for v in values()])
+        return [type(m)(r) for m, r in zip(model, op.results, strict=True)]
+
+    def tail(self, start: Index, size: Index) -> Lanes:
+        """The vector at `start` in a row of `size` numbers, of which it may pass the end."""
+        left = size - start
+        if left.number is not None:
+            if left.number >= self.lanes:
+                return Lanes(start)
+            mask = vector.constant_mask(_mask_type(self.lanes), [left.number])
+        else:
+            mask = vector.create_mask(_mask_type(self.lanes), [left.value])
+        return Lanes(start, Mask(mask))
+
+    def each(self, size: IndexLike, unroll: int = 4) -> Callable[[Callable[[Lanes], None]], None]:
+        """Decorate ``f(at)``: it is done for every vector of a row of `size` numbers."""
+
+        def decorate(work: Callable[[Lanes], None]) -> None:
+            @self.blocks(size, unroll)
+            def _(places: Sequence[Lanes]) -> None:
+                for at in places:
+                    work(at)
+
+        return decorate
+
+    def blocks(
+        self, size: IndexLike, unroll: int = 4
+    ) -> Callable[[Callable[[Sequence[Lanes]], None]], None]:
+        """Decorate ``f(places)``, for work on `unroll` neighbouring vectors at once, or on one."""
+
+        def decorate(work: Callable[[Sequence[Lanes]], None]) -> None:
+            def turn(places: Sequence[Lanes]) -> list[Any]:
+                work(places)
+                return []
+
+            self._walk(Index.of(size), unroll, [], lambda at, _: turn(at))
+
+        return decorate
+
+    def fold(
+        self, size: IndexLike, combine: Callable[[Any, Any], Any], start: float, unroll: int = 4
+    ) -> Callable[[Callable[[Lanes], Vector]], Scalar]:
+        """Decorate ``f(at) -> Vector``: its name then stands for all numbers of it, combined.
+
+        `unroll` partial results are kept, each of one vector, so that no addition waits for
+        another; lanes that do not exist take no part.
+        """
+
+        def decorate(term: Callable[[Lanes], Vector]) -> Scalar:
+            def turn(at: Sequence[Lanes], kept: Sequence[Vector]) -> list[Vector]:
+                if len(at) < len(kept):
+                    return [_combined(combine, kept[0], at[0], term), *kept[1:]]
+                return [
+                    _combined(combine, k, lanes, term) for k, lanes in zip(kept, at, strict=True)
+                ]
+
+            zero = [self.vector(start)] * unroll
+            return across_lanes(
+                combine, tree(combine, self._walk(Index.of(size), unroll, zero, turn))
+            )
+
+        return decorate
+
+    def _walk(self, size: Index, unroll: int, carry: list[Any], turn: Any) -> list[Any]:
+        """All vectors of a row: blocks of `unroll` without masks, single ones, then the tail."""
+        block = self.lanes * unroll
+        blocks = size // block * block
+
+        def many(i: Index, *kept: Any) -> Any:
+            return turn([Lanes(i + u * self.lanes) for u in range(unroll)], kept)
+
+        carry = self.loop(0, blocks, block, carry)(many)
+        if size.number is None:
+            # One loop for the rest, always under a mask: it is short.
+            rest = self.loop(blocks, size, self.lanes, carry)
+            return rest(lambda i, *kept: turn([self.tail(i, size)], kept))
+        whole = size // self.lanes * self.lanes
+        carry = self.loop(blocks, whole, self.lanes, carry)(lambda i, *kept: turn([Lanes(i)], kept))
+        return list(turn([self.tail(whole, size)], carry)) if size.number % self.lanes else carry
+
+
+def _combined(combine: Any, kept: Vector, at: Lanes, term: Callable[[Lanes], Vector]) -> Vector:
+    new = combine(kept, term(at))
+    return new if at.mask is None else where(at.mask, new, kept)
+
+
+def _mask_type(lanes: int) -> Any:
+    return ir.VectorType.get([lanes], ir.IntegerType.get_signless(1))

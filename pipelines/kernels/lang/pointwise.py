@@ -1,0 +1,224 @@
+"""What does a kernel compute number by number? An elementwise program as data.
+
+`Pointwise` is a part of a kernel's knobs: what is done to each number of the kernel's matrix (the
+product, a row, its own input) with further operands (`Read`), constants and steps. Values are
+numbered: 0 is the kernel's own, then the reads, the constants, and what each step makes. The last
+one is the result; a program without steps leaves value 0 as it is.
+
+    bias = Pointwise((ROW,), (), (Step("add", (0, 1)), Step("gelu", (2,))))   # gelu(x + bias)
+
+A kernel declares `operands`, holds their memory (`InKernel`) and asks for each row's function;
+`evaluate` is the reference in f64 with the bound of the error.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.elementwise import TRANSCENDENTAL_FLOPS
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector
+
+
+@dataclass(frozen=True)
+class Read:
+    """A further operand: which number of it belongs to the place (i, j) of the matrix.
+
+    `down`: it has rows, of which (i // each) % count is read (without `% count` where that is 0).
+    `along`: it has the matrix's columns, of which j is read. Neither: it is one number.
+    """
+
+    down: bool
+    along: bool
+    each: int = 1
+    count: int = 0
+
+    def operand(self, name: str, rows: Dim, columns: Dim) -> Operand:
+        """The kernel's operand called `name`; what is stretched over dynamic rows is dynamic."""
+        shape = (self._rows(name, rows),) * self.down + (columns,) * self.along
+        return Operand(name, shape or (1,))
+
+    def _rows(self, name: str, rows: Dim) -> Dim:
+        if self.count or self.each == 1:
+            return self.count or rows
+        return rows // self.each if isinstance(rows, int) else f"{name}_rows"
+
+    def row(self, i: Any) -> Any:
+        """Which row of the operand is read, for a row or an array of rows of the matrix."""
+        i = i // self.each
+        return i % self.count if self.count else i
+
+    def is_alike(self, rows: Dim) -> bool:
+        """Is the operand a matrix like the kernel's, read at the very place that is computed?"""
+        return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
+
+    def spread(self, array: np.ndarray, rows: int) -> np.ndarray:
+        """The operand's contents as something that broadcasts to the matrix."""
+        if not self.down:
+            return array
+        found = array[self.row(np.arange(rows))]
+        return found if self.along else found[:, None]
+
+
+FULL = Read(down=True, along=True)
+ROW = Read(down=False, along=True)
+COLUMN = Read(down=True, along=False)
+NUMBER = Read(down=False, along=False)
+
+
+@dataclass(frozen=True)
+class Step:
+    """`op` is a name of `STEPS`, `operands` are the numbers of earlier values."""
+
+    op: str
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """An elementwise program; constants are finite (infinities can be read) and rounded to f32."""
+
+    reads: tuple[Read, ...] = ()
+    constants: tuple[float, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for a program that cannot run."""
+        for constant in self.constants:
+            if not isfinite(constant):
+                raise _refusal("finite constants", constant)
+        masks: set[int] = set()
+        for number, step in enumerate(self.steps, start=self.first_step):
+            if step.op not in STEPS:
+                raise _refusal(f"a step of {', '.join(STEPS)}", step.op)
+            op = STEPS[step.op]
+            inside = all(0 <= o < number for o in step.operands)
+            if len(step.operands) != op.operands or not inside:
+                raise _refusal(f"{op.operands} of the values before {number} for {step.op}", step)
+            if [o in masks for o in step.operands] != [op.by_mask] + [False] * (op.operands - 1):
+                raise _refusal("comparisons as what selections go by, and nowhere else", step)
+            if op.mask:
+                masks.add(number)
+        if self.first_step + len(self.steps) - 1 in masks:
+            raise _refusal("numbers as the result", self.steps[-1])
+
+    @property
+    def first_step(self) -> int:
+        """The number of the first step's value."""
+        return 1 + len(self.reads) + len(self.constants)
+
+    @property
+    def flops(self) -> int:
+        """Operations for each number of the matrix."""
+        return sum(STEPS[s.op].flops for s in self.steps)
+
+    @property
+    def heavy(self) -> bool:
+        """Is there a function that costs more than reading and writing its number?"""
+        return any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in self.steps)
+
+    def operands(self, prefix: str, rows: Dim, columns: Dim) -> tuple[Operand, ...]:
+        """The kernel's operands for the reads, ``<prefix>0`` and so on."""
+        return tuple(r.operand(f"{prefix}{n}", rows, columns) for n, r in enumerate(self.reads))
+
+    def read_bytes(self, rows: int, columns: int) -> int:
+        """How many bytes the reads have, for a matrix of that size."""
+        known = (o.shape for o in self.operands("r", rows, columns))
+        return 4 * sum(int(np.prod([d for d in shape if isinstance(d, int)])) for shape in known)
+
+
+NOTHING = Pointwise()
+
+
+@dataclass(frozen=True)
+class InKernel:
+    """A program with its reads' memory, inside a kernel."""
+
+    k: Build
+    program: Pointwise
+    memories: tuple[Memory, ...]
+
+    def row(self, i: Index) -> Callable[[Vector, Lanes], Vector]:
+        """What the program makes of the kernel's value at a place of row `i`.
+
+        What is the same along the row is computed here, once.
+        """
+        constants = map(self.k.vector, self.program.constants)
+        fixed: dict[int, Any] = dict(enumerate(constants, self._first_constant))
+        for value, read, memory in self._reads():
+            if not read.along:
+                place = read.row(i) if read.down else 0
+                fixed[value] = memory.number(place).across(self.k.lanes)
+        rest = _steps(self.program, fixed)
+
+        def apply(own: Vector, at: Lanes) -> Vector:
+            values = {**fixed, 0: own}
+            for value, read, memory in self._reads():
+                if read.along:
+                    values[value] = memory.load(read.row(i), at) if read.down else memory.load(at)
+            assert not _steps(self.program, values, rest)
+            return values[max(values)] if self.program.steps else own
+
+        return apply
+
+    @property
+    def _first_constant(self) -> int:
+        return 1 + len(self.program.reads)
+
+    def _reads(self) -> Iterator[tuple[int, Read, Memory]]:
+        numbers = range(1, self._first_constant)
+        yield from zip(numbers, self.program.reads, self.memories, strict=True)
+
+
+def _steps(
+    program: Pointwise, values: dict[int, Any], which: Sequence[int] | None = None
+) -> list[int]:
+    """Compute the steps whose operands are there; the numbers of those that are left."""
+    left = []
+    for number in range(len(program.steps)) if which is None else which:
+        step = program.steps[number]
+        if all(o in values for o in step.operands):
+            made = STEPS[step.op].build(*(values[o] for o in step.operands))
+            values[program.first_step + number] = made
+        else:
+            left.append(number)
+    return left
+
+
+def evaluate(
+    program: Pointwise,
+    value: np.ndarray,
+    reads: Sequence[np.ndarray],
+    error: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the program makes of a matrix in f64, and the error that a kernel may have.
+
+    `error` is that of `value`; `reads` have the shapes of `operands`. The bound is infinite where
+    none holds: where a number may have passed the largest of f32.
+    """
+    rows = value.shape[0]
+    pairs = zip(program.reads, reads, strict=True)
+    exact = [np.asarray(value, np.float64)]
+    exact += [read.spread(np.asarray(array, np.float64), rows) for read, array in pairs]
+    exact += [np.array(np.float32(c), np.float64) for c in program.constants]
+    none = np.zeros(())
+    errors = [np.broadcast_to(np.float64(error), value.shape), *[none] * (len(exact) - 1)]
+    with np.errstate(all="ignore"):
+        for step in program.steps:
+            op = STEPS[step.op]
+            values, off = ([v[o] for o in step.operands] for v in (exact, errors))
+            made = op.exact(*values)
+            errors.append(op.bound(values, off, made))
+            exact.append(made)
+    last = -1 if program.steps else 0
+    return np.broadcast_to(exact[last], value.shape), np.broadcast_to(errors[last], value.shape)
+
+
+def _refusal(expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"pointwise program: expected {expected}, got {came}")

@@ -1,0 +1,41 @@
+"""Which dimensions does a reduction run over? The axes of a pyc op as one run of neighbours."""
+
+from dataclasses import dataclass
+
+from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
+from pyc_mlir.pipelines.kernels.match.offers import Node, Work, is_f32
+
+
+@dataclass(frozen=True)
+class Span:
+    """Dimensions `first` to `last` (exclusive) of an operand's shape are reduced."""
+
+    operation: str
+    first: int
+    last: int
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """Where a feed of [before, reduced, after] is cut."""
+        return self.first, self.last
+
+
+def span(work: Work, node: Node) -> Span | None:
+    """The dimensions that a reduction of f32 runs over, where they are neighbours.
+
+    Dimensions of size 1 do not separate others. None for another op, for a type or axes that no
+    kernel takes, and where a dynamic dimension of the result stands elsewhere in the operand.
+    """
+    operation = node.name.removeprefix("reduce_")
+    if operation not in REDUCTIONS or not is_f32(work, node.operands):
+        return None
+    shape = work.type(node.operands[0]).shape
+    axes = {a % len(shape) for a in node.params["axes"]}
+    wide = [a for a in sorted(axes) if shape[a] != 1]
+    if not wide or 0 in shape:
+        return None
+    first, last = wide[0], wide[-1] + 1
+    together = all(i in axes or shape[i] == 1 for i in range(first, last))
+    kept = [i for i in range(len(shape)) if node.params["keepdims"] or i not in axes]
+    moved = any(shape[i] is None and i != place for place, i in enumerate(kept))
+    return Span(operation, first, last) if together and not moved else None

@@ -1,0 +1,1 @@
+"""Parts that several kernel families share: register tiles, grids, contractions, epilogues."""

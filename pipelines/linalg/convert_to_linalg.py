@@ -1,0 +1,253 @@
+"""pyc to linalg: every pyc op becomes structured ops on tensors, and none remains.
+
+Composite ops are decomposed on the way. The elementwise ops of a group, and those inside a
+composite op, become one op; a group's anchor stays an op of its own. Each emitted op carries the
+location ``pyc:<canonical id>`` around the source location. Sizes that must agree at run time and
+are not known to become `cf.assert`.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
+from pyc_mlir.pipelines.linalg.base.dims import Dim
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, constant_tensor
+from pyc_mlir.pipelines.linalg.ops.elementwise import emit
+from pyc_mlir.pipelines.linalg.rules import lower
+from pyc_mlir.pipelines.pyc.groups import Attached, Members
+from pyc_mlir.pipelines.pyc.rewriting import functions_of, params_of
+
+if TYPE_CHECKING:
+    from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
+
+
+@dataclass(frozen=True)
+class ConvertToLinalg:
+    """Lower every pyc op to linalg, tensor, arith and math."""
+
+    name: ClassVar[str] = "convert-pyc-to-linalg"
+    f64_trig: bool = option(True, "compute sin and cos of smaller floats in f64, where targets can")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Convert each function. Raises PycError when a pyc op would remain."""
+        counts = {"converted": 0, "run-time checks": 0}
+        calls = _Calls(module)
+        for function in functions_of(module):
+            conversion = _Conversion(function, calls)
+            conversion.lowering.f64_trig = self.f64_trig
+            conversion.run()
+            counts["converted"] += conversion.converted
+            counts["run-time checks"] += conversion.lowering.checks
+        require_no_pyc(module)
+        return counts
+
+
+def require_no_pyc(module: ir.Module) -> None:
+    """Raise PycError if an op of the pyc dialect is left. Bodies of linalg ops hold none."""
+    left: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> Any:
+        name = op.name
+        if name.startswith("pyc."):
+            left.append(op)
+        return ir.WalkResult.SKIP if name.startswith("linalg.") else ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    if left:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{left[0].location}: {left[0].name} has no lowering to linalg here; "
+            "pyc ops are lowered inside func.func only",
+        )
+
+
+class _Calls:
+    """The kernels that a module calls. Kernels are built by IREE's bindings: loaded when needed."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._module = module
+
+    @cached_property
+    def made(self) -> "KernelCalls":
+        """Calls of this module's kernels."""
+        from pyc_mlir.pipelines.linalg.kernel_call import KernelCalls
+
+        return KernelCalls(self._module)
+
+
+class _Conversion:
+    """One function: tensors by the pyc values that they stand for."""
+
+    def __init__(self, function: ir.Operation, calls: "_Calls") -> None:
+        self.function = function
+        self.calls = calls
+        self.block = function.regions[0].blocks[0]
+        self.ids = OpIds(function)
+        self.lowering = Lowering(self.block, lambda tensor: emit(self.lowering, tensor))
+        self.tensors: dict[ir.Value, Tensor] = {}
+        self.dead: list[ir.Operation] = []
+        self.converted = 0
+
+    def run(self) -> None:
+        """Emit, then drop the pyc ops, last first."""
+        with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
+            self._arguments()
+        for op in list(self.block.operations):
+            with ir.InsertionPoint(op):
+                self._visit(op.operation)
+        for op in reversed(self.dead):
+            op.erase()
+
+    def _arguments(self) -> None:
+        """Arguments with their sizes; dimensions that share a name must agree."""
+        named: dict[str, Dim] = {}
+        for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
+            if not isinstance(value.type, ir.RankedTensorType):
+                continue
+            tensor = self.lowering.argument(value, from_mlir(value.type))
+            dims = list(tensor.dims)
+            for i, name in enumerate(names):
+                if name and dims[i].static is None:
+                    first = named.setdefault(name, dims[i])
+                    self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
+                    dims[i] = first
+            self.tensors[value] = Tensor(tensor.dtype, tuple(dims), value)
+
+    def _dim_names(self) -> list[list[str]]:
+        attributes = self.function.attributes
+        count = len(self.block.arguments)
+        if "arg_attrs" not in attributes:
+            return [[]] * count
+        return [_dims_attribute(a) for a in ir.ArrayAttr(attributes["arg_attrs"])]
+
+    def _visit(self, op: ir.Operation) -> None:
+        """Convert one op of the function's own block; what is emitted stands before it."""
+        if op.name == "pyc.group":
+            self._dissolve(op)
+        elif op.name.startswith("pyc."):
+            with self._location(op):
+                out = self.tensors[op.result] if self._by_kernel(op) else self._converted(op)
+                self._force(out)
+            self._finish(op, out)
+        elif op.name == "tensor.cast" and op.operands[0] in self.tensors:
+            with op.location:
+                self._finish(op, self._recast(op))
+        else:
+            self._rewire(op)
+
+    def _dissolve(self, group: ir.Operation) -> None:
+        """What is pending at the end of a group becomes one op, at the group's own id."""
+        *members, end = [op.operation for op in group.regions[0].blocks[0].operations]
+        for op in members[self._by_kernel(group) :]:
+            with self._location(op):
+                out = self._recast(op) if op.name == "tensor.cast" else self._converted(op)
+            self.tensors[op.result] = out
+        result = self._tensor(end.operands[0])
+        with self._location(group):
+            self._force(result)
+        self._finish(group, result)
+
+    def _by_kernel(self, op: ir.Operation) -> int:
+        """Call the kernel that is attached to a group or a lone op; how many ops it computes."""
+        attached = Attached.read(op)
+        if attached is None:
+            return 0
+        members = Members.of(op)
+        if members is None or not 0 < attached.covers <= len(members.ops):
+            came = "other ops" if members is None else f"{len(members.ops)} ops"
+            raise PycError(
+                ReasonCode.INVALID_IR,
+                f"{op.location}: {ATTRIBUTE}: expected pyc ops of which it covers 1 or more, got "
+                f"{came}, {attached.covers} covered",
+            )
+        last = members.ops[attached.covers - 1].result
+        values = [self._tensor(v) for v in members.inputs]
+        try:
+            with self._location(op):
+                out = self.calls.made.emit(self.lowering, attached, values, from_mlir(last.type))
+        except PycError as error:
+            raise PycError(error.code, f"{op.location}: {error.message}") from None
+        self.tensors[last] = out
+        self.converted += attached.covers
+        return attached.covers
+
+    def _recast(self, op: ir.Operation) -> Tensor:
+        """A tensor.cast says nothing but sizes."""
+        declared = from_mlir(op.result.type)
+        return self.lowering.reconcile(self._tensor(op.operands[0]), declared, op.name)
+
+    def _force(self, out: Tensor) -> None:
+        """Computations are emitted where their op stands; constants and reshapes where needed."""
+        if out.pending is not None:
+            self.lowering.value(out)
+
+    def _location(self, op: ir.Operation) -> ir.Location:
+        return ir.Location.name(f"pyc:{self.ids[op]}", op.location)
+
+    def _rewire(self, op: ir.Operation) -> None:
+        """An op of another dialect takes the converted values."""
+        for i, operand in enumerate(op.operands):
+            tensor = self.tensors.get(operand)
+            if tensor is not None and (tensor.value is None or tensor.value != operand):
+                with op.location:
+                    declared = from_mlir(operand.type)
+                    settled = self.lowering.reconcile(tensor, declared, op.name)
+                    op.operands[i] = self._as_type(settled, declared)
+
+    def _as_type(self, tensor: Tensor, declared: TensorType) -> ir.Value:
+        """The value under exactly the declared type (a cast may forget a size)."""
+        if tensor.type == declared:
+            return self.lowering.value(tensor)
+        return ir.Operation.create(
+            "tensor.cast", results=[to_mlir(declared)], operands=[self.lowering.value(tensor)]
+        ).result
+
+    def _converted(self, op: ir.Operation) -> Tensor:
+        """The tensor that a pyc op computes, under the type that it declares."""
+        name = op.name.removeprefix("pyc.")
+        if name not in OPS:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_OP,
+                f"{op.location}: expected ops of the pyc dialect inside a group, got {op.name}",
+            )
+        params = params_of(OPS[name], op)
+        self.converted += 1
+        if name == "constant":
+            return constant_tensor(op.attributes["value"], params["value"])
+        operands = [self._tensor(v) for v in op.operands]
+        out = lower(self.lowering, name, operands, params)
+        declared = op.result.type
+        if self.lowering.tensor_type(out.dims, out.dtype) == declared:
+            return out
+        return self.lowering.reconcile(out, from_mlir(declared), f"pyc.{name}")
+
+    def _tensor(self, value: ir.Value) -> Tensor:
+        """The tensor of a value, also of one that another dialect's op has made."""
+        if value not in self.tensors:
+            maker = value.owner.operation
+            with ir.InsertionPoint.after(maker), maker.location:
+                made = self.lowering.argument(value, from_mlir(value.type))
+            self.tensors[value] = made
+        return self.tensors[value]
+
+    def _finish(self, op: ir.Operation, out: Tensor) -> None:
+        self.tensors[op.result] = out
+        self.dead.append(op)
+
+
+def _dims_attribute(attributes: ir.Attribute) -> list[str]:
+    """The names in ``pyc.dims`` of one argument's attributes."""
+    dictionary = ir.DictAttr(attributes)
+    if "pyc.dims" not in dictionary:
+        return []
+    return [ir.StringAttr(a).value for a in ir.ArrayAttr(dictionary["pyc.dims"])]

@@ -1,0 +1,21 @@
+"""Rules that turn primitive pyc ops into upstream ops, a module for each family."""
+
+from pyc_mlir.pipelines.linalg.ops import (
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    movement,
+    power,
+    reduction,
+)
+
+__all__ = [
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "movement",
+    "power",
+    "reduction",
+]

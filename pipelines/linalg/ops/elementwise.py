@@ -1,0 +1,155 @@
+"""Elementwise ops to linalg.generic, with numpy's broadcasting in the index maps.
+
+A dimension of size 1 that is stretched is dropped from its operand first; dynamic dimensions that
+meet are checked to agree.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.types import BOOL, is_float
+from pyc_mlir.pipelines.linalg.base.dims import Dim
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
+from pyc_mlir.pipelines.linalg.scalar import scalar
+
+ONE = Dim(1)
+TRIGONOMETRIC = ("sin", "cos")
+NAMES = sorted({*scalar.FLOAT_OPS, *scalar.INTEGER_OPS, "not"})
+
+
+def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+    """The sizes of the result; dynamic sizes that must agree are checked."""
+    if operands.count(operands[0]) == len(operands):
+        return operands[0]
+    rank = max(len(dims) for dims in operands)
+    out = [ONE] * rank
+    for dims in operands:
+        for i, dim in enumerate(dims, start=rank - len(dims)):
+            if out[i] == ONE:
+                out[i] = dim
+            elif dim != ONE:
+                out[i] = lowering.require_equal(out[i], dim, "broadcast dimensions")
+    return tuple(out)
+
+
+def stretched(
+    lowering: Lowering, x: Tensor, dims: tuple[Dim, ...]
+) -> tuple[Tensor, tuple[int, ...]]:
+    """x and its loop numbers among `dims`, without the dimensions that are stretched."""
+    if x.splat is not None:
+        return x, ()
+    if x.dims == dims:
+        return x, tuple(range(len(dims)))
+    offset = len(dims) - x.rank
+    dropped = [i for i, d in enumerate(x.dims) if d == ONE and dims[offset + i] != ONE]
+    kept = tuple(offset + i for i in range(x.rank) if i not in dropped)
+    return (drop_dims(lowering, x, dropped) if dropped else x), kept
+
+
+def broadcasting(
+    lowering: Lowering, operands: Sequence[Tensor], dtype: np.dtype, body: Body
+) -> Tensor:
+    """Apply a scalar body under numpy's broadcasting; the result is pending."""
+    dims = broadcast_dims(lowering, [t.dims for t in operands])
+    inputs = tuple([stretched(lowering, t, dims) for t in operands])
+    return Tensor(dtype, dims, pending=Pointwise(inputs, body))
+
+
+def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """One linalg.generic for a pending tensor and the pending tensors of its shape below it."""
+    leaves: dict[tuple[Tensor, tuple[int, ...]], int] = {}
+    _collect(lowering, tensor, leaves, set())
+
+    def body(*values: ir.Value) -> ir.Value:
+        known = {leaf: values[i] for leaf, i in leaves.items()}
+        return _scalar_of(lowering, tensor, known, {})
+
+    out = pointwise(lowering, list(leaves), tensor.dims, tensor.dtype, body)
+    return lowering.value(out)
+
+
+def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """Emit what is not a constant and has no value yet."""
+    if tensor.source is not None:
+        return emit_reshape(lowering, tensor)
+    return emit_pointwise(lowering, tensor)
+
+
+def _inlined(lowering: Lowering, child: Tensor, loops: Sequence[int], parent: Tensor) -> bool:
+    """A pending input over the same loops is computed in the same body."""
+    same = len(loops) == parent.rank and child.dims == parent.dims
+    return same and lowering.is_pending(child)
+
+
+def _collect(
+    lowering: Lowering,
+    tensor: Tensor,
+    leaves: dict[tuple[Tensor, tuple[int, ...]], int],
+    seen: set[Tensor],
+) -> None:
+    """Number the inputs that are read from memory, in order of first use."""
+    assert tensor.pending is not None
+    seen.add(tensor)
+    for child, loops in tensor.pending.inputs:
+        if not _inlined(lowering, child, loops, tensor):
+            leaves.setdefault((child, loops), len(leaves))
+        elif child not in seen:
+            _collect(lowering, child, leaves, seen)
+
+
+def _scalar_of(
+    lowering: Lowering,
+    tensor: Tensor,
+    known: dict[tuple[Tensor, tuple[int, ...]], ir.Value],
+    done: dict[Tensor, ir.Value],
+) -> ir.Value:
+    """The scalar of a pending tensor, each one computed once."""
+    if tensor not in done:
+        assert tensor.pending is not None
+        values = [
+            known[(child, loops)]
+            if (child, loops) in known
+            else _scalar_of(lowering, child, known, done)
+            for child, loops in tensor.pending.inputs
+        ]
+        done[tensor] = tensor.pending.body(*values)
+    return done[tensor]
+
+
+@lowers(*NAMES)
+def elementwise(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
+    """Ops with one scalar form and no parameters."""
+    dtype = operands[0].dtype
+    if name in TRIGONOMETRIC and lowering.f64_trig and is_float(dtype) and dtype != scalar.F64:
+        return broadcasting(
+            lowering, operands, dtype, lambda value: scalar.through_f64(name, value, dtype)
+        )
+    return broadcasting(
+        lowering, operands, dtype, lambda *values: scalar.apply(name, values, dtype)
+    )
+
+
+@lowers("compare")
+def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicate: str) -> Tensor:
+    """cmpf or cmpi."""
+
+    def body(a: ir.Value, b: ir.Value) -> ir.Value:
+        a, b = scalar.widen(a, lhs.dtype), scalar.widen(b, rhs.dtype)
+        return scalar.compare(predicate, a, b)
+
+    return broadcasting(lowering, [lhs, rhs], BOOL, body)
+
+
+@lowers("select")
+def select(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
+    """arith.select."""
+    return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
+
+
+@lowers("cast")
+def cast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+    """The conversions of arith, saturating."""
+    return broadcasting(lowering, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))

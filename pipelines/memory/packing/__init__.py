@@ -1,0 +1,1 @@
+"""Offsets for live intervals: lower bounds, greedy orders, exact search."""

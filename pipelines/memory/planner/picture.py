@@ -1,0 +1,173 @@
+"""What does a plan look like? Buffers of one arena as rectangles of steps and bytes.
+
+Comes in: a problem with its plan, or the bare slices of somebody else's packing. Goes out: a
+`Layout`, which keeps nothing of the planner and can be stored, compared and drawn. Time counts in
+steps: a step is a wave of the plan, so tasks of one step may overlap. Bytes are those that a buffer
+takes in the arena, its size rounded up as the packer does.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import gcd
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.memory.planner.lifetimes import (
+    instance_lives,
+    instance_read,
+    instance_written,
+)
+from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a task in step `wave`; `copy` above 0 says that it runs again."""
+
+    task: int
+    copy: int
+    wave: int
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """A buffer's place: steps `first` to `last`, both inclusive, and bytes from `offset` on.
+
+    writer: the task that writes it; None where that is not known.
+    recomputed: a later run of the writer made it, because its first result was dropped.
+    takes_over: the earlier rectangle, by number, whose storage it continues: both are alive in
+        `first`, and their common bytes count once.
+    """
+
+    buffer: str
+    copy: int
+    first: int
+    last: int
+    offset: int
+    bytes: int
+    writer: int | None = None
+    recomputed: bool = False
+    takes_over: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An arena over time. `seconds` are predicted, 0 where they are not known."""
+
+    arena_bytes: int
+    runs: tuple[Run, ...]
+    rectangles: tuple[Rectangle, ...]
+    seconds: float = 0.0
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps there are."""
+        ends = (*(r.wave for r in self.runs), *(r.last for r in self.rectangles))
+        return max(ends, default=-1) + 1
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """The bytes alive in each step: of buffers that share a storage, the largest counts."""
+        change = [0] * (self.steps + 1)
+        for first, past, size in self._stays():
+            change[first] += size
+            change[past] -= size
+        return tuple(accumulate(change[:-1]))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes alive in a step; the arena may be larger, by holes."""
+        return max(self.live_bytes, default=0)
+
+    @cached_property
+    def storages(self) -> tuple[int, ...]:
+        """For each rectangle the first one of the storage that it continues."""
+        roots: list[int] = []
+        for i, r in enumerate(self.rectangles):
+            roots.append(i if r.takes_over is None else roots[r.takes_over])
+        return tuple(roots)
+
+    def _stays(self) -> Iterator[tuple[int, int, int]]:
+        """(first step, past the last one, bytes) whose sums are the live bytes."""
+        for r in self.rectangles:
+            yield r.first, r.last + 1, r.bytes
+            if r.takes_over is not None:
+                before = self.rectangles[r.takes_over]
+                yield r.first, min(before.last, r.last) + 1, -min(before.bytes, r.bytes)
+
+
+def layout_of_plan(problem: Problem, plan: Plan) -> Layout:
+    """The picture of a plan that `validate` accepts."""
+    lives = instance_lives(problem, plan.waves, plan.sources)
+    placed = sorted(plan.offsets, key=lambda i: (lives[i][0], plan.offsets[i], i))
+    numbers = {instance: n for n, instance in enumerate(placed)}
+    continued = _continued(problem, plan)
+    granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
+    rectangles = tuple(
+        Rectangle(
+            _name(problem, buffer),
+            copy,
+            lives[buffer, copy][0],
+            lives[buffer, copy][1] - 1,
+            plan.offsets[buffer, copy],
+            -(-problem.buffers[buffer].size // granule) * granule,
+            problem.writer.get(buffer),
+            copy > 0,
+            numbers.get(continued.get((buffer, copy), (-1, 0))),
+        )
+        for buffer, copy in placed
+    )
+    runs = tuple(Run(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
+    return Layout(plan.arena_bytes, runs, rectangles, plan.seconds)
+
+
+def layout_of_slices(
+    slices: Sequence[tuple[int, int, int]],
+    offsets: Sequence[int],
+    *,
+    names: Sequence[str] = (),
+    runs: Sequence[Run] = (),
+    seconds: float = 0.0,
+) -> Layout:
+    """The picture of bare slices (first step, last step inclusive, bytes) at `offsets`.
+
+    This is all that IREE's own packing says; a slice without a name is called by its number.
+    Raises PycError (BAD_ARGUMENT) for unequal lengths or a slice that ends before it begins.
+    """
+    names = names or [""] * len(slices)
+    lengths = {len(slices), len(offsets), len(names)}
+    if len(lengths) > 1 or any(first > last for first, last, _ in slices):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"layout: expected slices (first <= last, bytes) with one offset each, got "
+            f"{len(slices)} slices and {len(offsets)} offsets: {list(slices)[:3]}",
+        )
+    rectangles = tuple(
+        Rectangle(name or f"slice {i}", 0, first, last, offset, size)
+        for i, ((first, last, size), offset, name) in enumerate(
+            zip(slices, offsets, names, strict=True)
+        )
+        if size
+    )
+    arena = max((r.offset + r.bytes for r in rectangles), default=0)
+    return Layout(arena, tuple(runs), rectangles, seconds)
+
+
+def _continued(problem: Problem, plan: Plan) -> dict[Instance, Instance]:
+    """The instance whose storage each instance continues: by reuse, or because it has to."""
+    found = dict(plan.reused)
+    for step in plan.steps:
+        for result, operand in problem.tasks[step.task].tied:
+            written = instance_written(problem, step, result)
+            found[written] = instance_read(problem, plan.sources, step, operand)
+    return found
+
+
+def _name(problem: Problem, buffer: int) -> str:
+    """The buffer's own name, else one after the task that writes it."""
+    given, writer = problem.buffers[buffer].name, problem.writer.get(buffer)
+    if given or writer is None:
+        return given or f"buffer {buffer}"
+    task = problem.tasks[writer]
+    return f"{task.name}.{task.writes.index(buffer)}" if len(task.writes) > 1 else task.name

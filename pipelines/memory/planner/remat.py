@@ -1,0 +1,349 @@
+"""What is worth computing again, so that it need not be kept over the peak?
+
+Comes in: an `Expansion` (an order) and a budget in live bytes. Goes out: one with more steps and a
+smaller peak, at few added seconds. Greedy, as in XLA's rematerialization: of the storages that are
+live at the peak and idle there, compute the one again right before its next use that takes most
+bytes off the excess over the budget for each added second. A run's operands that have died by then
+are computed again as well (chains), or kept. Recomputations that turn out to be superfluous can be
+taken back, dear ones first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from pyc_mlir.pipelines.memory.planner.expansion import Expansion
+from pyc_mlir.pipelines.memory.planner.problem import Instance, Step
+from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
+
+# One unit of work is one step of one evaluated expansion, some 20 microseconds.
+DEFAULT_WORK = 100_000
+WAY_WORK = 10
+# What is looked at: storages at the peak, tasks of a chain, operands kept for it, ways evaluated.
+CONSIDERED = 32
+LONGEST_CHAIN = 16
+MOST_KEPT = 4
+VERIFIED = 6
+# A sweep lowers the peak by at least this share in each round.
+FINENESS = 48
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What was reached: `peak` in live bytes, and the work that it took."""
+
+    expansion: Expansion
+    peak: int
+    work: int
+
+
+@dataclass(frozen=True)
+class _Again:
+    """One way to compute a storage again: run `chain` before step `before`.
+
+    `reads` says which instance each of the chain's runs reads, None for one that the chain writes.
+    `burden` bytes of operands are kept from step `kept` on.
+    """
+
+    chain: tuple[int, ...]
+    before: int
+    reads: dict[tuple[int, int], int | None]
+    kept: tuple[tuple[int, int], ...]
+    seconds: float
+
+
+def peak_of(expansion: Expansion, *, reuse: bool = True) -> int:
+    """The peak of an expansion in live bytes."""
+    return _View(expansion, reuse).peak
+
+
+def rematerialize(
+    expansion: Expansion,
+    *,
+    budget: int,
+    max_seconds: float = float("inf"),
+    work_limit: int = DEFAULT_WORK,
+    reuse: bool = True,
+) -> Recomputed:
+    """Recompute until the peak is at most `budget` live bytes, or nothing helps any more.
+
+    The total stays at most `max_seconds`. When the budget is not met, the answer is the given
+    expansion: a sweep finds out how far down one can come.
+    """
+    start = view = _View(expansion, reuse)
+    work = 0
+    while view.peak > budget and work <= work_limit:
+        following, spent = _step(view, budget, max_seconds)
+        work += spent
+        if following is None:
+            break
+        view = following
+    if view.peak > budget:
+        return Recomputed(expansion, start.peak, work)
+    return Recomputed(view.expansion, view.peak, work)
+
+
+def sweep(
+    expansion: Expansion,
+    *,
+    max_seconds: float = float("inf"),
+    floor: int = 0,
+    work_limit: int = DEFAULT_WORK,
+    reuse: bool = True,
+) -> Iterator[Recomputed]:
+    """Ever smaller peaks, each from the one before, down to `floor` or until nothing helps.
+
+    More work only adds to what is yielded.
+    """
+    peak = peak_of(expansion, reuse=reuse)
+    work = 0
+    while peak > floor and work <= work_limit:
+        budget = max(floor, peak - max(1, peak // FINENESS))
+        found = rematerialize(
+            expansion, budget=budget, max_seconds=max_seconds, work_limit=DEFAULT_WORK, reuse=reuse
+        )
+        work += found.work
+        if found.peak > budget:
+            return
+        expansion, peak = found.expansion, found.peak
+        yield found
+
+
+class _View:
+    """An expansion with what the search asks of it. Step i stands at position i."""
+
+    def __init__(self, expansion: Expansion, reuse: bool) -> None:
+        self.expansion = expansion
+        self.reuse = reuse
+        self.model: Storages = storages(expansion.derived, reuse)
+        self.profile = profile(self.model, range(len(expansion.steps)))
+        self.peak = self.profile.peak
+
+    @cached_property
+    def during(self) -> np.ndarray:
+        """Live bytes at each step."""
+        return np.asarray(self.profile.during, dtype=np.int64)
+
+    @cached_property
+    def lone(self) -> list[bool]:
+        """Whether each storage is one buffer (nothing updates it in place)."""
+        counts = [0] * len(self.model.size)
+        for s in self.model.of:
+            counts[s] += 1
+        return [c == 1 for c in counts]
+
+    @cached_property
+    def updated(self) -> dict[int, int]:
+        """The step that spoils each buffer which one updates."""
+        return {o: i for i, t in enumerate(self.expansion.derived.tasks) for _, o in t.tied}
+
+    @cached_property
+    def runs(self) -> dict[int, list[Instance]]:
+        """The instances of each buffer."""
+        found: dict[int, list[Instance]] = {}
+        for instance in self.expansion.instances:
+            found.setdefault(instance[0], []).append(instance)
+        return found
+
+    def excess(self, budget: int) -> int:
+        """Bytes over the budget, summed over the steps."""
+        return int(np.maximum(self.during - budget, 0).sum())
+
+    def again(self, i: int) -> bool:
+        """Whether step `i` may be run again."""
+        task, buffers = self.expansion.derived.tasks[i], self.expansion.problem.buffers
+        writes = self.expansion.problem.tasks[self.expansion.steps[i].task].writes
+        free = not any(buffers[b].pinned or buffers[b].lives_to_end for b in writes)
+        return task.recomputable and not task.tied and free
+
+
+def _step(view: _View, budget: int, max_seconds: float) -> tuple[_View | None, int]:
+    """The best single recomputation at the peak, and the work; None when there is none."""
+    at = int(view.during.argmax())
+    left = max_seconds - view.expansion.seconds
+    scored = []
+    ways = list(_ways(view, at))
+    for number, way in enumerate(ways):
+        gain = _gain(view, way, budget)
+        if gain > 0 and way.seconds <= left:
+            scored.append((-gain / max(way.seconds, 1e-12), number, way))
+    spent = WAY_WORK * len(ways)
+    for _, _, way in sorted(scored, key=lambda item: item[:2])[:VERIFIED]:
+        following = _applied(view.expansion, way)
+        spent += len(following.steps)
+        if following.seconds > max_seconds or not following.legal:
+            continue
+        found = _View(following, view.reuse)
+        if found.excess(budget) < view.excess(budget):
+            return found, spent
+    return None, spent
+
+
+def _ways(view: _View, at: int) -> Iterator[_Again]:
+    """Ways to have fewer bytes at step `at`: for each idle storage, chains of growing length."""
+    model, tasks = view.model, view.expansion.derived.tasks
+    here = set(model.touches[at])
+    idle = [
+        s
+        for s, group in enumerate(model.touchers)
+        if model.size[s] and group and group[0] < at < group[-1] and s not in here
+    ]
+    buffer_of = {s: b for b, s in enumerate(model.of)}
+    for s in sorted(idle, key=lambda s: (-model.size[s], s))[:CONSIDERED]:
+        writer = model.touchers[s][0]
+        if not view.lone[s] or model.stays[s] or not view.again(writer):
+            continue
+        if buffer_of[s] not in tasks[writer].writes:
+            continue
+        before = next(i for i in model.touchers[s] if i > at)
+        for small in (0, model.size[s] // 4):
+            yield from _deepening(view, writer, before, small)
+
+
+def _deepening(view: _View, writer: int, before: int, small: int) -> Iterator[_Again]:
+    length = 0
+    for depth in range(LONGEST_CHAIN):
+        way = _chain(view, writer, before, depth, small)
+        if way is None:
+            continue
+        if len(way.chain) <= length or len(way.kept) > MOST_KEPT:
+            return
+        length = len(way.chain)
+        yield way
+
+
+def _chain(view: _View, writer: int, before: int, depth: int, small: int) -> _Again | None:
+    """Run `writer` again before step `before`, dead operands up to `depth` levels too.
+
+    Operands of up to `small` bytes are kept rather than computed again.
+    """
+    chain: list[int] = []
+    chained: set[int] = set()
+    reads: dict[tuple[int, int], int | None] = {}
+    kept: dict[int, int] = {}
+
+    def visit(i: int, level: int) -> bool:
+        step = view.expansion.steps[i]
+        if step.task in chained:
+            return True
+        if len(chain) >= LONGEST_CHAIN or not view.again(i):
+            return False
+        for b in dict.fromkeys(view.expansion.problem.tasks[step.task].reads):
+            used = view.expansion.sources.get((step, b), 0)
+            live = _readable(view, b, before)
+            if live is not None:
+                reads[i, b] = live
+                continue
+            source = view.expansion.numbers[b, used]
+            maker = view.expansion.derived.writer.get(source)
+            deeper = level < depth and view.model.size[view.model.of[source]] > small
+            if maker is not None and deeper and visit(maker, level + 1):
+                reads[i, b] = None
+            elif view.updated.get(source, before) >= before:
+                reads[i, b] = used
+                kept[view.model.of[source]] = view.model.touchers[view.model.of[source]][-1] + 1
+            else:
+                return False
+        chain.append(i)
+        chained.add(step.task)
+        return True
+
+    if not visit(writer, 0):
+        return None
+    seconds = sum(view.expansion.derived.tasks[i].seconds for i in chain)
+    if _only_read_later(view, writer, before):
+        seconds -= view.expansion.derived.tasks[writer].seconds
+    return _Again(tuple(chain), before, reads, tuple(kept.items()), seconds)
+
+
+def _only_read_later(view: _View, writer: int, before: int) -> bool:
+    """Whether the first run becomes superfluous when there is one before step `before`."""
+    readers = view.expansion.derived.readers
+    return all(r >= before for b in view.expansion.derived.tasks[writer].writes for r in readers[b])
+
+
+def _readable(view: _View, b: int, before: int) -> int | None:
+    """A copy of buffer `b` that can be read at step `before` without being kept for it."""
+    model, expansion = view.model, view.expansion
+    for instance in view.runs[b]:
+        number = expansion.numbers[instance]
+        s = model.of[number]
+        maker = expansion.derived.writer.get(number)
+        if view.updated.get(number, before) < before or (maker is not None and maker >= before):
+            continue
+        outside = not model.size[s] or maker is None
+        if outside or model.stays[s] or model.touchers[s][-1] >= before:
+            return instance[1]
+    return None
+
+
+def _gain(view: _View, way: _Again, budget: int) -> int:
+    """Bytes that leave the excess, by estimate: the storage's gap less what the chain needs."""
+    model, tasks = view.model, view.expansion.derived.tasks
+    target, end = way.chain[-1], way.before
+    first = min([target, *(start for _, start in way.kept)])
+    change = np.zeros(end - first, dtype=np.int64)
+    held = view.profile.before[end]
+    for b in tasks[target].writes:
+        group = model.touchers[model.of[b]]
+        if group and group[-1] >= end:
+            size = model.size[model.of[b]]
+            change[max(i for i in group if i < end) + 1 - first :] -= size
+            held -= size
+    for s, start in way.kept:
+        change[start - first :] += model.size[s]
+        held += model.size[s]
+    window = view.during[first:end]
+    gain = np.maximum(window - budget, 0) - np.maximum(window + change - budget, 0)
+    extra = 0
+    for i in way.chain:
+        held += sum(model.size[model.of[b]] for b in tasks[i].writes)
+        extra += max(0, held - budget)
+    return int(gain.sum()) - extra
+
+
+def _applied(expansion: Expansion, way: _Again) -> Expansion:
+    """The expansion with the chain run again; later readers of its last run read the new copy."""
+    counts: dict[int, int] = {}
+    for step in expansion.steps:
+        counts[step.task] = max(counts.get(step.task, 0), step.copy + 1)
+    fresh: dict[int, Step] = {}
+    for i in way.chain:
+        task = expansion.steps[i].task
+        fresh[i] = Step(task, counts[task])
+        counts[task] += 1
+    sources = dict(expansion.sources)
+    of_task = {expansion.steps[i].task: fresh[i] for i in way.chain}
+    for (i, b), copy in way.reads.items():
+        source = of_task[expansion.problem.writer[b]].copy if copy is None else copy
+        if source:
+            sources[fresh[i], b] = source
+    target = expansion.steps[way.chain[-1]]
+    replaced = set(expansion.problem.tasks[target.task].writes)
+    for step in expansion.steps[way.before :]:
+        for b in replaced.intersection(expansion.problem.tasks[step.task].reads):
+            if sources.get((step, b), 0) == target.copy:
+                sources[step, b] = fresh[way.chain[-1]].copy
+    steps = expansion.steps
+    inserted = tuple(fresh[i] for i in way.chain)
+    steps = (*steps[: way.before], *inserted, *steps[way.before :])
+    return replace(expansion, steps=steps, sources=sources).tidied()
+
+
+def taken_back(
+    expansion: Expansion, *, budget: int, reuse: bool = True, at_most: int = 64
+) -> Expansion:
+    """Leave out runs that the budget does not need: the dearest `at_most` are tried."""
+    tasks = expansion.problem.tasks
+    again = sorted(
+        (s for s in expansion.steps if s.copy),
+        key=lambda s: (-tasks[s.task].seconds, s.task, -s.copy),
+    )
+    found = expansion
+    for step in again[:at_most]:
+        smaller = found.without(step)
+        if smaller.legal and _View(smaller, reuse).peak <= budget:
+            found = smaller
+    return found.tidied()

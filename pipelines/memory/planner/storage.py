@@ -1,0 +1,210 @@
+"""How many bytes are live when? Buffers as storages, and the live bytes of an order of tasks.
+
+A tied update keeps its operand's storage, so buffers that are tied form one storage; it lives from
+the first task that touches it to the last one. Sizes count in whole multiples of the alignment (of
+the greatest divisor of all alignments), as the packer does; a storage that a pinned buffer belongs
+to lies outside the arena and counts 0 bytes. A result may moreover take over the storage of an
+operand that dies at the very same task (`swaps`): the bytes of both are then counted once.
+
+The live bytes between two tasks depend on the set of tasks that have run alone, not on their order:
+this is what the searches in schedule.py and window.py rest on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+from pyc_mlir.pipelines.memory.planner.problem import Problem
+
+
+@dataclass(frozen=True)
+class Storages:
+    """A problem by storages: who touches each, how long it stays, what could be taken over."""
+
+    of: tuple[int, ...]
+    size: tuple[int, ...]
+    stays: tuple[bool, ...]
+    touches: tuple[tuple[int, ...], ...]
+    touchers: tuple[tuple[int, ...], ...]
+    swaps: tuple[tuple[tuple[int, int], ...], ...]
+    predecessors: tuple[frozenset[int], ...]
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """The tasks that have to follow each task, ascending."""
+        found: list[list[int]] = [[] for _ in self.predecessors]
+        for t, before in enumerate(self.predecessors):
+            for p in before:
+                found[p].append(t)
+        return tuple(tuple(f) for f in found)
+
+    @cached_property
+    def lower_bound(self) -> int:
+        """Bytes that some task needs in every order: what it touches, reuse granted."""
+        return max((self.need(t) for t in range(len(self.touches))), default=0)
+
+    def need(self, task: int) -> int:
+        """Bytes that are live while `task` runs, whatever the order."""
+        every = {operand for _, operand in self.swaps[task]}
+        return sum(self.size[s] for s in self.touches[task]) - self.saved(task, every)
+
+    def saved(self, task: int, dying: Iterable[int]) -> int:
+        """Bytes that in-place reuse saves at `task` when the storages `dying` end there."""
+        return sum(self.size[s] for s in matched(self.swaps[task], dying, self.size))
+
+
+def storages(problem: Problem, reuse: bool = True) -> Storages:
+    """The storages of `problem`; without `reuse` nothing is taken over but by ties."""
+    # Kept with the problem, as its cached properties are: every part of the planner asks for them.
+    known: dict[bool, Storages] = vars(problem).setdefault("storages", {})
+    if reuse not in known:
+        known[reuse] = _storages(problem, reuse)
+    return known[reuse]
+
+
+def _storages(problem: Problem, reuse: bool) -> Storages:
+    of = tied_groups(problem)
+    count = max(of, default=-1) + 1
+    size, outside, stays = [0] * count, [False] * count, [False] * count
+    granule = gcd(*(b.alignment for b in problem.buffers if not b.pinned)) or 1
+    for b, buffer in enumerate(problem.buffers):
+        size[of[b]] = max(size[of[b]], -(-buffer.size // granule) * granule)
+        outside[of[b]] |= buffer.pinned
+        stays[of[b]] |= buffer.lives_to_end
+    touches = [tuple(dict.fromkeys(of[b] for b in (*t.reads, *t.writes))) for t in problem.tasks]
+    touches = [tuple(s for s in group if not outside[s]) for group in touches]
+    touchers: list[list[int]] = [[] for _ in range(count)]
+    for t, group in enumerate(touches):
+        for s in group:
+            touchers[s].append(t)
+    sizes = tuple(0 if o else n for n, o in zip(size, outside, strict=True))
+    swaps = [()] * len(touches)
+    if reuse:
+        swaps = [_swaps(problem, t, of, sizes, stays, touchers) for t in range(len(touches))]
+    return Storages(
+        of,
+        sizes,
+        tuple(stays),
+        tuple(touches),
+        tuple(tuple(t) for t in touchers),
+        tuple(swaps),
+        problem.predecessors,
+    )
+
+
+def tied_groups(problem: Problem) -> tuple[int, ...]:
+    """The storage of each buffer: ties join a result to its operand, which was joined before."""
+    of = list(range(len(problem.buffers)))
+    for task in problem.tasks:
+        for result, operand in task.tied:
+            of[result] = of[operand]
+    dense = {s: i for i, s in enumerate(dict.fromkeys(of))}
+    return tuple(dense[s] for s in of)
+
+
+def _swaps(
+    problem: Problem,
+    t: int,
+    of: Sequence[int],
+    size: Sequence[int],
+    stays: Sequence[bool],
+    touchers: Sequence[Sequence[int]],
+) -> tuple[tuple[int, int], ...]:
+    """The pairs (born, taken) of task `t`: equal sizes, so that no order changes what is saved."""
+    born = {of[b] for b in problem.tasks[t].writes if touchers[of[b]][:1] == [t]}
+    updated = {of[b] for b in problem.tasks[t].writes} - born
+    pairs = [(of[result], of[operand]) for result, operand in problem.tasks[t].in_place]
+    return tuple(
+        (result, operand)
+        for result, operand in dict.fromkeys(pairs)
+        if result in born
+        and operand not in born | updated
+        and size[result] == size[operand] > 0
+        and not stays[operand]
+    )
+
+
+def matched(
+    pairs: Sequence[tuple[int, int]], dying: Iterable[int], size: Sequence[int]
+) -> dict[int, int]:
+    """Which result takes over which of the `dying` operands: most bytes, first pairs first.
+
+    The results that can be matched together form a matroid, so taking the largest first and
+    augmenting (Kuhn, 1955) saves the most.
+    """
+    dying = set(dying)
+    options: dict[int, list[int]] = {}
+    for result, operand in pairs:
+        if operand in dying:
+            options.setdefault(result, []).append(operand)
+    owner: dict[int, int] = {}
+
+    def place(result: int, tried: set[int]) -> bool:
+        for operand in options[result]:
+            if operand in tried:
+                continue
+            tried.add(operand)
+            if operand not in owner or place(owner[operand], tried):
+                owner[operand] = result
+                return True
+        return False
+
+    for result in sorted(options, key=lambda r: -size[r]):
+        place(result, set())
+    return {result: operand for operand, result in owner.items()}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Live bytes of a sequence: `during` each task, and `before` it (one more, for the end)."""
+
+    during: list[int]
+    before: list[int]
+
+    @property
+    def peak(self) -> int:
+        """The greatest number of bytes that are live at once."""
+        return max(self.during, default=0)
+
+
+def profile(model: Storages, order: Sequence[int]) -> Profile:
+    """The live bytes of a whole order of tasks."""
+    position = {t: i for i, t in enumerate(order)}
+    return run(model, order, 0, position, 0)
+
+
+def run(
+    model: Storages,
+    tasks: Sequence[int],
+    start: int,
+    position: dict[int, int] | Sequence[int],
+    live: int,
+) -> Profile:
+    """The live bytes of `tasks`, a permutation of those at positions `start` and on of an order.
+
+    `position` is that order's, `live` the bytes before the first: nothing outside is looked at.
+    """
+    size, touches, touchers, stays = model.size, model.touches, model.touchers, model.stays
+    left: dict[int, int] = {}
+    during, before = [], [live]
+    for t in tasks:
+        freed = 0
+        dying = []
+        for s in touches[t]:
+            rest = left.get(s)
+            if rest is None:
+                group = touchers[s]
+                rest = sum(position[x] >= start for x in group)
+                if rest == len(group):
+                    live += size[s]
+                rest += stays[s]
+            left[s] = rest - 1
+            if rest == 1:
+                freed += size[s]
+                dying.append(s)
+        saved = model.saved(t, dying) if model.swaps[t] and dying else 0
+        during.append(live - saved)
+        live -= freed
+        before.append(live)
+    return Profile(during, before)

@@ -1,0 +1,1 @@
+"""Passes on pyc ops: canonicalize, infer shapes, decompose, fuse, select kernels."""

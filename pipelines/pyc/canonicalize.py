@@ -1,0 +1,77 @@
+"""Simplify pyc programs: MLIR's own canonicalize and CSE, identities, constant folding.
+
+Dead and repeated ops are left to the native passes, which know that pyc ops are pure; the rewrites
+of `identities` run over what they leave, in turns with them, until none applies.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.ir.bindings import ir, passmanager
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.ir.pyc import compatible
+from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.pyc.identities import REWRITES, can_fold, fold
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, pyc_ops, replace
+
+
+@dataclass(frozen=True)
+class Canonicalize:
+    """Fold constants and algebraic identities; remove dead and repeated ops."""
+
+    name: ClassVar[str] = "pyc-canonicalize"
+    max_iterations: int = option(10, "rounds of rewrites at most")
+    max_fold_bytes: int = option(1 << 20, "fold a constant larger than its operands up to this")
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Rewrite until nothing applies or the rounds are used up."""
+        counts = {"identities": 0, "folded constants": 0, "rounds": 0}
+        _clean(module)
+        while counts["rounds"] < self.max_iterations:
+            if not sum(self._round(f, counts) for f in functions_of(module)):
+                break
+            counts["rounds"] += 1
+            _clean(module)
+        return counts
+
+    def _round(self, function: ir.Operation, counts: dict[str, int]) -> int:
+        """One pass over the function, in order, so that folded operands fold their users."""
+        changed = 0
+        for op in list(pyc_ops(function.regions[0].blocks[0])):
+            changed += self._simplify(op, counts)
+        return changed
+
+    def _simplify(self, op: ir.Operation, counts: dict[str, int]) -> bool:
+        folds = can_fold(op, self.max_fold_bytes)
+        rewrites = (fold,) if folds else REWRITES.get(op.name[4:], ())
+        if not rewrites:
+            return False
+        with ir.InsertionPoint(op), op.location:
+            value = next((v for rewrite in rewrites if (v := rewrite(op)) is not None), None)
+        if value is None:
+            return False
+        if not compatible(from_mlir(op.result.type), from_mlir(value.type)):
+            _erase_unused(value)
+            return False
+        counts["folded constants" if folds else "identities"] += 1
+        replace(op, value)
+        return True
+
+
+def _erase_unused(value: ir.Value) -> None:
+    """Drop what a rewrite has made in vain; a value that was there before has uses."""
+    maker = defining_op(value)
+    if maker is not None and not list(value.uses):
+        maker.erase()
+
+
+def _clean(module: ir.Module) -> None:
+    """Dead ops and common subexpressions, by the native passes.
+
+    The result is verified once, after the whole pass.
+    """
+    with module.context:
+        manager = passmanager.PassManager.parse("builtin.module(func.func(canonicalize,cse))")
+        manager.enable_verifier(False)
+        manager.run(module.operation)

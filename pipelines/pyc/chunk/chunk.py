@@ -1,0 +1,165 @@
+"""What is better computed in parts, so that large intermediates never exist as a whole?
+
+Comes in: functions of pyc ops. Goes out: the same, with some regions repeated for equal parts of
+one dimension in which all their ops run: slices of what comes in, clones of the ops (marked
+``pyc.chunk = "i/n"``), and the parts joined again. Attention over heads at a time, a feed-forward
+block over rows at a time. After AutoChunk (Zhao et al., 2024); FlashAttention (Dao et al., 2022)
+does the same inside one kernel. Every element is computed by the same ops from the same elements.
+Functions with dynamic sizes or control flow are left alone.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder, create
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.pyc.chunk.dims import part_params
+from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region, is_static
+from pyc_mlir.pipelines.pyc.chunk.plan import Candidate, Offer, plan
+from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products
+from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.target.target import TARGETS, Target
+
+# On a clone: which part it computes, of how many.
+PART = "pyc.chunk"
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Compute regions with large intermediates in equal parts, where that lowers the peak."""
+
+    name: ClassVar[str] = "pyc-chunk"
+    mode: Literal["latency_first", "balanced", "memory_first"] = option(
+        "balanced", "what to prefer: latency_first, balanced or memory_first"
+    )
+    target: str = option("cpu", "the target whose caches and peaks the costs are for")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for a target that does not exist."""
+        if self.target not in TARGETS:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+            )
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Choose for every region of every function."""
+        counts = {"regions": 0, "in parts": 0, "parts": 0}
+        seen: Counter[str] = Counter()
+        for function in functions_of(module):
+            if not is_static(function):
+                continue
+            graph = Graph(function)
+            candidates = plan(graph, Target.named(self.target), self.mode)
+            ids = OpIds(function, seen) if candidates else None
+            chosen = [(c.region, self._choose(graph, c, ids, choices)) for c in candidates if ids]
+            for region, parts in chosen:
+                if parts > 1:
+                    apply(graph, region, parts)
+            counts["regions"] += len(chosen)
+            counts["in parts"] += sum(parts > 1 for _, parts in chosen)
+            counts["parts"] += sum(parts for _, parts in chosen if parts > 1)
+        return counts
+
+    def _choose(self, graph: Graph, found: Candidate, ids: OpIds, choices: Choices) -> int:
+        """The number of parts: 1 to keep the region as it is."""
+        op = graph.ops[found.region.end]
+        site = Site(self.name, ids[op], str(op.location))
+        offers = {_name(o): o for o in found.offers}
+        whole = offers[KEEP]
+        alternatives = [
+            Alternative(name, o.cost, _reason(graph, found.region, o, whole))
+            for name, o in offers.items()
+        ]
+        ops = "+".join(graph.nodes[i].name for i in found.region.ops)
+        evidence = (f"mode {self.mode}", f"region {ops}")
+        return offers[choices.choose(site, alternatives, evidence).name].parts
+
+
+def _name(offer: Offer) -> str:
+    return KEEP if offer.parts == 1 else f"split:{offer.parts}"
+
+
+def _reason(graph: Graph, region: Region, offer: Offer, whole: Offer) -> str:
+    """The bytes needed there, and where results need not be the same bits."""
+    if offer.parts == 1:
+        return f"{whole.nbytes} bytes here"
+    text = f"{whole.nbytes} -> {offer.nbytes} bytes here, {region.size // offer.parts} at a time"
+    if cuts_products(graph, region):
+        text += "; rows of products, whose sums may be rounded otherwise"
+    return text
+
+
+def apply(graph: Graph, region: Region, parts: int) -> None:
+    """Replace a region by its parts, at the place of its last op."""
+    end = graph.ops[region.end]
+    cloner = _Cloner(graph, region, parts)
+    with ir.InsertionPoint(end):
+        made = [cloner.part(number) for number in range(parts)]
+        with end.location:
+            joined = _joined(made, region.dims[-1])
+    end.result.replace_all_uses_with(joined)
+    for i in reversed(region.ops):
+        graph.ops[i].erase()
+
+
+def _joined(values: list[ir.Value], axis: int) -> ir.Value:
+    """A balanced tree of concats: the whole buffer need not live while parts are computed."""
+    builder = IRBuilder()
+    while len(values) > 1:
+        pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
+        values = [builder.concat(*p, axis=axis) if len(p) == 2 else p[0] for p in pairs]
+    return values[0]
+
+
+class _Cloner:
+    """Makes the parts of one region, one after another."""
+
+    def __init__(self, graph: Graph, region: Region, parts: int) -> None:
+        self.graph, self.region, self.parts = graph, region, parts
+        self.builder = IRBuilder()
+
+    def part(self, number: int) -> ir.Value:
+        """Clones of all ops of the region, on part `number` of what they read."""
+        values: dict[tuple[ir.Value, int | None], ir.Value] = {}
+        made = None
+        for i, dim in zip(self.region.ops, self.region.dims, strict=True):
+            op = self.graph.ops[i]
+            with op.location:
+                for operand, at in zip(op.operands, along(self.graph, i, dim), strict=True):
+                    if (operand, at) not in values:
+                        values[operand, at] = self._slice(operand, at, number)
+                dims = along(self.graph, i, dim)
+                operands = [values[key] for key in zip(op.operands, dims, strict=True)]
+                made = self._clone(i, dim, operands, number)
+            values[op.result, dim] = made
+        assert made is not None
+        return made
+
+    def _slice(self, value: ir.Value, at: int | None, number: int) -> ir.Value:
+        """Part `number` of a value from outside, or the value whole."""
+        if at is None:
+            return value
+        shape = self.builder.type_of(value).shape
+        size = self.region.size // self.parts
+        starts, stops = [0] * len(shape), list(shape)
+        starts[at], stops[at] = number * size, (number + 1) * size
+        bounds = {"starts": tuple(starts), "stops": tuple(stops), "steps": (1,) * len(shape)}
+        return self.builder.slice(value, **bounds)
+
+    def _clone(self, i: int, dim: int, operands: list[ir.Value], number: int) -> ir.Value:
+        call = call_of(self.graph, i)
+        shape = list(call.out.shape)
+        shape[dim] = self.region.size // self.parts
+        out = TensorType(tuple(shape), call.out.dtype)
+        made = create(call.definition, operands, part_params(call, dim, out), out)
+        attributes = made.owner.operation.attributes
+        attributes[PART] = ir.StringAttr.get(f"{number}/{self.parts}")
+        return made

@@ -1,0 +1,106 @@
+"""Which ops around a value can run part by part together?
+
+Comes in: a `Graph`, an op whose result is to stay inside, and an op that may end the region. Goes
+out: regions. Walking back from the end, an op belongs to the closure if all that use it do and ask
+for the same dimension of it. A closure cut off anywhere is closed too, so that each cut in front of
+the op in question is a region of its own.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from math import prod
+
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.pyc.chunk.dims import Call, Dims, cuts_a_product, operand_dims
+from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region
+
+# How far a region may reach in the program, in ops.
+WINDOW = 64
+# A region's result is at most this share of the largest value inside.
+RESULT_SHARE = 0.5
+
+
+def regions(graph: Graph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
+    """The regions from `end` back to `op` or further, along the outermost dimension of `end`."""
+    call = graph.nodes[end].call
+    dim = None if call is None else _outermost(call.out)
+    if call is None or dim is None or operand_dims(call, dim) is None:
+        return
+    dims = _closure(graph, end, dim, taken)
+    if op not in dims or (op == end and not graph.nodes[op].hidden):
+        return
+    size = call.out.shape[dim]
+    assert size is not None
+    members = sorted(dims)
+    for first in members:
+        if first > op:
+            break
+        ops = tuple(i for i in members if i >= first)
+        inside = graph.inside(ops) + _copies(graph, ops, dims)
+        largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
+        if call.out.nbytes <= RESULT_SHARE * largest:
+            yield Region(ops, tuple(dims[i] for i in ops), size, inside)
+
+
+def _outermost(out: TensorType) -> int | None:
+    """The first dimension above 1: parts along it lie in one piece."""
+    return next((i for i, d in enumerate(out.shape) if d is not None and d > 1), None)
+
+
+def _closure(graph: Graph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
+    """The dimension of every op that can run in parts along with `end`."""
+    dims = {end: dim}
+    asked: dict[int, set[int | None]] = {}
+
+    def ask(i: int) -> None:
+        for operand, wanted in zip(graph.nodes[i].operands, along(graph, i, dims[i]), strict=True):
+            if operand is not None:
+                asked.setdefault(operand, set()).add(wanted)
+
+    ask(end)
+    for i in range(end - 1, max(-1, end - WINDOW), -1):
+        wanted = asked.get(i, set())
+        if len(wanted) != 1 or i in taken or not dims.keys() >= set(graph.users[i]):
+            continue
+        (at,) = wanted
+        call = graph.nodes[i].call
+        if at is not None and call is not None and operand_dims(call, at) is not None:
+            dims[i] = at
+            ask(i)
+    return dims
+
+
+def along(graph: Graph, i: int, dim: int) -> Dims:
+    """The dimension of each operand of op `i` that `dim` of its result runs along."""
+    found = operand_dims(call_of(graph, i), dim)
+    assert found is not None, "only ops that run in parts are asked"
+    return found
+
+
+def call_of(graph: Graph, i: int) -> Call:
+    """Op `i` as data; it must be one that may run in parts."""
+    call = graph.nodes[i].call
+    assert call is not None, "only ops that run in parts are asked"
+    return call
+
+
+def cuts_products(graph: Graph, region: Region) -> bool:
+    """Whether rows of matrix products are cut, whose sums may then be rounded otherwise."""
+    pairs = zip(region.ops, region.dims, strict=True)
+    return any(cuts_a_product(call_of(graph, i), dim) for i, dim in pairs)
+
+
+def _copies(graph: Graph, ops: tuple[int, ...], dims: dict[int, int]) -> int:
+    """Bytes of operands from outside whose parts do not lie in one piece."""
+    total = 0
+    for i in ops:
+        inputs = call_of(graph, i).inputs
+        operands = zip(graph.nodes[i].operands, inputs, along(graph, i, dims[i]), strict=True)
+        for operand, type_, at in operands:
+            if operand not in dims and at is not None and prod(_sizes(type_)[:at]) > 1:
+                total += type_.nbytes
+    return total
+
+
+def _sizes(type_: TensorType) -> list[int]:
+    return [d for d in type_.shape if d is not None]

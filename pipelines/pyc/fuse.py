@@ -1,0 +1,284 @@
+"""Group ops that should become one kernel: `pyc.group` regions with one result.
+
+Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow
+them as an epilogue: bias, activation, residual add. A product of two computed values also takes the
+transposes around it, which a kernel can do by reading and writing in another order. The elementwise
+ops that remain form clusters.
+A group is a proposal: whoever lowers it may take it whole or dissolve it.
+
+Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
+an alternative), and only `_apply` touches the program.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.pyc.rewriting import functions_of, tensor_types
+from pyc_mlir.pipelines.target.cost import Cost
+
+ANCHORS = {
+    "matmul": "contraction",
+    "conv2d": "contraction",
+    "softmax": "row",
+    "log_softmax": "row",
+    "layernorm": "row",
+    "rmsnorm": "row",
+    "batchnorm": "elementwise",
+    "attention": "attention",
+    "max_pool2d": "window",
+    "avg_pool2d": "window",
+}
+ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ops of one block by position, in order; the last one makes the result."""
+
+    kind: str
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Group anchors with their elementwise epilogues, and clusters of elementwise ops."""
+
+    name: ClassVar[str] = "pyc-fuse"
+    max_ops: int = option(32, "ops in a group at most")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for a limit below 1."""
+        if self.max_ops < 1:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`max-ops`: expected 1 or more, got {self.max_ops}",
+            )
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Fuse in every function."""
+        groups = fused = 0
+        seen: Counter[str] = Counter()
+        for function in functions_of(module):
+            for group in plan(Graph(function, seen), choices, self.max_ops):
+                groups += 1
+                fused += len(group.members)
+        return {"groups": groups, "fused ops": fused}
+
+
+class Graph:
+    """One function's block as positions: names, users and shapes, read once."""
+
+    def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
+        """`seen` is shared by the functions of a module, as `OpIds` says."""
+        self.ids = OpIds(function, seen)
+        self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
+        position = {op: i for i, op in enumerate(self.ops)}
+        self.names = [op.name.removeprefix("pyc.") for op in self.ops]
+        types = tensor_types(r for op in self.ops for r in op.results)
+        self.types = [_result_type(op, types) for op in self.ops]
+        self.sizes = [t.nbytes if t is not None and t.is_static else None for t in self.types]
+        self.elementwise = [
+            op.name.startswith("pyc.") and name in ELEMENTWISE
+            for op, name in zip(self.ops, self.names, strict=True)
+        ]
+        self.users: list[list[int]] = [[] for _ in self.ops]
+        self.producers: list[list[int]] = [[] for _ in self.ops]
+        for i, op in enumerate(self.ops):
+            for operand in op.operands:
+                owner = operand.owner
+                made = None if isinstance(owner, ir.Block) else position.get(owner.operation)
+                if made is not None:
+                    self.users[made].append(i)
+                    self.producers[i].append(made)
+        self._captured(position)
+
+    def _captured(self, position: dict[ir.Operation, int]) -> None:
+        """Values used inside regions count as used by the op that holds the region."""
+        for i, op in enumerate(self.ops):
+            for region in op.regions:
+                for inner in region.blocks[0].operations:
+                    for operand in inner.operation.operands:
+                        owner = operand.owner
+                        if not isinstance(owner, ir.Block) and owner.operation in position:
+                            self.users[position[owner.operation]].append(i)
+
+    def shape(self, i: int) -> Shape | None:
+        """The shape of an op's result; None for ops of other dialects."""
+        type_ = self.types[i]
+        return None if type_ is None else type_.shape
+
+    def escapes(self, members: Sequence[int]) -> list[int]:
+        """The members whose results are used outside."""
+        inside = set(members)
+        return [i for i in members if not self.users[i] or not inside.issuperset(self.users[i])]
+
+    def closed_prefixes(self, members: Sequence[int]) -> list[int]:
+        """The lengths n > 1 for which only ``members[:n][-1]`` escapes, the largest first.
+
+        As asking `escapes` of every prefix, in one walk: an op's users stand behind it.
+        """
+        place = {member: n for n, member in enumerate(members)}
+        lengths, needed = [], 0
+        for n, member in enumerate(members):
+            if n > 0 and needed <= n:
+                lengths.append(n + 1)
+            users = self.users[member]
+            if not users or not place.keys() >= set(users):
+                break
+            needed = max(needed, *(place[u] for u in users))
+        return lengths[::-1]
+
+
+def _result_type(op: ir.Operation, types: Mapping[ir.Type, TensorType]) -> TensorType | None:
+    is_ours = op.name.startswith("pyc.") and len(op.results) == 1
+    return types.get(op.result.type) if is_ours else None
+
+
+def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
+    """Choose the groups of one function and form them."""
+    claimed: set[int] = set()
+    groups: list[Group] = []
+    anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
+    starts = anchors + [i for i in range(len(graph.ops)) if graph.elementwise[i]]
+    for start in starts:
+        if start in claimed or not graph.ops[start].name.startswith("pyc."):
+            continue
+        kind = ANCHORS.get(graph.names[start], "elementwise")
+        members = _choose(graph, start, claimed, choices, max_ops)
+        claimed.update(members)
+        if len(members) > 1:
+            groups.append(Group(kind, members))
+    for group in sorted(groups, key=lambda g: g.members[-1]):
+        _apply(graph, group)
+    return groups
+
+
+def _choose(
+    graph: Graph, start: int, claimed: set[int], choices: Choices, max_ops: int
+) -> tuple[int, ...]:
+    """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
+    reach = _forward(graph, start, claimed, max_ops)
+    if graph.names[start] in ANCHORS:
+        legal = [reach[:n] for n in graph.closed_prefixes(reach)]
+        if graph.names[start] == "matmul":
+            legal = _with_transposes(graph, start, legal, claimed)
+    else:
+        prefixes = (reach[:n] for n in range(len(reach), 1, -1))
+        grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
+        legal = [c for c in grown if graph.escapes(c) == [c[-1]]]
+    if not legal and len(reach) == 1 and not _next(graph, start):
+        return (start,)
+    # Of groups with one name, which a limit on their size can cause, the first is offered.
+    named = {_label(graph, c): c for c in reversed(legal)}
+    alternatives = [
+        Alternative(name, _cost(graph, start, named[name], reach), "one kernel, one result")
+        for name in dict.fromkeys(_label(graph, c) for c in legal)
+    ]
+    reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
+    keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
+    op = graph.ops[start]
+    site = Site(Fuse.name, graph.ids[op], str(op.location))
+    chosen = choices.choose(site, [*alternatives, keep]).name
+    return named.get(chosen, (start,))
+
+
+def _with_transposes(
+    graph: Graph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
+) -> list[tuple[int, ...]]:
+    """The groups of a product with the transposes that only it needs, first that of the result."""
+    constant = any(graph.names[p] == "constant" for p in graph.producers[start])
+    if constant or len(graph.producers[start]) == 0:
+        return legal
+    before = tuple(
+        p
+        for p in dict.fromkeys(graph.producers[start])
+        if graph.names[p] == "transpose" and p not in claimed and set(graph.users[p]) == {start}
+    )
+    groups = [tuple(sorted((*before, *g))) for g in legal or [(start,)] * bool(before)]
+    largest = groups[0] if groups else (start,)
+    readers = graph.users[largest[-1]]
+    if len(readers) == 1 and graph.names[readers[0]] == "transpose":
+        groups.insert(0, (*largest, readers[0]))
+    return groups
+
+
+def _next(graph: Graph, start: int) -> list[int]:
+    return [u for u in graph.users[start] if graph.elementwise[u]]
+
+
+def _forward(graph: Graph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
+    """`start` and the elementwise ops of its shape that follow from it, in program order."""
+    shape = graph.shape(start)
+    members = [start]
+    frontier = set(graph.users[start])
+    while frontier and len(members) < max_ops:
+        i = min(frontier)
+        frontier.discard(i)
+        if graph.elementwise[i] and i not in claimed and graph.shape(i) == shape:
+            members.append(i)
+            frontier.update(graph.users[i])
+    return tuple(members)
+
+
+def _with_producers(
+    graph: Graph, members: tuple[int, ...], claimed: set[int], max_ops: int
+) -> tuple[int, ...]:
+    """Add the elementwise ops that only these members use."""
+    inside = set(members)
+    shape = graph.shape(members[-1])
+    pending = [p for m in members for p in graph.producers[m]]
+    while pending and len(inside) < max_ops:
+        i = pending.pop()
+        free = i not in inside and i not in claimed and graph.elementwise[i]
+        if free and graph.shape(i) == shape and inside.issuperset(graph.users[i]):
+            inside.add(i)
+            pending.extend(graph.producers[i])
+    return tuple(sorted(inside))
+
+
+def _label(graph: Graph, members: Sequence[int]) -> str:
+    return "fuse:" + "+".join(graph.names[i] for i in members)
+
+
+def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) -> Cost | None:
+    """Bytes of intermediates that are written and read again when `group` is one kernel."""
+    inside = set(group[:-1])
+    sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
+    if None in sizes:
+        return None
+    return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
+
+
+def _apply(graph: Graph, group: Group) -> None:
+    """Move the members into a group at the place of the last one."""
+    ops = [graph.ops[i] for i in group.members]
+    last = ops[-1]
+    location = ir.Location.fused([op.location for op in ops])
+    names = [ir.StringAttr.get(graph.names[i], last.context) for i in group.members]
+    with last.context, location:
+        made = ir.Operation.create(
+            "pyc.group",
+            results=[last.result.type],
+            attributes={
+                "kind": ir.StringAttr.get(group.kind),
+                "pyc.fused": ir.ArrayAttr.get(names),
+            },
+            regions=1,
+            ip=ir.InsertionPoint(last),
+        )
+        body = made.regions[0].blocks.append()
+        last.result.replace_all_uses_with(made.result)
+        for op in ops:
+            body.append(op)
+        with ir.InsertionPoint(body):
+            ir.Operation.create("pyc.yield", operands=[last.result])

@@ -1,0 +1,116 @@
+"""Groups of pyc ops as `Work`, and the attribute by which a kernel is attached to one.
+
+``pyc.kernel = {family = "rows", knobs = "Rows(...)", covers = 1, feeds = ["0|1", "1|"]}``: the
+knobs as text (`kernels/knobs.py`), how many of the group's ops the kernel computes, and for each of
+its inputs the value and the cuts of its dimensions (`kernels/matching.py`). A lone op counts as a
+group of one.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Input, Node, Work
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, params_of
+
+
+@dataclass(frozen=True)
+class Members:
+    """The ops of a group in order, the values from outside that they read, and the group."""
+
+    ops: tuple[ir.Operation, ...]
+    inputs: tuple[ir.Value, ...]
+    whole: ir.Operation
+
+    @staticmethod
+    def of(op: ir.Operation) -> "Members | None":
+        """Of a group or a lone op; None where an op of another dialect is inside."""
+        ops = (op,)
+        if op.name == "pyc.group":
+            ops = tuple(o.operation for o in op.regions[0].blocks[0].operations)[:-1]
+        if any(definition_of(o) is None or o.name == "pyc.constant" for o in ops):
+            return None
+        made = {o.result for o in ops}
+        read = dict.fromkeys(v for o in ops for v in o.operands if v not in made)
+        return Members(ops, tuple(read), op)
+
+    def work(self) -> Work:
+        """The group as data."""
+        numbers = {v: i for i, v in enumerate((*self.inputs, *(o.result for o in self.ops)))}
+        nodes = []
+        for op in self.ops:
+            definition = definition_of(op)
+            assert definition is not None
+            operands = tuple(numbers[v] for v in op.operands)
+            params = params_of(definition, op)
+            nodes.append(Node(definition.name, operands, params, from_mlir(op.result.type)))
+        readers = (_name(use.owner.operation) for use in self.whole.result.uses)
+        return Work(tuple(map(_input, self.inputs)), tuple(nodes), tuple(readers))
+
+
+def _input(value: ir.Value) -> Input:
+    maker = defining_op(value)
+    constant = maker is not None and maker.name == "pyc.constant"
+    array = partial(array_of, maker.attributes["value"]) if maker and constant else None
+    return Input(from_mlir(value.type), array, _name(maker) if maker else "")
+
+
+def _name(op: ir.Operation) -> str:
+    """A pyc op's name without the dialect; "" for others."""
+    return op.name[4:] if op.name.startswith("pyc.") else ""
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A kernel on a group: what the attribute says."""
+
+    family: str
+    knobs: str
+    covers: int
+    feeds: tuple[Feed, ...]
+
+    def attach(self, op: ir.Operation) -> None:
+        """Put the kernel on a group or a lone op."""
+        i64 = ir.IntegerType.get_signless(64, op.context)
+        feeds = [f"{f.value}|{','.join(map(str, f.cuts))}" for f in self.feeds]
+        op.attributes[ATTRIBUTE] = ir.DictAttr.get(
+            {
+                "family": ir.StringAttr.get(self.family, op.context),
+                "knobs": ir.StringAttr.get(self.knobs, op.context),
+                "covers": ir.IntegerAttr.get(i64, self.covers),
+                "feeds": ir.ArrayAttr.get(
+                    [ir.StringAttr.get(f, op.context) for f in feeds], op.context
+                ),
+            },
+            op.context,
+        )
+
+    @staticmethod
+    def read(op: ir.Operation) -> "Attached | None":
+        """The kernel on an op. Raises PycError (INVALID_IR) for a malformed attribute."""
+        if ATTRIBUTE not in op.attributes:
+            return None
+        try:
+            data = ir.DictAttr(op.attributes[ATTRIBUTE])
+            feeds = [ir.StringAttr(f).value for f in ir.ArrayAttr(data["feeds"])]
+            return Attached(
+                ir.StringAttr(data["family"]).value,
+                ir.StringAttr(data["knobs"]).value,
+                ir.IntegerAttr(data["covers"]).value,
+                tuple(map(_feed, feeds)),
+            )
+        except (KeyError, ValueError) as error:
+            raise PycError(
+                ReasonCode.INVALID_IR,
+                f"{op.location}: expected {ATTRIBUTE} with family, knobs, covers and feeds, "
+                f"got {op.attributes[ATTRIBUTE]} ({error})",
+            ) from None
+
+
+def _feed(text: str) -> Feed:
+    value, _, cuts = text.partition("|")
+    return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())

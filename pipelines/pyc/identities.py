@@ -1,0 +1,249 @@
+"""Algebraic identities of single pyc ops: each function names the equation that it applies.
+
+A rewrite takes an op and returns the value that replaces it, or None. Only identities that hold
+for every input, signed zeros and NaNs included, stand here: ``x + 0.0`` is not x for ``-0.0``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.interpreter import flush_subnormals
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.ir.pyc import infer_op
+from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.types import FLOATS, is_float
+from pyc_mlir.pipelines.pyc.rewriting import (
+    constant_array,
+    defining_op,
+    definition_of,
+    params_of,
+    splat_of,
+)
+
+Rewrite = Callable[[ir.Operation], ir.Value | None]
+REWRITES: dict[str, list[Rewrite]] = {}
+IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
+INVOLUTIONS = ("neg", "not")
+# Operands beyond this are not folded: the compiler would spend more than the program.
+_MAX_WORK_BYTES = 1 << 28
+COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
+
+
+def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:
+    """Register a rewrite for ops by name."""
+
+    def register(rewrite: Rewrite) -> Rewrite:
+        for name in names:
+            REWRITES.setdefault(name, []).append(rewrite)
+        return rewrite
+
+    return register
+
+
+def _params(op: ir.Operation) -> dict[str, Any]:
+    found = definition_of(op)
+    assert found is not None
+    return params_of(found, op)
+
+
+def _made_by(value: ir.Value, name: str) -> ir.Operation | None:
+    op = defining_op(value)
+    return op if op is not None and op.name == f"pyc.{name}" else None
+
+
+def _is_same_type(op: ir.Operation, value: ir.Value) -> bool:
+    return op.result.type == value.type
+
+
+def _is_whole(op: ir.Operation, value: ir.Value) -> bool:
+    """The type of `value` is what the op's rule gives: no other operand knows more of its sizes."""
+    found = definition_of(op)
+    assert found is not None
+    return _is_same_type(op, value) and infer_op(found, op) == from_mlir(value.type)
+
+
+def _neutral(name: str, dtype: np.dtype) -> Any:
+    """The right operand that changes nothing, in every bit."""
+    if name == "add":
+        return -0.0 if is_float(dtype) else 0
+    return {"sub": 0, "mul": 1, "div": 1, "pow": 1, "or": 0, "and": -1}[name]
+
+
+def _is(value: Any, wanted: Any) -> bool:
+    return bool(value == wanted) and bool(np.signbit(value) == np.signbit(wanted))
+
+
+@rewrites("add", "sub", "mul", "div", "pow", "or", "and")
+def neutral_operand(op: ir.Operation) -> ir.Value | None:
+    """``x + -0 = x - 0 = x * 1 = x / 1 = x ** 1 = x | 0 = x & -1 = x``."""
+    x, other = op.operands
+    splat = splat_of(other)
+    if splat is None or not _is_whole(op, x):
+        return None
+    dtype = from_mlir(x.type).dtype
+    if dtype == np.bool_:
+        wanted: Any = op.name == "pyc.and"
+        return x if bool(splat) == wanted else None
+    return x if _is(splat, _neutral(op.name[4:], dtype)) else None
+
+
+@rewrites(*COMMUTATIVE)
+def constant_to_the_right(op: ir.Operation) -> ir.Value | None:
+    """``c + x = x + c``: the other rewrites look at the right operand only."""
+    lhs, rhs = op.operands
+    if _made_by(lhs, "constant") is None or _made_by(rhs, "constant") is not None:
+        return None
+    name = op.name[4:]
+    return getattr(IRBuilder(), name + "_")(rhs, lhs)
+
+
+@rewrites("maximum", "minimum", "and", "or")
+def same_operands(op: ir.Operation) -> ir.Value | None:
+    """``max(x, x) = min(x, x) = x & x = x | x = x``."""
+    lhs, rhs = op.operands
+    return lhs if lhs == rhs and _is_same_type(op, lhs) else None
+
+
+@rewrites(*IDEMPOTENT)
+def idempotent(op: ir.Operation) -> ir.Value | None:
+    """``f(f(x)) = f(x)``."""
+    (x,) = op.operands
+    return x if _made_by(x, op.name[4:]) is not None and _is_same_type(op, x) else None
+
+
+@rewrites(*INVOLUTIONS)
+def involution(op: ir.Operation) -> ir.Value | None:
+    """``f(f(x)) = x``."""
+    inner = _made_by(op.operands[0], op.name[4:])
+    if inner is None or not _is_same_type(op, inner.operands[0]):
+        return None
+    return inner.operands[0]
+
+
+@rewrites("select")
+def known_condition(op: ir.Operation) -> ir.Value | None:
+    """``select(true, a, b) = a``; ``select(c, a, a) = a``."""
+    condition, a, b = op.operands
+    splat = splat_of(condition)
+    chosen = a if a == b or (splat is not None and bool(splat)) else b
+    if splat is None and a != b:
+        return None
+    return chosen if _is_whole(op, chosen) else None
+
+
+@rewrites("cast")
+def redundant_cast(op: ir.Operation) -> ir.Value | None:
+    """``cast(x, own dtype) = x``; ``cast(cast(x, wider float), own dtype) = x``."""
+    (x,) = op.operands
+    if _is_same_type(op, x):
+        return x
+    inner = _made_by(x, "cast")
+    if inner is None or not _is_same_type(op, inner.operands[0]):
+        return None
+    source, middle = (from_mlir(v.type).dtype for v in (inner.operands[0], x))
+    exact = {source, middle} <= FLOATS and middle.itemsize > source.itemsize
+    return inner.operands[0] if exact else None
+
+
+@rewrites("transpose")
+def composed_transpose(op: ir.Operation) -> ir.Value | None:
+    """``transpose(transpose(x, p), q) = transpose(x, p[q])``; the identity is x."""
+    (x,) = op.operands
+    order = _params(op)["permutation"]
+    if order == tuple(range(len(order))) and _is_same_type(op, x):
+        return x
+    inner = _made_by(x, "transpose")
+    if inner is None:
+        return None
+    first = _params(inner)["permutation"]
+    return IRBuilder().transpose(inner.operands[0], permutation=tuple(first[q] for q in order))
+
+
+@rewrites("reshape")
+def composed_reshape(op: ir.Operation) -> ir.Value | None:
+    """``reshape(x, own shape) = x``; ``reshape(reshape(x), s) = reshape(x, s)`` for a known s."""
+    (x,) = op.operands
+    out = from_mlir(op.result.type)
+    if out.is_static and _is_same_type(op, x):
+        return x
+    inner = _made_by(x, "reshape")
+    if inner is None or not out.is_static:
+        return None
+    return IRBuilder().reshape(inner.operands[0], shape=tuple(d or 0 for d in out.shape))
+
+
+@rewrites("broadcast_to", "slice", "pad")
+def same_shape(op: ir.Operation) -> ir.Value | None:
+    """A broadcast, slice with steps of 1, or pad that keeps a known shape is x."""
+    x = op.operands[0]
+    if not from_mlir(x.type).is_static or not _is_same_type(op, x):
+        return None
+    if op.name == "pyc.slice" and any(s != 1 for s in _params(op)["steps"]):
+        return None
+    return x
+
+
+@rewrites("concat")
+def empty_part(op: ir.Operation) -> ir.Value | None:
+    """``concat(x, empty) = x``."""
+    lhs, rhs = op.operands
+    axis = _params(op)["axis"]
+    for part, other in ((lhs, rhs), (rhs, lhs)):
+        if from_mlir(part.type).shape[axis] == 0 and _is_whole(op, other):
+            return other
+    return None
+
+
+@rewrites("size")
+def known_size(op: ir.Operation) -> ir.Value | None:
+    """``size(x)`` of known dimensions is a constant."""
+    shape = from_mlir(op.operands[0].type).shape
+    sizes = [shape[a] for a in _params(op)["axes"]]
+    if None in sizes:
+        return None
+    return IRBuilder().constant(np.array(np.prod(np.array(sizes, np.int64)), np.int64))
+
+
+@rewrites("mul")
+def integer_zero(op: ir.Operation) -> ir.Value | None:
+    """``x * 0 = 0`` for integers of a known shape."""
+    out = from_mlir(op.result.type)
+    splat = splat_of(op.operands[1])
+    known = out.is_static and from_mlir(op.operands[0].type).is_static
+    if splat is None or is_float(out.dtype) or splat != 0 or not known:
+        return None
+    zero = np.zeros((), out.dtype)
+    return IRBuilder().constant(np.broadcast_to(zero, [d or 0 for d in out.shape]))
+
+
+def can_fold(op: ir.Operation, max_bytes: int) -> bool:
+    """Whether all operands of an op are constants and the result is not large."""
+    found = definition_of(op)
+    if found is None or found.name == "constant" or not len(op.operands):
+        return False
+    if any(_made_by(v, "constant") is None for v in op.operands):
+        return False
+    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
+    if not all(t.is_static for t in (out, *given)):
+        return False
+    # A splat is stored as one element, however large the tensor is.
+    stored = sum(
+        t.nbytes if splat_of(v) is None else t.dtype.itemsize
+        for t, v in zip(given, op.operands, strict=True)
+    )
+    large = sum(t.nbytes for t in given) > _MAX_WORK_BYTES
+    return not large and out.nbytes <= max(max_bytes, stored)
+
+
+def fold(op: ir.Operation) -> ir.Value:
+    """``f(c, ...)`` of constants is a constant."""
+    found = definition_of(op)
+    assert found is not None
+    arrays = [constant_array(v) for v in op.operands]
+    assert all(a is not None for a in arrays)
+    result = evaluate(found, [a for a in arrays if a is not None], **_params(op))
+    return IRBuilder().constant(flush_subnormals(result))

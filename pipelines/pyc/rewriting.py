@@ -1,0 +1,113 @@
+"""Small tools that the pyc passes share: walking functions, replacing ops, reading operands."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.attributes import array_of, params_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.types import TensorType
+
+__all__ = [
+    "as_type",
+    "constant_array",
+    "defining_op",
+    "definition_of",
+    "functions_of",
+    "params_of",
+    "pyc_ops",
+    "replace",
+    "splat_of",
+    "tensor_types",
+    "values_read",
+]
+
+
+def functions_of(module: ir.Module) -> list[ir.Operation]:
+    """The functions of a module that have a body."""
+    return [
+        op.operation
+        for op in module.body.operations
+        if op.operation.name == "func.func" and len(op.operation.regions[0].blocks)
+    ]
+
+
+def pyc_ops(block: ir.Block) -> Iterator[ir.Operation]:
+    """The pyc ops of a block, group bodies before their group, as they stand when asked for."""
+    for op in list(block.operations):
+        operation = op.operation
+        for region in operation.regions:
+            for inner in region.blocks:
+                yield from pyc_ops(inner)
+        if operation.name.startswith("pyc."):
+            yield operation
+
+
+def definition_of(op: ir.Operation) -> type[OpDef] | None:
+    """The definition of a pyc op; None for groups, terminators and other dialects."""
+    return OPS.get(op.name[4:]) if op.name.startswith("pyc.") else None
+
+
+def defining_op(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value; None for block arguments."""
+    owner = value.owner
+    return None if isinstance(owner, ir.Block) else owner.operation
+
+
+def values_read(op: ir.Operation) -> list[ir.Value]:
+    """The operands of `op`, then those of the ops inside its regions."""
+    read = list(op.operands)
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                read += values_read(inner.operation)
+    return read
+
+
+def constant_array(value: ir.Value) -> np.ndarray | None:
+    """The contents of a pyc.constant, None for other values."""
+    op = defining_op(value)
+    if op is None or op.name != "pyc.constant":
+        return None
+    return array_of(op.attributes["value"])
+
+
+def splat_of(value: ir.Value) -> Any | None:
+    """The one element that a pyc.constant repeats, None if there is no such element."""
+    op = defining_op(value)
+    if op is None or op.name != "pyc.constant":
+        return None
+    attr = op.attributes["value"]
+    if not isinstance(attr, ir.DenseElementsAttr) or not attr.is_splat:
+        return None
+    array = array_of(attr)
+    return array.reshape(-1)[0] if array.size else None
+
+
+def tensor_types(values: Iterable[ir.Value]) -> dict[ir.Type, TensorType]:
+    """Our view of those types of `values` that are tensors: programs have few types."""
+    found = {}
+    for type_ in {v.type for v in values}:
+        with suppress(VerificationError):
+            found[type_] = from_mlir(type_)
+    return found
+
+
+def as_type(value: ir.Value, declared: TensorType) -> ir.Value:
+    """The value under a compatible type, with a tensor.cast if the types differ."""
+    if from_mlir(value.type) == declared:
+        return value
+    return ir.Operation.create("tensor.cast", results=[to_mlir(declared)], operands=[value]).result
+
+
+def replace(op: ir.Operation, value: ir.Value) -> None:
+    """Give every use of the op's result to `value`, cast to the same type, and erase the op."""
+    with ir.InsertionPoint(op), op.location:
+        settled = as_type(value, from_mlir(op.result.type))
+    op.result.replace_all_uses_with(settled)
+    op.erase()

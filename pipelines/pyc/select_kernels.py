@@ -1,0 +1,147 @@
+"""Which ops does a kernel of PyC compute, and which does IREE's own code generation?
+
+Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
+groups and ops for which a generated kernel was chosen (`kernel_work.py`). Every family says what it
+has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
+seconds, one decision for each group. Where no family has one, the decision says that too.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.kernels.knobs import encode
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.match.offers import Node, Offer, Work
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.pyc.groups import Attached, Members
+from pyc_mlir.pipelines.pyc.rewriting import functions_of
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.work_cost import work_cost
+
+IREE = "iree"
+# The share of the roofline that IREE 3.13's code is taken to reach, by a group's first op: rounded
+# from single measurements on AVX-512 CPUs, good for ranking only. No stored result backs them yet.
+_IREE_OF_ROOF = {
+    "matmul": 0.5,
+    "softmax": 0.25,
+    "log_softmax": 0.25,
+    "layernorm": 0.5,
+    "rmsnorm": 0.5,
+    "argmax": 0.05,
+    "transpose": 0.7,
+}
+_IREE_OF_LEADING, _IREE_OF_OTHERS = 0.4, 0.9
+# What no code is made for.
+_STORED = {"reshape"}
+
+
+@dataclass(frozen=True)
+class SelectKernels:
+    """Choose generated kernels for groups and ops."""
+
+    name: ClassVar[str] = "pyc-select-kernels"
+    target: str = option("cpu", "the target that kernels are for")
+    families: str = option("", "families to take kernels from, joined by +; empty: all")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for an unknown target or family."""
+        if self.target not in TARGETS:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+            )
+        unknown = set(filter(None, self.families.split("+"))) - set(FAMILIES)
+        if unknown:
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`families`: expected some of {', '.join(FAMILIES)}, got {sorted(unknown)}",
+            )
+
+    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+        """Choose in every function, by the table's figures of the target (see `select`)."""
+        return select(module, choices, Target.named(self.target), self.families)
+
+
+def select(
+    module: ir.Module, choices: Choices, target: Target, families: str = ""
+) -> dict[str, int]:
+    """Attach kernels for `target` to the groups and ops of a module; how many of both.
+
+    A compile calls this with its own target: the host's registers and caches decide on knobs.
+    """
+    names = list(filter(None, families.split("+"))) or list(FAMILIES)
+    counts = {"groups with kernels": 0, "kernels": 0}
+    seen: Counter[str] = Counter()
+    for function in functions_of(module):
+        ids = OpIds(function, seen)
+        for op in (o.operation for o in function.regions[0].blocks[0].operations):
+            members = Members.of(op) if op.name.startswith("pyc.") else None
+            # A kernel that somebody has attached is that somebody's choice.
+            if members is None or ATTRIBUTE in op.attributes:
+                continue
+            work = members.work()
+            if _STORED.issuperset(n.name for n in work.nodes):
+                continue
+            offers = _offers(work, target, names)
+            chosen = _choose(op, ids, work, offers, target, choices)
+            counts["groups with kernels"] += bool(offers)
+            counts["kernels"] += chosen is not None
+            if chosen is not None:
+                family, offer = chosen
+                Attached(family, encode(offer.knobs), offer.covers, offer.feeds).attach(op)
+    return counts
+
+
+Found = tuple[str, Offer]
+
+
+def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
+    """Every kernel for the group, by the name of its alternative."""
+    found: dict[str, Found] = {}
+    for family in names:
+        for offer in FAMILIES[family].match(work, target):
+            covered = "+".join(n.name for n in work.nodes[: offer.covers])
+            name = f"{family}:{covered}"
+            number = sum(n == name or n.startswith(f"{name}#") for n in found)
+            found[f"{name}#{number}" if number else name] = (family, offer)
+    return found
+
+
+def _choose(
+    op: ir.Operation,
+    ids: OpIds,
+    work: Work,
+    offers: dict[str, Found],
+    target: Target,
+    choices: Choices,
+) -> Found | None:
+    rest = {name: _iree_cost(work, o.covers, target) for name, (_, o) in offers.items()}
+    listed = [
+        Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
+    ]
+    why = "IREE's own code generation" if offers else "no family has a kernel for it"
+    iree = Alternative(IREE, _iree_cost(work, 0, target), why)
+    unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
+    ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
+    site = Site(SelectKernels.name, ids[op], str(op.location))
+    return offers.get(choices.choose(site, ranked).name)
+
+
+def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
+    """IREE's code for the ops from `covers` on, as one dispatch."""
+    share = _share(work.nodes[min(covers, len(work.nodes) - 1)], work)
+    return work_cost(work, share * target.peak_flops, share * target.peak_bandwidth, covers)
+
+
+def _share(node: Node, work: Work) -> float:
+    if node.name.startswith("reduce_"):
+        rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
+        return _IREE_OF_OTHERS if rank - 1 in [a % rank for a in axes] else _IREE_OF_LEADING
+    return _IREE_OF_ROOF.get(node.name, _IREE_OF_OTHERS)

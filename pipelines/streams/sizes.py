@@ -1,0 +1,174 @@
+"""How large is a buffer whose size is computed: a sum of constants and unknowns.
+
+A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim(%arg0, 0))``.
+What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand
+for equal values in two versions of one function. Unknowns are not negative: a size whose every
+coefficient is at most another's is never larger, which is how a plan for dynamic shapes is proven
+no worse than IREE's. Where dimensions have declared ranges, a size also knows its largest value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyc_mlir.pipelines.streams.ir import constant_of, ir, maker
+from pyc_mlir.pipelines.streams.ranges import Ranges, interval_of
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
+
+# Depth and number of a function's first block.
+_ENTRY = (1, 0)
+
+
+@dataclass(frozen=True)
+class Size:
+    """``constant`` bytes plus a multiple of each unknown; `nominal` is a guess of the sum.
+
+    `unit` divides the value, whatever the unknowns are. `largest` is what the value is at most,
+    None where nothing bounds it; it is the guess too where there is one.
+    """
+
+    constant: int = 0
+    terms: Mapping[str, int] = field(default_factory=dict)
+    nominal: int = 0
+    unit: int = 1
+    largest: int | None = 0
+
+    @staticmethod
+    def of(number: int) -> "Size":
+        """A size that is known."""
+        return Size(number, {}, number, number or 1 << 30, number)
+
+    def bounded(self, largest: int) -> "Size":
+        """This size, which is known to be at most `largest`."""
+        return replace(self, nominal=largest, largest=largest)
+
+    @property
+    def known(self) -> bool:
+        """True when no unknown takes part."""
+        return not self.terms
+
+    def __add__(self, other: "Size") -> "Size":
+        terms = dict(self.terms)
+        for name, count in other.terms.items():
+            terms[name] = terms.get(name, 0) + count
+        return Size(
+            self.constant + other.constant,
+            terms,
+            self.nominal + other.nominal,
+            _common(self.unit, other.unit),
+            _sum(self.largest, other.largest),
+        )
+
+    def times(self, factor: int) -> "Size":
+        """The product with a number."""
+        terms = {name: count * factor for name, count in self.terms.items() if factor}
+        return Size(
+            self.constant * factor,
+            terms,
+            self.nominal * factor,
+            self.unit * factor or 1 << 30,
+            self.constant * factor if self.known else None,
+        )
+
+    def at_most(self, other: "Size") -> bool:
+        """True if it is proven that this size is never larger than `other`."""
+        return self.constant <= other.constant and all(
+            count <= other.terms.get(name, 0) for name, count in self.terms.items()
+        )
+
+    def largest_at_most(self, other: "Size") -> bool:
+        """True if this size's largest value is at most the other's; else as `at_most`."""
+        if self.largest is None or other.largest is None:
+            return self.at_most(other)
+        return self.largest <= other.largest
+
+    def __str__(self) -> str:
+        counted = sorted(self.terms.items())
+        parts = [name if count == 1 else f"{count} * {name}" for name, count in counted]
+        return " + ".join([str(self.constant), *parts] if self.constant or not parts else parts)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def _common(a: int, b: int) -> int:
+    """The largest power of two that divides both, which is all that alignment asks."""
+    both = a | b
+    return both & -both
+
+
+def size_of(value: Any, ranges: Ranges | None = None) -> Size:
+    """The size that an index value of stream IR is, with dimensions of declared ranges."""
+    size = _read(value)
+    bounds = interval_of(value, ranges) if ranges and not size.known else None
+    return size if bounds is None else size.bounded(bounds[1])
+
+
+def _read(value: Any) -> Size:
+    number = constant_of(value)
+    if number is not None:
+        return Size.of(number)
+    op = maker(value)
+    if op is None:
+        return _unknown(_name(value))
+    if op.name == "arith.addi":
+        return _read(op.operands[0]) + _read(op.operands[1])
+    if op.name == "arith.muli":
+        sides = [_read(v) for v in op.operands]
+        for factor, other in (sides, sides[::-1]):
+            if factor.known:
+                return other.times(factor.constant)
+        return _unknown(_name(value), sides[0].nominal * sides[1].nominal)
+    if op.name == "util.align":
+        size, alignment = _read(op.operands[0]), _read(op.operands[1])
+        return _aligned(size, alignment, _name(value))
+    return _unknown(_name(value))
+
+
+def rounded_size_of(value: Any, to: int) -> Size:
+    """The size rounded up to a multiple, as if IREE had computed that with ``util.align``."""
+    return _aligned(_read(value), Size.of(to), f"util.align({_name(value)}, {to})")
+
+
+def _aligned(size: Size, alignment: Size, name: str) -> Size:
+    to = alignment.constant
+    if not alignment.known or to < 1 or to & (to - 1):
+        return _unknown(name, size.nominal)
+    if size.known:
+        return Size.of(-(-size.constant // to) * to)
+    if size.unit % to == 0:
+        return size
+    rounded = -(-size.nominal // to) * to
+    return Size(0, {name: 1}, rounded, to, None)
+
+
+def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> Size:
+    return Size(0, {name: 1}, nominal, 1, None)
+
+
+def _name(value: Any) -> str:
+    """The expression that computes `value`, down to the function's arguments and constants."""
+    op = maker(value)
+    if op is None:
+        return _argument_name(ir.BlockArgument(value))
+    number = constant_of(value)
+    if number is not None:
+        return str(number)
+    operands = [_name(v) for v in op.operands]
+    if op.name == "arith.muli":
+        return f"({' * '.join(operands)})"
+    attributes = sorted(f"{name}={op.attributes[name]}" for name in op.attributes)
+    which = f"#{ir.OpResult(value).result_number}" if len(op.results) > 1 else ""
+    return f"{op.name}{which}({', '.join([*operands, *attributes])})"
+
+
+def _argument_name(argument: Any) -> str:
+    """An argument of a block, told from those of the blocks around it."""
+    block = argument.owner
+    depth, op = 0, block.owner.operation
+    while op.parent is not None:
+        depth, op = depth + 1, op.parent.operation
+    number = [b == block for b in block.region.blocks].index(True)
+    place = "" if (depth, number) == _ENTRY else f"@{depth}.{number}"
+    return f"arg{argument.arg_number}{place}"

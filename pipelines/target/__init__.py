@@ -1,0 +1,1 @@
+"""What PyC compiles for, and what work costs there."""

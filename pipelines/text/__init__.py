@@ -1,0 +1,1 @@
+"""Reading modules: bounds, text and bytecode, diagnostics."""

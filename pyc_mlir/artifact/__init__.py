@@ -1,0 +1,1 @@
+"""What a compile leaves behind, as data: manifest, signature, reports. Needs no device."""

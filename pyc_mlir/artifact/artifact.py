@@ -1,0 +1,400 @@
+"""What a compile leaves behind: one `.vmfb` that IREE's tools run and PyC knows all about.
+
+IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
+
+    pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
+    pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
+    pyc/module.mlir      the pyc module as text for reading, large constants left out
+    pyc/memory.json      where there is one, the memory report (memory_report.py)
+    pyc/samples          under `max_error`: answers of the reference (samples.py)
+    pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
+
+Equal inputs give equal bytes: no paths, no times, keys in order.
+"""
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.cache_record import CacheRecord
+from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.test_vectors import Samples
+from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import read_file_by, write_file
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.util.checksum import checksum
+from pyc_mlir.util.pages import read_file_large
+from pyc_mlir.util.versions import installed_version
+
+SCHEMA_VERSION = 2
+_FOLDER = "pyc/"
+_MANIFEST = "pyc/manifest.json"
+_DECISIONS = "pyc/decisions.jsonl"
+_MODULE = "pyc/module.mlir"
+_MEMORY = "pyc/memory.json"
+_SAMPLES = "pyc/samples"
+_TAIL = "pyc/vmfb-tail"
+_ENTRIES = frozenset({_MANIFEST, _DECISIONS, _MODULE, _MEMORY, _SAMPLES, _TAIL})
+_ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, LookupError)
+_IMPORTED = "imported"
+_FIELDS: Mapping[str, type | UnionType] = {
+    "target": str,
+    "device": str,
+    "features": list,
+    "signature": dict,
+    "constants_bytes": int,
+    "contract": dict,
+    "versions": dict,
+    "graph_id": str,
+    "entries": dict,
+    "memory": dict,
+    "seconds": float | None,
+    "options": dict,
+    _IMPORTED: dict,
+}
+# The entries that an artifact may have: with the plain ABI, and with memory of the caller.
+MAIN, ARENA = "main", "main$arena"
+# Fields that a manifest may lack.
+CALIBRATION, PROMISES = "calibration", "promises"
+# The last two compute folded constants and the references.
+_PACKAGES = (
+    "pyc-mlir",
+    "torch-mlir",
+    "iree-base-compiler",
+    "iree-base-runtime",
+    "numpy",
+    "ml_dtypes",
+)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled program: IREE's bytes, the manifest, the decisions and the pyc module.
+
+    `vmfb` has the buffer protocol; from 2 MiB on, that of a file lies on large pages. `memory` is
+    the JSON of its memory report, `samples` are answers of its reference; both are empty without.
+    Neither `evidence`, what the process that compiled knows besides, is part of the bytes, nor
+    `cached`, what the compile cache did if one was asked.
+    """
+
+    vmfb: bytes | memoryview
+    manifest: Mapping[str, Any]
+    decisions: Sequence[Decision] = ()
+    module: bytes = b""
+    memory: bytes = b""
+    samples: bytes = b""
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
+    cached: CacheRecord | None = field(default=None, compare=False)
+
+    @property
+    def promises(self) -> ContractReport:
+        """What the compile says of each clause of the contract."""
+        return ContractReport.from_json(self.manifest.get(PROMISES, ()))
+
+    @property
+    def signature(self) -> Signature:
+        """What the program takes and gives."""
+        return Signature.from_json(self.manifest["signature"])
+
+    @property
+    def imported(self) -> ImportReport:
+        """How much of the program PyC compiles, and how much it leaves to IREE."""
+        return ImportReport.from_json(self.manifest[_IMPORTED])
+
+    @property
+    def account(self) -> Account:
+        """The device memory that the program needs."""
+        return Account.from_json(self.manifest["memory"])
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The planner's mode of an entry, and bytes of its arena: None if they depend on the call."""
+
+    mode: str
+    arena_bytes: int | None
+
+
+def make_manifest(
+    target: Target,
+    signature: Signature,
+    graph_id: str,
+    constants_bytes: int = 0,
+    contract: Contract | None = None,
+    versions: Mapping[str, str] | None = None,
+    entry: str = "main",
+    arena_entry: str = "",
+    account: Account | None = None,
+    modes: Mapping[str, Mode] | None = None,
+    seconds: float | None = None,
+    calibration: Calibration | None = None,
+    promises: ContractReport | None = None,
+    options: Mapping[str, Any] | None = None,
+    imported: ImportReport | None = None,
+) -> dict[str, Any]:
+    """The manifest of a program whose entry `main` is the function `entry`.
+
+    `modes` says in which mode each function with an arena was planned; those besides
+    `arena_entry` are entries of their own, ``main$arena.<mode>``.
+    `arena_entry` is the function that takes memory from its caller, if there is one. `account`
+    defaults to what the signature says, `versions` to those of the installed packages. `seconds`
+    are predicted for a call on one core. A `calibration` that it was compiled with is named, with
+    the hash of its content. `promises` say what became of the contract's clauses. `options` are
+    what else was asked of the compile, `imported` is how much of the program PyC compiles.
+    """
+    entries: dict[str, Any] = {MAIN: {"function": entry}}
+    if arena_entry:
+        known = dict(modes or {})
+        first = known.pop(arena_entry, Mode("", None))
+        entries[ARENA] = {"function": arena_entry, **asdict(first)}
+        for function, mode in known.items():
+            entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
+    named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
+    if promises is not None and promises.clauses:
+        named[PROMISES] = promises.unmeasured().to_json()
+    return {
+        "schema": SCHEMA_VERSION,
+        **named,
+        "target": target.name,
+        "device": target.device,
+        "features": sorted(target.needs),
+        "signature": signature.to_json(),
+        "constants_bytes": constants_bytes,
+        "contract": (Contract() if contract is None else contract).to_json(),
+        "versions": dict(installed_versions() if versions is None else versions),
+        "graph_id": graph_id,
+        "entries": entries,
+        "seconds": seconds,
+        "options": dict(options or {}),
+        "memory": (account or Account.of(signature, constants_bytes)).to_json(),
+        _IMPORTED: (imported or ImportReport()).to_json(),
+    }
+
+
+def _named(calibration: Calibration) -> dict[str, str]:
+    return {"name": calibration.name, "sha256": calibration.hash}
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of PyC and of the packages that it compiles with, as far as they are installed."""
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = installed_version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def to_bytes(artifact: Artifact) -> bytes:
+    """The bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP archive."""
+    start = _directory_start(artifact.vmfb)
+    log = "".join(f"{json.dumps(_unplaced(d), ensure_ascii=False)}\n" for d in artifact.decisions)
+    parts = {
+        _TAIL: bytes(artifact.vmfb[start:]),
+        _DECISIONS: log.encode(),
+        _MODULE: artifact.module,
+        **({_MEMORY: artifact.memory} if artifact.memory else {}),
+        **({_SAMPLES: artifact.samples} if artifact.samples else {}),
+    }
+    checksums = {name: checksum(data) for name, data in parts.items()}
+    checksums["vmfb"] = checksum(artifact.vmfb)
+    manifest = {**artifact.manifest, "checksums": checksums}
+    text = json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False)
+    buffer = io.BytesIO(artifact.vmfb)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        for name, data in (*parts.items(), (_MANIFEST, text.encode())):
+            # A ZipInfo made by hand carries the year 1980, not the time of the compile.
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return buffer.getvalue()
+
+
+def _unplaced(decision: Decision) -> dict[str, Any]:
+    """A decision without its source location, which names files of the machine that compiled.
+
+    Nor with what was measured, which another compile would measure otherwise.
+    """
+    return {**decision.to_json(), "location": "", "measured": {}}
+
+
+def write(artifact: Artifact, path: str | Path) -> None:
+    """Write the artifact to a file. Raises as `to_bytes`, and PycError (FILE_ACCESS)."""
+    write_file(path, to_bytes(artifact))
+
+
+def from_bytes(
+    data: bytes | memoryview, name: str = "artifact", verified: bool = False
+) -> Artifact:
+    """Read what `to_bytes` made; the result's `vmfb` is IREE's, byte for byte.
+
+    data: a memoryview that can be written to becomes memory of the artifact.
+    verified: the caller has compared all bytes with a checksum of its own.
+    Raises PycError (BAD_ARTIFACT), with `name` first, for anything else: a file that is no
+    archive, one without PyC's entries, a manifest of another schema, a checksum that differs.
+    """
+    try:
+        with zipfile.ZipFile(_View(data)) as archive:
+            entries = archive.infolist()
+            own = _own_entries(entries)
+            parts = {entry.filename: archive.read(entry) for entry in own}
+    # zipfile raises whatever the damaged field leads to.
+    except (*_ZIP_ERRORS, OSError, EOFError, RuntimeError, ValueError) as error:
+        raise _bad(name, "a .vmfb written by PyC", f"{len(data)} bytes: {error}") from None
+    missing = {_MANIFEST, _DECISIONS, _MODULE, _TAIL} - set(parts)
+    if missing:
+        raise _bad(name, "a .vmfb written by PyC", f"one without {', '.join(sorted(missing))}")
+    manifest = _read_manifest(parts[_MANIFEST], name)
+    start = min(entry.header_offset for entry in own)
+    vmfb = _iree_part(data, start, parts[_TAIL])
+    checksums = manifest.pop("checksums")
+    others = sorted(set(checksums) ^ ({*parts, "vmfb"} - {_MANIFEST}))
+    if others:
+        raise _bad(name, "the entries that its manifest names", f"others: {', '.join(others)}")
+    for part, content in () if verified else {**parts, "vmfb": vmfb}.items():
+        if part != _MANIFEST and checksums.get(part) != checksum(content):
+            raise _bad(name, f"`{part}` with the checksum of the manifest", "a damaged one")
+    decisions = _read_decisions(parts[_DECISIONS], name)
+    samples = parts.get(_SAMPLES, b"")
+    _check_samples(samples, manifest, name)
+    memory = parts.get(_MEMORY, b"")
+    return Artifact(vmfb, manifest, decisions, parts[_MODULE], memory, samples)
+
+
+def _own_entries(entries: Sequence[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """PyC's entries, which it stores as they are: none can unpack to more than the file.
+
+    Raises ValueError for others.
+    """
+    own = [e for e in entries if e.filename.startswith(_FOLDER)]
+    names = [e.filename for e in own]
+    if len(set(names)) < len(names) or not _ENTRIES.issuperset(names):
+        raise ValueError(f"expected each of {', '.join(sorted(_ENTRIES))} at most once")
+    for entry in own:
+        stored = entry.compress_type == zipfile.ZIP_STORED
+        if not stored or entry.file_size != entry.compress_size:
+            raise ValueError(f"expected `{entry.filename}` stored, got it compressed")
+    return own
+
+
+def _iree_part(data: bytes | memoryview, start: int, tail: bytes) -> bytes | memoryview:
+    """IREE's bytes: all before PyC's entries, and its own end, which one of them holds."""
+    if isinstance(data, memoryview) and not data.readonly:
+        data[start : start + len(tail)] = tail
+        return data[: start + len(tail)].toreadonly()
+    return b"".join((memoryview(data)[:start], tail))
+
+
+class _View(io.RawIOBase):
+    """Bytes as a file to read, without a copy of them."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data, self._at = memoryview(data), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._data)}[whence]
+        if base + offset < 0:
+            raise ValueError(f"a place in the file, not {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def read(path: str | Path) -> Artifact:
+    """Read an artifact from a file. Raises as `from_bytes`, and PycError (FILE_ACCESS)."""
+    return from_bytes(read_file_by(read_file_large, path, "a program"), str(path))
+
+
+def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        manifest = parse_json(data)
+    except ValueError as error:
+        raise _bad(name, "JSON in the manifest", str(error)) from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
+        got = manifest.get("schema") if isinstance(manifest, dict) else manifest
+        raise _bad(name, f"a manifest of schema {SCHEMA_VERSION}", f"{got!r}")
+    for part, kind in {**_FIELDS, "checksums": dict}.items():
+        if not isinstance(manifest.get(part), kind):
+            got = repr(manifest.get(part))[:80]
+            expected = kind.__name__ if isinstance(kind, type) else str(kind)
+            raise _bad(name, f"`{part}` of type {expected} in the manifest", got)
+    if not all(isinstance(feature, str) for feature in manifest["features"]):
+        raise _bad(name, "`features` as names in the manifest", repr(manifest["features"])[:80])
+    if not isinstance(manifest.get(CALIBRATION, {}), dict):
+        raise _bad(name, "a calibration's name and hash in the manifest", "something else")
+    for entry, found in {MAIN: None, **manifest["entries"]}.items():
+        function = found.get("function") if isinstance(found, dict) else None
+        if not isinstance(function, str) or not function:
+            raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")
+    Signature.from_json(manifest["signature"])
+    Account.from_json(manifest["memory"])
+    try:
+        ImportReport.from_json(manifest[_IMPORTED])
+    except ValueError as error:
+        raise _bad(name, "a report of the import in the manifest", str(error)) from None
+    return manifest
+
+
+def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless promises and samples can be read, and are there."""
+    try:
+        ContractReport.from_json(manifest.get(PROMISES, ()))
+        Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
+        if not data and Contract.from_json(manifest["contract"]).compares:
+            raise ValueError("no samples beside a clause `max_error`")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _bad(name, "promises and samples of this version", str(error)) from None
+
+
+def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:
+    try:
+        return tuple(Decision.from_json(parse_json(line)) for line in data.splitlines())
+    except (PycError, ValueError, KeyError, OverflowError, TypeError, AttributeError) as error:
+        raise _bad(name, "a log of decisions", str(error)) from None
+
+
+def _directory_start(vmfb: bytes | memoryview) -> int:
+    """Where IREE's archive ends and its directory begins: PyC's entries go there."""
+    try:
+        with zipfile.ZipFile(_View(vmfb)) as archive:
+            if any(n.startswith(_FOLDER) for n in archive.namelist()):
+                raise _bad("vmfb", "IREE's own bytes", "an artifact of PyC; read it first")
+            return archive.start_dir
+    except zipfile.BadZipFile as error:
+        raise _bad(
+            "vmfb", "a ZIP archive, which IREE writes by default", f"other bytes ({error})"
+        ) from None
+
+
+def _bad(name: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARTIFACT, f"{name}: expected {expected}, got {got}; compile it again"
+    )

@@ -1,0 +1,53 @@
+"""What the cache did for one compile: a frozen record beside the program, never inside its bytes.
+
+The bytes of an artifact are those of its key, whether they were compiled or found. So the record is
+no part of the artifact's own log: it stands in `Program.stats().cache`, and `decision` is its line
+in the log that `pyc-compile --log` writes.
+"""
+
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site
+
+# Found on disk; found in this process; compiled and, unless an event says why not, kept; compiled
+# without the cache.
+HIT, MEMORY, MISS, BYPASS = "hit", "memory", "miss", "bypass"
+_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that kept the cache from answering, or from keeping the answer."""
+
+    code: ReasonCode
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.why}"
+
+
+@dataclass(frozen=True)
+class CacheRecord:
+    """The outcome, the key's SHA-256 in hex (empty without one), and each event with its code.
+
+    `key_seconds` went into making the key, `find_seconds` into finding and reading the entry.
+    """
+
+    outcome: str
+    key: str = ""
+    events: tuple[Event, ...] = ()
+    key_seconds: float = 0.0
+    find_seconds: float = 0.0
+
+    @property
+    def decision(self) -> Decision:
+        """The record as a line of a log. It is no choice: recipes leave it out."""
+        return Decision(
+            Site(CACHE, self.key[:_SHOWN] or "none"),
+            self.outcome,
+            (Alternative(self.outcome),),
+            CACHE,
+            tuple(map(str, self.events)),
+            {"key_seconds": self.key_seconds, "find_seconds": self.find_seconds},
+        )

@@ -1,0 +1,183 @@
+"""What is there to see of a program's memory: the report that artifacts carry and tools draw.
+
+Comes in: the layouts of each execution region (`pipelines/memory/planner/picture.py`), the
+frontier, what was chosen. Goes out: `MemoryReport`, frozen, and its JSON: the same report gives the
+same bytes. Rows are arrays, in the order of the fields, since a program may have thousands of
+buffers.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.pipelines.memory.planner.picture import Layout, Rectangle, Run
+from pyc_mlir.pipelines.memory.planner.problem import Problem
+
+SCHEMA_VERSION = 1
+# The layout that the others are compared with, as decisions name it.
+UNPLANNED = "iree"
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """One dispatch: its name and predicted seconds (0: not known)."""
+
+    name: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One plan that no other one beats: bytes of its arena, predicted seconds."""
+
+    arena_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """One execution region. `name` is the site (its key or op id) that its plan was chosen at.
+
+    layouts: by name, the reference ("iree") and what was planned, under any names; any may lack.
+    chosen: the name of the layout that the program runs with.
+    lower_bound: bytes that no packing of the planned order goes below; 0 where not known.
+    """
+
+    name: str
+    tasks: tuple[TaskReport, ...]
+    layouts: Mapping[str, Layout]
+    chosen: str
+    frontier: tuple[FrontierPoint, ...] = ()
+    lower_bound: int = 0
+
+    @property
+    def before(self) -> Layout | None:
+        """The reference, IREE's own layout."""
+        return self.layouts.get(UNPLANNED)
+
+    @property
+    def after(self) -> Layout | None:
+        """What the program runs with."""
+        return self.layouts.get(self.chosen)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """The regions of a program, in the order in which they run.
+
+    What a call needs in all, by what it is needed for, stands in the artifact's manifest.
+    """
+
+    regions: tuple[RegionReport, ...] = ()
+
+
+def region_report(
+    name: str,
+    problem: Problem,
+    layouts: Mapping[str, Layout],
+    chosen: str,
+    frontier: Sequence[tuple[int, float]] = (),
+    lower_bound: int = 0,
+) -> RegionReport:
+    """The report of one region, from what the planner has at hand; see `RegionReport`.
+
+    frontier: (arena bytes, predicted seconds), as `planner.frontier` returns it.
+    Raises PycError (BAD_ARGUMENT) if `chosen` is none of several layouts.
+    """
+    if layouts and chosen not in layouts:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"region {name}: expected the chosen one of {sorted(layouts)}, got {chosen!r}",
+        )
+    return RegionReport(
+        name,
+        tuple(TaskReport(task.name, task.seconds) for task in problem.tasks),
+        dict(layouts),
+        chosen,
+        tuple(FrontierPoint(arena, seconds) for arena, seconds in frontier),
+        lower_bound,
+    )
+
+
+def to_bytes(report: MemoryReport) -> bytes:
+    """The report as JSON, for the artifact."""
+    return json.dumps(to_json(report), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def to_json(report: MemoryReport) -> dict[str, Any]:
+    """The report as plain JSON data, keys in a fixed order."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "regions": [_region_json(region) for region in report.regions],
+    }
+
+
+def _region_json(region: RegionReport) -> dict[str, Any]:
+    return {
+        "name": region.name,
+        "chosen": region.chosen,
+        "lower_bound": region.lower_bound,
+        "tasks": [list(astuple(t)) for t in region.tasks],
+        "frontier": [list(astuple(p)) for p in region.frontier],
+        "layouts": {
+            name: {
+                "arena_bytes": layout.arena_bytes,
+                "seconds": layout.seconds,
+                "runs": [list(astuple(r)) for r in layout.runs],
+                "rectangles": [list(astuple(r)) for r in layout.rectangles],
+            }
+            for name, layout in sorted(region.layouts.items())
+        },
+    }
+
+
+def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
+    """Read what `to_bytes` made. Raises PycError (BAD_ARTIFACT), with `name` first, else."""
+    try:
+        read = parse_json(data)
+        schema = read["schema"]
+        if schema == SCHEMA_VERSION:
+            report = MemoryReport(tuple(_region_of(r) for r in read["regions"]))
+            _check(report)
+            return report
+    except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+        raise _bad(name, "a memory report", str(error)) from None
+    raise _bad(name, f"a memory report of schema {SCHEMA_VERSION}", f"{schema!r}")
+
+
+def _region_of(data: Mapping[str, Any]) -> RegionReport:
+    layouts = {
+        str(name): Layout(
+            layout["arena_bytes"],
+            tuple(Run(*row) for row in layout["runs"]),
+            tuple(Rectangle(*row) for row in layout["rectangles"]),
+            layout["seconds"],
+        )
+        for name, layout in data["layouts"].items()
+    }
+    tasks = tuple(TaskReport(*row) for row in data["tasks"])
+    frontier = tuple(FrontierPoint(*row) for row in data["frontier"])
+    return RegionReport(data["name"], tasks, layouts, data["chosen"], frontier, data["lower_bound"])
+
+
+def _check(report: MemoryReport) -> None:
+    """Raise ValueError for numbers that point nowhere: who draws the report trusts them."""
+    for region in report.regions:
+        tasks = range(len(region.tasks))
+        for layout in region.layouts.values():
+            if any(r.task not in tasks or r.wave < 0 for r in layout.runs):
+                raise ValueError(f"{region.name}: a run of no task")
+            for i, r in enumerate(layout.rectangles):
+                lasts = 0 <= r.first <= r.last and r.offset >= 0 and r.bytes >= 0
+                known = r.writer is None or r.writer in tasks
+                if not (lasts and known and (r.takes_over is None or 0 <= r.takes_over < i)):
+                    raise ValueError(f"{region.name}: rectangle {i} is {r}")
+
+
+def _bad(name: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARTIFACT, f"{name}: expected {expected}, got {got}; compile it again"
+    )

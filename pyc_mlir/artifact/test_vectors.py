@@ -1,0 +1,234 @@
+"""Answers of the reference that travel with an artifact: seeded inputs, results, tolerances.
+
+A machine without a compiler has no reference to ask. So a compile under `max_error` asks it for a
+few samples, and whoever loads the artifact runs the program on the same inputs and compares, before
+any answer leaves. Inputs are not stored: they follow from a seed and the sizes of the dynamic
+dimensions, by the raw stream of PCG64, which numpy keeps stable (NEP 19).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.types import BOOL, is_float
+from pyc_mlir.dialects.util.json import parse_json
+
+# Sizes that dynamic dimensions are tried with: beside vector widths, within one, and 1.
+SIZES = (5, 18, 1, 4, 16, 8, 2, 3)
+# Of all combinations of them.
+MOST_TRIES = 64
+_END_OF_HEAD = b"\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """A result of the reference, and how far a correct program may be (f32, the same shape).
+
+    An infinite tolerance says that rounding decides: the element is not compared.
+    """
+
+    value: np.ndarray
+    tolerance: np.ndarray
+
+    @property
+    def compared(self) -> np.ndarray:
+        """Which elements are compared."""
+        return np.isfinite(self.tolerance)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Inputs by seed and sizes of dimensions, and the results that are expected."""
+
+    seed: int
+    sizes: Mapping[str, int]
+    outputs: tuple[Expected, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a comparison found: the greatest error as a share of what is allowed, and where.
+
+    `wrong` says why the result cannot be right; empty if nothing contradicts it.
+    """
+
+    worst: float
+    compared: int
+    wrong: str = ""
+
+
+def compare(
+    got: Sequence[np.ndarray], expected: Sequence[Expected], max_error: float | None = None
+) -> Difference:
+    """Compare results, each with what is expected of it.
+
+    max_error: the greatest difference as a share of the greatest finite |element| expected; the
+    tolerances hold besides.
+    """
+    worst, compared, wrong = 0.0, 0, ""
+    for i, (array, want) in enumerate(zip(got, expected, strict=True)):
+        if array.shape != want.value.shape or array.dtype != want.value.dtype:
+            found = f"{array.dtype}{list(array.shape)}"
+            needed = f"{want.value.dtype}{list(want.value.shape)}"
+            return Difference(np.inf, 0, f"result {i}: expected {needed}, got {found}")
+        ratio = _ratios(array, want, max_error)
+        compared += int(want.compared.sum())
+        if ratio.size and float(ratio.max()) > worst:
+            worst = float(ratio.max())
+            if worst > 1 and not wrong:
+                place = np.unravel_index(int(ratio.argmax()), ratio.shape)
+                wrong = (
+                    f"result {i}{list(map(int, place))}: expected {want.value[place]} within "
+                    f"{_limits(want, max_error)[place]:.3g}, got {array[place]} "
+                    f"({int((ratio > 1).sum())} of {ratio.size} elements)"
+                )
+    return Difference(worst, compared, wrong)
+
+
+def _limits(want: Expected, max_error: float | None) -> np.ndarray:
+    """The greatest difference allowed for each element."""
+    limits = want.tolerance.astype(np.float64)
+    if max_error is None or not is_float(want.value.dtype):
+        return limits
+    sizes = np.abs(want.value.astype(np.float64))
+    return np.minimum(limits, max_error * sizes.max(where=np.isfinite(sizes), initial=0.0))
+
+
+def _ratios(got: np.ndarray, want: Expected, max_error: float | None) -> np.ndarray:
+    """Each difference as a share of its limit; 0 where nothing is compared."""
+    with np.errstate(all="ignore"):
+        a, b = got.astype(np.float64), want.value.astype(np.float64)
+        same = (got == want.value) | (np.isnan(a) & np.isnan(b))
+        difference = np.abs(a - b)
+        limits = _limits(want, max_error)
+        # Integers beyond 2^53 may differ and look equal as f64.
+        ratio = np.where(difference > 0, difference / limits, np.inf)
+        ratio = np.where(np.isnan(ratio) | np.isnan(difference), np.inf, ratio)
+    return np.where(same | ~want.compared, 0.0, ratio)
+
+
+def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> list[np.ndarray]:
+    """The arrays of a sample; `sizes` are those of the dynamic dimensions (`Argument.dynamic`).
+
+    Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
+    zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too.
+    """
+    arrays = []
+    for i, argument in enumerate(signature.inputs):
+        names = argument.dynamic
+        shape = tuple(
+            d if isinstance(d, int) else sizes[names[axis]] for axis, d in enumerate(argument.shape)
+        )
+        stream = np.random.PCG64([seed, i])
+        raw = np.asarray(stream.random_raw(int(np.prod(shape, dtype=int))), np.uint64)
+        arrays.append(_values(raw.reshape(shape), argument.dtype, seed))
+    return arrays
+
+
+def _values(raw: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:
+    if dtype == BOOL:
+        return (raw >> np.uint64(63)).astype(dtype)
+    if not is_float(dtype):
+        return (((raw >> np.uint64(40)) % np.uint64(32)).astype(np.int64) - 4).astype(dtype)
+    if seed % 2:
+        return (((raw >> np.uint64(40)) % np.uint64(33)).astype(np.float64) / 4 - 4).astype(dtype)
+    return ((raw >> np.uint64(11)).astype(np.float64) * 2.0**-51 - 2).astype(dtype)
+
+
+def candidate_sizes(signature: Signature) -> list[Mapping[str, int]]:
+    """Sizes of all dynamic dimensions, within their declared ranges; one entry without any.
+
+    All alike come first, then combinations.
+    """
+    names = list(dict.fromkeys(n for a in signature.inputs for n in a.dynamic.values()))
+    if not names:
+        return [{}]
+
+    def within(choice: Sequence[int]) -> Mapping[str, int]:
+        ends = [
+            signature.ranges.get(name, (0, size)) for name, size in zip(names, choice, strict=True)
+        ]
+        return {
+            n: min(max(s, low), high) for n, s, (low, high) in zip(names, choice, ends, strict=True)
+        }
+
+    several = (c for c in product(SIZES, repeat=len(names)) if len(set(c)) > 1)
+    choices = [(size,) * len(names) for size in SIZES]
+    choices += islice(several, MOST_TRIES - len(SIZES))
+    found = {tuple(sizes.items()): sizes for sizes in map(within, choices)}
+    return list(found.values())
+
+
+def _size(value: Any) -> int:
+    """A whole number from 0. Raises ValueError."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
+    return value
+
+
+def _require_tried(sizes: Mapping[str, int], signature: Signature) -> None:
+    """Raise ValueError for sizes that no compile tries: whoever loads would make such inputs."""
+    names = {n for a in signature.inputs for n in a.dynamic.values()}
+    for name in names:
+        low, high = signature.ranges.get(name, (0, max(SIZES)))
+        if not low <= sizes.get(name, -1) <= min(high, max(low, *SIZES)):
+            raise ValueError(f"expected a size of `{name}` that is tried, got {sizes.get(name)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """All samples of an artifact."""
+
+    samples: tuple[Sample, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """Of the content."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """A line of JSON (seeds, sizes, shapes), then values and tolerances, one after another."""
+        head: list[dict[str, Any]] = []
+        blobs: list[bytes] = []
+        for sample in self.samples:
+            shapes = [list(o.value.shape) for o in sample.outputs]
+            head.append({"seed": sample.seed, "sizes": dict(sample.sizes), "shapes": shapes})
+            for output in sample.outputs:
+                blobs += [output.value.tobytes(), output.tolerance.astype(np.float32).tobytes()]
+        return json.dumps(head, sort_keys=True).encode() + _END_OF_HEAD + b"".join(blobs)
+
+    @staticmethod
+    def from_bytes(data: bytes, signature: Signature) -> "Samples":
+        """Read what `to_bytes` wrote for a program of this signature.
+
+        Raises ValueError, KeyError or TypeError for anything else.
+        """
+        if not data:
+            return Samples()
+        head, _, rest = data.partition(_END_OF_HEAD)
+        found, at = [], 0
+        for entry in parse_json(head):
+            outputs = []
+            for sizes, result in zip(entry["shapes"], signature.outputs, strict=True):
+                shape = tuple(map(_size, sizes))
+                count = prod(shape)
+                if count > len(rest):
+                    raise ValueError(f"{count} elements in {len(rest)} bytes")
+                value = np.frombuffer(rest, result.dtype, count, at).reshape(shape)
+                at += value.nbytes
+                tolerance = np.frombuffer(rest, np.float32, count, at).reshape(shape)
+                at += tolerance.nbytes
+                outputs.append(Expected(value, tolerance))
+            chosen = {str(n): _size(s) for n, s in entry["sizes"].items()}
+            _require_tried(chosen, signature)
+            found.append(Sample(_size(entry["seed"]), chosen, tuple(outputs)))
+        if at != len(rest):
+            raise ValueError(f"{len(rest) - at} bytes more than the samples have")
+        return Samples(tuple(found))

@@ -1,0 +1,142 @@
+"""What is known of an artifact beyond its bytes: verdicts, and who can still be asked.
+
+A `Verdict` is small and plain, to be stored beside an artifact: it says that the program's answers
+to the artifact's samples were compared, on which CPU and under which runtime. It holds there only.
+`Evidence` lives in the process that compiled: the oracle, what was found out, and what may stand
+in.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pyc_mlir.artifact.test_vectors import Expected
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport
+from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.util.versions import installed_version
+
+SCHEMA_VERSION = 1
+# The package that runs programs.
+RUNTIME = "iree-base-runtime"
+_GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+class Oracle(Protocol):
+    """Answers for any inputs of a program."""
+
+    @property
+    def name(self) -> str:
+        """Who answers."""
+        ...
+
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+        """Results and tolerances. Raises PycError for inputs that the program refuses."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a program's answers compared with its samples.
+
+    artifact: the hash of program and samples (`hash_of`); environment: where (`environment_of`);
+    done, of: samples that were compared; worst: the greatest error as a share of what is allowed;
+    wrong: what differed, empty if nothing did.
+    """
+
+    artifact: str
+    environment: Mapping[str, str]
+    done: int
+    of: int
+    worst: float
+    wrong: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether all samples agree."""
+        return not self.wrong and self.done == self.of
+
+    def fits(self, artifact: str, device: Device) -> bool:
+        """Whether it speaks of this program, here."""
+        return self.artifact == artifact and dict(self.environment) == environment_of(device)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"schema": SCHEMA_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> "Verdict":
+        """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
+        try:
+            if data["schema"] != SCHEMA_VERSION:
+                raise ValueError(f"schema {data['schema']!r}")
+            return Verdict(
+                str(data["artifact"]),
+                {str(name): str(value) for name, value in data["environment"].items()},
+                int(data["done"]),
+                int(data["of"]),
+                float(data["worst"]),
+                str(data["wrong"]),
+            )
+        # An OverflowError is of infinity as a whole number.
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"verdict: expected one of schema {SCHEMA_VERSION}, got {data!r:.200} "
+                f"({type(error).__name__}: {error}); compare again",
+            ) from None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the process that compiled an artifact knows of it besides.
+
+    oracle: the reference, for inputs that come; verdict: of the samples; clauses: what was found
+    out of other clauses here; stand_ins: by the name of a fallback what makes its artifact.
+    """
+
+    oracle: Oracle | None = None
+    verdict: Verdict | None = None
+    clauses: tuple[ClauseReport, ...] = ()
+    stand_ins: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
+    """The identity of a program, its samples and what is asked of them."""
+    digest = hashlib.sha256(vmfb)
+    digest.update(samples)
+    digest.update(repr(max_error).encode())
+    return digest.hexdigest()
+
+
+def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
+    """What a verdict depends on: the runtime, the kind of device, the CPU; a GPU and its driver.
+
+    driver: where the system's GPU driver tells its release, if it does.
+    """
+    cpu = host_cpu()
+    found = {
+        "runtime": runtime_version(),
+        "device": device.runs,
+        "cpu": cpu.model if cpu else "",
+        "features": hashlib.sha256(
+            " ".join(sorted(cpu.features if cpu else ())).encode()
+        ).hexdigest()[:16],
+    }
+    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""
+
+
+def runtime_version() -> str:
+    """The release of IREE's runtime that is installed."""
+    return installed_version(RUNTIME)

@@ -1,0 +1,174 @@
+"""The way of a compile through the cache: its key, the cache, and only then the compiler.
+
+    artifact = compiled(cache, source, inputs, options, build)
+
+A hit's artifact has the bytes that a compile would have made; only its decisions lack the places in
+the source, which no artifact carries. Whatever goes wrong with the cache is an event of the record
+and a count, never an error: the program is compiled then.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.cache_record import BYPASS, CacheRecord, Event
+from pyc_mlir.cache.cache import Answer, Cache
+from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.key import make_key
+from pyc_mlir.cache.parts import Key
+from pyc_mlir.cache.program import program_part
+from pyc_mlir.cache.sources import Contents
+from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.signatures import shapes_text
+from pyc_mlir.compilation.stages import is_degraded
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.sources import load_source
+
+Build = Callable[[Any, Sequence[Any] | None], Artifact]
+# From source, inputs and a context to what `Build` takes, and the program's part of the key.
+Load = Callable[[Any, Sequence[Any] | None, ir.Context], tuple[Any, Mapping[str, str]]]
+
+
+def load_here(
+    source: Any, inputs: Sequence[Any] | None, context: ir.Context
+) -> tuple[Any, Mapping[str, str]]:
+    """Read a source in this process. Raises Unkeyed, and what the front end raises."""
+    loaded = load_source(source, inputs, context)
+    return loaded, program_part(loaded)
+
+
+def compiled(
+    cache: Cache,
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    build: Build,
+    load: Load = load_here,
+    read: bool = True,
+) -> Artifact:
+    """The program from the cache, else what `build` makes, which is kept. Its `cached` says which.
+
+    read: whether files of the source may be read in this process.
+    Raises what the front end and `build` raise.
+    """
+    way = _Way(cache, inputs, options)
+    try:
+        artifact = way.from_memos(source, read)
+        if artifact is not None:
+            return way.told(artifact)
+        with new_context() as context, ir.Location.unknown():
+            loaded, part = load(source, inputs, context)
+            if callable(source):
+                way.inputs = None
+            artifact = way.from_program(part) or way.built(loaded, build)
+    except Unkeyed as refusal:
+        way.bypass(str(refusal))
+        artifact = way.counted(lambda: build(source, inputs))
+    return way.told(artifact)
+
+
+class _Way:
+    """What is known of one compile so far; `told` makes the record of it."""
+
+    def __init__(self, cache: Cache, inputs: Sequence[Any] | None, options: Options) -> None:
+        self.cache = cache
+        self.inputs = inputs
+        self._options = options
+        self._identity: Identity | None = None
+        self._contents: Contents | None = None
+        self._key: Key | None = None
+        self._answer = Answer(BYPASS)
+        self._events: tuple[Event, ...] = ()
+        self._began = perf_counter()
+        self._keyed = self._found = 0.0
+
+    def from_memos(self, source: Any, read: bool) -> Artifact | None:
+        """The program of files whose digests are known from before. Raises Unkeyed."""
+        identity = self._identity = self.cache.identity()
+        # What the options cannot name is refused before anything is loaded.
+        make_key({}, self._options, identity)
+        self._contents = self.cache.sources.contents(source, read)
+        if self._contents is None:
+            return None
+        part = self.cache.sources.known(self._contents, identity)
+        return None if part is None else self._find(part)
+
+    def from_program(self, part: Mapping[str, str]) -> Artifact | None:
+        """The program of a loaded source. Raises Unkeyed."""
+        assert self._identity is not None, "the identity comes first"
+        if self._contents is not None:
+            self.cache.sources.remember(self._contents, self._identity, part)
+        return self._find(part)
+
+    def _find(self, part: Mapping[str, str]) -> Artifact | None:
+        """Look a program up, once for each key."""
+        assert self._identity is not None, "the identity comes first"
+        # Programs that enter at IREE are not refined by shapes.
+        used = self.inputs if part["enters"] == "pyc" else None
+        shapes = None if used is None else shapes_text(used)
+        key = make_key({**part, "shapes": shapes}, self._options, self._identity)
+        if self._key is not None and key.digest == self._key.digest:
+            return None
+        self._key, self._keyed = key, perf_counter()
+        self._answer = self.cache.find(key)
+        self._found = perf_counter()
+        return self._answer.artifact
+
+    def built(self, loaded: Any, build: Build) -> Artifact:
+        """What `build` makes of a loaded source, kept under its key."""
+        assert self._key is not None, "a program was looked up first"
+        event = self._answer.event
+        if event is not None and event.code is ReasonCode.CACHE_MISS:
+            event = replace(event, why=self.cache.miss_reason(self._key))
+        self._events = () if event is None else (event,)
+        artifact = self.counted(lambda: build(loaded, self.inputs))
+        self._events += self._keep(self._key, artifact)
+        return artifact
+
+    def counted(self, build: Callable[[], Artifact]) -> Artifact:
+        """What `build` makes; where it raises, what the cache did is counted all the same."""
+        try:
+            return build()
+        except Exception:
+            self.cache.count(self._record())
+            raise
+
+    def _keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
+        """Keep a program unless a clock decided on it, or PyC's source changed meanwhile."""
+        if is_degraded(artifact):
+            why = "it stands in for what would have taken longer: another compile may have the time"
+            return (Event(ReasonCode.COMPILE_DEGRADED, why),)
+        try:
+            now = self.cache.identity()
+        except Unkeyed as refusal:
+            return (Event(ReasonCode.CACHE_BYPASSED, str(refusal)),)
+        if self._identity is None or now.source != self._identity.source:
+            why = "PyC's source changed during the compile"
+            return (Event(ReasonCode.CACHE_BYPASSED, why),)
+        return self.cache.keep(key, artifact)
+
+    def bypass(self, why: str) -> None:
+        """Go past the cache."""
+        self._key, self._answer = None, Answer(BYPASS)
+        self._keyed = self._found = perf_counter()
+        self._events = (Event(ReasonCode.CACHE_BYPASSED, why),)
+
+    def told(self, artifact: Artifact) -> Artifact:
+        """The artifact with its record, which is counted."""
+        record = self._record()
+        self.cache.count(record)
+        return replace(artifact, cached=record)
+
+    def _record(self) -> CacheRecord:
+        return CacheRecord(
+            self._answer.outcome,
+            "" if self._key is None else self._key.digest,
+            self._events,
+            self._keyed - self._began,
+            self._found - self._keyed,
+        )

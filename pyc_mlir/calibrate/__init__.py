@@ -1,0 +1,1 @@
+"""Measuring what this CPU can do, for `pyc-doctor --calibrate`."""

@@ -1,0 +1,282 @@
+"""Compile under a contract: make the artifact, try it where that can be done here, or refuse.
+
+What the compile itself cannot prove is tried on this machine, if it has a device for the target:
+the samples under `max_error`, equal bits under strict determinism, the median call under a latency
+goal. The artifact's bytes do not depend on that; what was found stands in its `evidence`.
+"""
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
+from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
+from pyc_mlir.artifact.verification import Evidence
+from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.compilation.lower import NO_KERNELS, Options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.flags import names_file
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.contract import (
+    IREE_CODE,
+    NO_FALLBACK,
+    OTHER_PLANS,
+    STRICT,
+    Contract,
+    conflict,
+    uncheckable,
+)
+from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.util.env_overrides import steering
+
+SITE = "oracle"
+_EVIDENCE_CHARACTERS = 300
+_LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
+
+
+def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
+    """The options. Raises PycError for a contract that this compile cannot keep or check.
+
+    CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
+    determinism beside an IREE flag that names a file or a variable that has other code take part;
+    UNSUPPORTED_CLAUSE for strict determinism off CPUs.
+    """
+    contract = options.contract
+    if OTHER_PLANS in contract.fallbacks and not options.also_modes:
+        raise conflict(f"fallback {OTHER_PLANS!r}", "no `also_modes`", "there is no other plan")
+    if IREE_CODE in contract.fallbacks and options.kernels == NO_KERNELS:
+        raise conflict(f"fallback {IREE_CODE!r}", f"kernels={NO_KERNELS!r}", "they are the same")
+    if contract.is_strict and options.target.device != "local":
+        raise PycError(
+            ReasonCode.UNSUPPORTED_CLAUSE,
+            "contract clause `determinism`: expected a CPU target, got "
+            f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
+        )
+    if contract.is_strict:
+        _require_named_parts(options, steering(environment))
+    return options
+
+
+def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
+    """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
+    strict = f"determinism={STRICT!r}"
+    for flag in (*options.target.flags, *options.iree_flags):
+        if names_file(flag):
+            name = flag.partition("=")[0]
+            raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
+    for name in steered:
+        raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
+
+
+def kept(
+    options: Options, build: Callable[[Options], Artifact], verdicts: Verdicts | None = None
+) -> Artifact:
+    """The artifact that `build` makes, after it was tried under the contract of `options`.
+
+    verdicts: of earlier comparisons of this artifact, which are not made again where they hold.
+
+    Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
+    LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
+    """
+    artifact, contract = _replayed(options, build) or build(options), options.contract
+    _refuse_fallbacks(contract, artifact.decisions)
+    if not is_tried(contract):
+        return artifact
+    device = _device_for(artifact)
+    if device is None:
+        if contract.latency_binding:
+            raise uncheckable(
+                "latency_binding",
+                f"a device for target `{options.target.name}` to measure on",
+                "none on this machine",
+            )
+        return _known(artifact, stand_ins=_stand_ins(options, build))
+    if contract.compares:
+        known = None if verdicts is None else verdicts.known(device)
+        artifact = _known(artifact, stand_ins=_stand_ins(options, build), verdict=known)
+        artifact = _compared(artifact, device, verdicts)
+    clauses = []
+    if contract.is_strict:
+        clauses.append(_same_bits(artifact))
+    if contract.latency_goal_seconds is not None:
+        clauses.append(_timed(artifact, contract))
+    return _known(artifact, clauses=tuple(clauses))
+
+
+def _replayed(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
+    """The stand-in that a recipe names, without the program that it stood in for; None: no such."""
+    recipe = options.recipe
+    sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{SITE}:")]
+    if recipe is None or not sites:
+        return None
+    (site,) = sites
+    others = {name: choice for name, choice in recipe.choices.items() if name != site}
+    asked = replace(options, kernels=NO_KERNELS, recipe=replace(recipe, choices=others))
+    by, said = recipe.origins.get(site, ("recipe", ()))
+    return _standing_in(build(asked), by, said)
+
+
+def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
+    """An artifact of IREE's code with the decision that it stands in for one with kernels."""
+    offered = (Alternative("all kernels"), Alternative(IREE_CODE))
+    site = Site(SITE, artifact.manifest["graph_id"] or "module")
+    decision = Decision(site, IREE_CODE, offered, by, tuple(said))
+    return replace(artifact, decisions=(*artifact.decisions, decision))
+
+
+def as_asked(artifact: Artifact, options: Options) -> Artifact:
+    """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
+    return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
+
+
+def is_tried(contract: Contract) -> bool:
+    """Whether a clause asks for runs of the program before it is handed out."""
+    return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
+
+
+def _known(artifact: Artifact, **more: Any) -> Artifact:
+    return replace(artifact, evidence=replace(artifact.evidence or Evidence(), **more))
+
+
+def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
+    taken = [d for d in decisions if d.decided_by == FALLBACK]
+    if taken and NO_FALLBACK in contract.fallbacks:
+        said = "; ".join(taken[0].evidence)[:_EVIDENCE_CHARACTERS]
+        raise PycError(
+            ReasonCode.FALLBACK_REFUSED,
+            f"contract clause `fallbacks`: expected a compile without any, got "
+            f"{taken[0].chosen!r} at {taken[0].site.key} ({said}); choose it with a recipe, "
+            "or drop the clause",
+        )
+
+
+def _stand_ins(
+    options: Options, build: Callable[[Options], Artifact]
+) -> Mapping[str, Callable[[], Artifact]]:
+    """Ways to make the artifacts of fallbacks, when they are needed."""
+    if IREE_CODE not in options.contract.fallbacks:
+        return {}
+    return {IREE_CODE: lambda: build(replace(options, kernels=NO_KERNELS, recipe=None))}
+
+
+def _device_for(artifact: Artifact) -> Device | None:
+    """A device that can run the artifact, the caller's own thread on CPUs; None if none can."""
+    kind = artifact.manifest["device"]
+    try:
+        device = Device("local-sync") if kind == "local" else Device.default_for(kind)
+        Program(_alone(artifact), device)
+    except PycError as error:
+        if error.code is ReasonCode.DEVICE_UNAVAILABLE:
+            return None
+        raise
+    return device
+
+
+def _alone(artifact: Artifact) -> Artifact:
+    """The artifact as if nothing was promised: to run it without comparing."""
+    return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
+
+
+def _compared(artifact: Artifact, device: Device, verdicts: Verdicts | None) -> Artifact:
+    """The artifact with its verdict, which is kept; that of IREE's code, if it had to stand in.
+
+    Raises PycError (WRONG_RESULT).
+    """
+    program = Program(artifact, device)
+    taken = program.stats().fallbacks
+    if not taken or taken[-1].name != IREE_CODE:
+        verdict = None if taken else program.verdict
+        if verdicts is not None and verdict is not None:
+            verdicts.keep(verdict)
+        return _known(artifact, verdict=verdict)
+    assert artifact.evidence is not None
+    stand_in = artifact.evidence.stand_ins[IREE_CODE]()
+    said = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]
+    verdict = Program(stand_in, device).verdict
+    return _known(_standing_in(stand_in, FALLBACK, (said,)), verdict=verdict)
+
+
+def some_inputs(
+    artifact: Artifact, call: Callable[[Sequence[np.ndarray]], Any]
+) -> list[np.ndarray]:
+    """Seeded inputs that the program takes: the first sample's, or those of sizes that fit.
+
+    Raises PycError (UNCHECKABLE_CLAUSE) where no sizes do.
+    """
+    signature = artifact.signature
+    known = Samples.from_bytes(artifact.samples, signature).samples
+    refused: PycError | None = None
+    for sizes in [s.sizes for s in known[:1]] or candidate_sizes(signature):
+        inputs = make_inputs(signature, 0, sizes)
+        try:
+            call(inputs)
+        except PycError as error:
+            refused = error
+            continue
+        return inputs
+    said = refused.message if refused else "none"
+    raise uncheckable("determinism", "sizes of dynamic dimensions to try the program with", said)
+
+
+def _same_bits(artifact: Artifact) -> ClauseReport:
+    """Runs of one input, with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
+    clause = artifact.promises["determinism"]
+    bare = _alone(artifact)
+    results: list[list[bytes]] = []
+    inputs: list[np.ndarray] | None = None
+    for threads in (1, 2):
+        program = Program(bare, Device("local-task", threads=threads))
+        inputs = inputs if inputs is not None else some_inputs(artifact, program.answer)
+        for _ in range(STRICT_RUNS // 2):
+            results.append([r.tobytes() for r in program.answer(inputs)])
+    if any(r != results[0] for r in results):
+        raise PycError(
+            ReasonCode.NOT_DETERMINISTIC,
+            f"contract clause `determinism`: expected equal bits of {len(results)} runs with 1 and "
+            "2 threads, got others; drop the clause",
+        )
+    told = "1 and 2 threads gave equal bits"
+    return replace(clause, done=len(results), of=len(results), evidence=(*clause.evidence, told))
+
+
+def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
+    """The median call on the default device. Raises PycError (LATENCY_MISSED) if it is binding."""
+    manifest = artifact.manifest
+    device = Device.default_for(manifest["device"], manifest["seconds"])
+    program = Program(_alone(artifact), device)
+    arrays = [to_device(a, device) for a in some_inputs(artifact, program.answer)]
+    seconds = list(calls(lambda: program(*arrays)))
+    clause = latency(artifact.promises["latency_goal_seconds"], seconds)
+    shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)
+    clause = replace(clause, evidence=(*clause.evidence, f"measured with inputs {shapes}"))
+    if clause.status is Status.BROKEN and contract.latency_binding:
+        raise PycError(
+            ReasonCode.LATENCY_MISSED,
+            f"contract clause `latency_goal_seconds`: expected a median call of at most "
+            f"{contract.latency_goal_seconds:g} s, got {statistics.median(seconds):.3g} s on "
+            f"{device!r}; raise the goal, or drop `latency_binding`",
+        )
+    return clause
+
+
+def calls(call: Callable[[], object], clock: Callable[[], float] = perf_counter) -> Iterator[float]:
+    """Seconds of single calls: a fixed number of them, fewer if they take long."""
+    for _ in range(_WARM_UP):
+        call()
+    began = clock()
+    for _ in range(_LATENCY_CALLS):
+        start = clock()
+        call()
+        end = clock()
+        yield end - start
+        if end - began > _LATENCY_SECONDS:
+            return

@@ -1,0 +1,361 @@
+"""From a model to MLIR that IREE compiles: the front end and the pyc passes.
+
+`lower` gives the linalg module as bytecode together with all that the artifact says about it:
+signature, decisions, graph id, and where each op came from.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import Ranges, Signature
+from pyc_mlir.compilation.signatures import (
+    RANGES,
+    declare_ranges,
+    drop_settled_ranges,
+    refined,
+    shapes_text,
+    signature_of,
+)
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.interpreter import entry_function
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.graph_report import graph_report
+from pyc_mlir.frontends.sources import Source, load_source
+from pyc_mlir.iree.entry import read_entry
+from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, FirstIsBest, Policy, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.pyc.fuse import ANCHORS
+from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.work_cost import predicted_seconds
+
+HIGH_LEVEL = (
+    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
+    "pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
+)
+# For `Options.kernels`: every family that is there, or IREE's own code for everything.
+ALL_KERNELS, NO_KERNELS = "all", "iree"
+# A lowered function has one block; regions with control flow are left to IREE, which looks again.
+TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
+
+
+def to_linalg(target: Target) -> str:
+    """`TO_LINALG` for a target: without f64 there, sin and cos stay in their own type."""
+    if "f64" in target.lacks():
+        return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-trig=false}")
+    return TO_LINALG
+
+
+def high_level(options: "Options") -> str:
+    """The passes of `options`, with `pyc-chunk` told what it is for.
+
+    That is the planner's preferred mode unless the options name another one; where IREE alone
+    plans, nothing runs in parts.
+    """
+    if not options.planner_modes:
+        return options.passes.replace("pyc-chunk,", "")
+    target = options.target.name if options.target.name in TARGETS else "cpu"
+    mode = options.parts_for or options.planner_modes[0]
+    told = f"pyc-chunk{{mode={mode} target={target}}},"
+    return options.passes.replace("pyc-chunk,", told)
+
+
+_PATH = re.compile(r"[/\\]")
+# Larger constants are left out of the module that an artifact carries for reading.
+_READABLE_ELEMENTS = 64
+
+
+def _without_path(flag: str) -> str:
+    return flag.partition("=")[0] if _PATH.search(flag) else flag
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile; see `compile` for the meaning of each."""
+
+    target: Target = field(default_factory=lambda: Target.named("cpu"))
+    contract: Contract = field(default_factory=Contract)
+    policy: Policy = field(default_factory=FirstIsBest)
+    recipe: Recipe | None = None
+    iree_flags: tuple[str, ...] = ()
+    dump_phases: Path | None = None
+    # The passes between front end and linalg; none leaves every op alone.
+    passes: str = HIGH_LEVEL
+    # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
+    # IREE.
+    planner_modes: tuple[str, ...] = ()
+    # Families whose generated kernels are offered, joined by +; ALL_KERNELS or NO_KERNELS.
+    kernels: str = "all"
+    # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
+    parts_for: str = ""
+    # Further modes, each with a plan and an entry of its own, to be switched to at run time.
+    also_modes: tuple[str, ...] = ()
+    # By dynamic dimension, the smallest and the largest size of it in a call.
+    ranges: Ranges = field(default_factory=dict)
+    # The evidence for the target's figures, which are its own already; None: they are published.
+    calibration: Calibration | None = None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a replay needs besides target, contract, calibration and recipe, as JSON data.
+
+        A flag with a path in it keeps only its name: artifacts carry no paths.
+        """
+        return {
+            "planner_modes": list(self.planner_modes),
+            "also_modes": list(self.also_modes),
+            "kernels": self.kernels,
+            "parts_for": self.parts_for,
+            "passes": "" if self.passes == HIGH_LEVEL else self.passes,
+            "iree_flags": [_without_path(flag) for flag in self.iree_flags],
+            "ranges": {name: list(ends) for name, ends in sorted(self.ranges.items())},
+        }
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program as MLIR: what IREE compiles, what a person reads, and what was decided."""
+
+    code: bytes
+    entry: str
+    signature: Signature
+    graph_id: str
+    constants_bytes: int
+    decisions: tuple[Decision, ...]
+    locations: dict[str, str]
+    pyc_text: str
+    # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
+    mixes_rows: bool = False
+    # Predicted for one core of the target; None where nothing is known of the program.
+    seconds: float | None = None
+    # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
+    reference: bytes = b""
+    # Of the program as it came in: how much of it PyC compiles.
+    imported: ImportReport = field(default_factory=ImportReport)
+
+
+def choices_of(options: Options) -> Choices:
+    """Who answers, with the calibration as the first entry of the log.
+
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    """
+    choices = Choices(options.policy, options.recipe)
+    choices.log += record_calibration(options.calibration, options.recipe)
+    return choices
+
+
+def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+    """Run front end and pyc passes. Raises PycError."""
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return _foreign(loaded, options)
+        with loaded.module.context, ir.Location.unknown():
+            refine = None if callable(source) else inputs
+            return _lower_pyc(loaded.module, refine, options)
+
+
+def _foreign(source: Source, options: Options) -> Lowered:
+    """A module that enters at IREE: nothing is known of it but its signature."""
+    entry = read_entry(source.foreign, source.name)
+    decisions = tuple(choices_of(options).log)
+    signature, code = entry.signature.with_ranges(options.ranges), source.foreign
+    imported = ImportReport(entry.ops, foreign=entry.ops)
+    return Lowered(
+        code, entry.name, signature, "", 0, decisions, {}, "", reference=code, imported=imported
+    )
+
+
+def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+    choices = choices_of(options)
+    function = entry_function(module)
+    entry = ir.StringAttr(function.attributes["sym_name"]).value
+    given = signature_of(function)
+    if inputs is not None:
+        _refine(module, inputs, choices)
+        given = refined(given, signature_of(function))
+    declare_ranges(function, options.ranges)
+    # The program's identity is that of what the user gave, whatever is decided below.
+    graph_id = OpIds(function).graph_id
+    _check_graph(graph_id, options.recipe)
+    reference = bytecode_of(module) if options.contract.compares else b""
+    imported = graph_report(function)
+    _optimize(module, options, choices)
+    function = entry_function(module)
+    ids = OpIds(function)
+    locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
+    # In search of aliases, MLIR would print all constants once before the text.
+    pyc_text = module.operation.get_asm(
+        large_elements_limit=_READABLE_ELEMENTS,
+        large_resource_limit=_READABLE_ELEMENTS,
+        use_local_scope=True,
+    )
+    constants = constant_bytes(module)
+    mixes = _mixes_rows(function)
+    seconds = predicted_seconds(module, options.target)
+    signature = refined(given, signature_of(function))
+    run_pipeline(module, to_linalg(options.target), choices)
+    _drop_argument_attributes(module)
+    decisions = tuple(choices.log)
+    return Lowered(
+        bytecode(module),
+        entry,
+        signature,
+        graph_id,
+        constants,
+        decisions,
+        locations,
+        pyc_text,
+        mixes,
+        seconds,
+        reference,
+        imported,
+    )
+
+
+def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
+    """Raise PycError (REPLAY_MISMATCH) for a recipe that is another program's alone."""
+    if recipe is not None and recipe.graph_id not in ("", graph_id):
+        raise PycError(
+            ReasonCode.REPLAY_MISMATCH,
+            f"program: expected graph {recipe.graph_id}, which the log was written for, got "
+            f"{graph_id}; give the same model, constants and input shapes",
+        )
+
+
+def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:
+    """The pyc passes, then the choice of kernels for the target's own figures."""
+    run_pipeline(module, high_level(options), choices)
+    if options.kernels == NO_KERNELS:
+        for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
+            if ATTRIBUTE in op.operation.attributes:
+                del op.operation.attributes[ATTRIBUTE]
+    if options.kernels == NO_KERNELS or options.target.device != "local":
+        return
+    # Kernels are built by IREE's bindings, which other targets need later only.
+    from pyc_mlir.pipelines.pyc.select_kernels import select
+
+    families = "" if options.kernels == ALL_KERNELS else options.kernels
+    select(module, choices, options.target, families)
+
+
+def emit(
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: str
+) -> tuple[str, tuple[Decision, ...]]:
+    """The program as text, and what was decided: ``pyc`` after the pyc passes, or ``linalg``.
+
+    Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
+    text: PycError (BAD_ARGUMENT). Raises as `lower`.
+    """
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return _foreign_text(loaded, stage), tuple(choices_of(options).log)
+        module = loaded.module
+        with module.context, ir.Location.unknown():
+            choices = choices_of(options)
+            _refine(module, None if callable(source) else inputs, choices)
+            declare_ranges(entry_function(module), options.ranges)
+            _optimize(module, options, choices)
+            if stage == "linalg":
+                run_pipeline(module, to_linalg(options.target), choices)
+                _drop_argument_attributes(module)
+            return str(module), tuple(choices.log)
+
+
+def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:
+    """How much of a program can be compiled: it is read, but not compiled.
+
+    inputs: as of `compile`. Raises as the front ends do, but for breaks, which are reported.
+    """
+    with new_context() as context, ir.Location.unknown():
+        try:
+            loaded = load_source(source, inputs, context)
+        except UnsupportedModel as error:
+            return error.report
+        if loaded.module is None:
+            ops = read_entry(loaded.foreign, loaded.name).ops
+            return ImportReport(ops, foreign=ops)
+        with loaded.module.context, ir.Location.unknown():
+            _refine(loaded.module, None if callable(source) else inputs, Choices(FirstIsBest()))
+            return graph_report(entry_function(loaded.module))
+
+
+def _foreign_text(source: Source, stage: str) -> str:
+    if stage == "pyc":
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{source.name}: expected a pyc program, got one that enters at IREE; ask for linalg",
+        )
+    try:
+        return source.foreign.decode()
+    except UnicodeDecodeError:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{source.name}: expected MLIR text to show, got bytecode"
+        ) from None
+
+
+def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -> None:
+    """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
+    if inputs is None:
+        return
+    count = len(entry_function(module).regions[0].blocks[0].arguments)
+    if len(inputs) != count:
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
+        )
+    if inputs:
+        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
+        drop_settled_ranges(entry_function(module))
+
+
+def bytecode(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode, under no location: IREE names code after the source file."""
+    plain = ir.Module.create(ir.Location.unknown(module.context))
+    for op in list(module.body.operations):
+        plain.body.append(op)
+    return bytecode_of(plain)
+
+
+def bytecode_of(module: ir.Module) -> bytes:
+    """The module as MLIR bytecode, as it is."""
+    buffer = BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _drop_argument_attributes(module: ir.Module) -> None:
+    """Take `pyc.*` attributes off functions and arguments: IREE knows no such dialect there."""
+    for function in functions_of(module):
+        for name in ("arg_attrs", "res_attrs", RANGES):
+            if name in function.attributes:
+                del function.attributes[name]
+
+
+def _mixes_rows(function: ir.Operation) -> bool:
+    kinds = {ANCHORS.get(op.name[4:]) for op in pyc_ops(function.regions[0].blocks[0])}
+    return "attention" in kinds or {"contraction", "row"} <= kinds
+
+
+def constant_bytes(module: ir.Module) -> int:
+    """Bytes of all constants of a pyc module."""
+    ops = [op for f in functions_of(module) for op in pyc_ops(f.regions[0].blocks[0])]
+    return sum(array_of(op.attributes["value"]).nbytes for op in ops if op.name == "pyc.constant")
+
+
+def _readable(location: ir.Location) -> str:
+    """A location for people: ``loc(...)`` without its wrapper."""
+    return str(location).removeprefix("loc(").removesuffix(")")

@@ -1,0 +1,153 @@
+"""Who knows what a program should answer? An oracle for every source, and its samples.
+
+A pyc program has the numpy references (`PycOracle`); any other input that IREE accepts is compiled
+a second time for IREE's reference back end, vmvx, an interpreter that shares no code generator with
+a target's (`ForeignOracle`). An oracle is asked about the program as it came in, before any pass.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle, islice
+
+import numpy as np
+
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.test_vectors import (
+    MOST_TRIES,
+    SIZES,
+    Expected,
+    Sample,
+    Samples,
+    candidate_sizes,
+    make_inputs,
+)
+from pyc_mlir.artifact.verification import Oracle
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.numerics.rounding import LAMBDA, roundoff
+from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
+from pyc_mlir.dialects.types import accumulator, is_float
+from pyc_mlir.iree.vmvx import interpreted, summed_terms
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.executable import Entry, ResultType
+
+SAMPLES = 2
+
+
+@dataclass(frozen=True)
+class PycOracle:
+    """The numpy references of a pyc module, given as bytecode."""
+
+    code: bytes
+    entry: str = "main"
+    name: str = "the numpy references"
+
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+        """Results, with the tolerances of dialects/numerics/rounding.py."""
+        with new_context() as context, ir.Location.unknown():
+            module = ir.Module.parse(self.code, context)
+            try:
+                found = interpret_uncertain(module, inputs, function=self.entry)
+            except (ValueError, IndexError) as error:
+                # Dynamic sizes that no reference can work with, such as those of a reshape.
+                raise PycError(
+                    ReasonCode.DIMENSION_MISMATCH,
+                    f"{self.entry}: expected dynamic dimensions that fit together, got: {error}",
+                ) from None
+        return [Expected(u.value, _single(u.tolerance)) for u in found]
+
+
+def _single(tolerance: np.ndarray) -> np.ndarray:
+    """As f32, rounded up."""
+    with np.errstate(over="ignore"):
+        single = tolerance.astype(np.float32)
+    return np.where(single < tolerance, np.nextafter(single, np.float32(np.inf)), single)
+
+
+@dataclass(frozen=True)
+class ForeignOracle:
+    """A program that enters at IREE, as IREE's interpreter vmvx computes it.
+
+    Of its ops only sizes are known, so a tolerance is one number for a result: `LAMBDA` sqrt(N) u
+    times its greatest element, N being the sum of all ops' reduction lengths (`summed_terms`).
+    """
+
+    code: bytes
+    entry: str
+    signature: Signature
+    name: str = "IREE's interpreter vmvx"
+
+    @cached_property
+    def _entry(self) -> Entry:
+        results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
+        return interpreted(self.code).entry(self.entry, results)
+
+    @cached_property
+    def _terms(self) -> int:
+        return summed_terms(self.code)
+
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+        """Results of vmvx. Raises PycError (NO_ORACLE) where it cannot compile the program."""
+        entry = self._entry
+        found = [a.numpy() for a in entry([to_device(a, entry.device) for a in inputs])]
+        return [Expected(v, _normwise(v, self._terms)) for v in found]
+
+
+def _normwise(value: np.ndarray, count: int) -> np.ndarray:
+    if not is_float(value.dtype):
+        return np.zeros(value.shape, np.float32)
+    sizes = np.abs(value.astype(np.float64))
+    u = roundoff(value.dtype) + roundoff(accumulator(value.dtype)) * math.sqrt(count)
+    greatest = sizes.max(where=np.isfinite(sizes), initial=0.0)
+    return _single(np.full(value.shape, LAMBDA * math.sqrt(2) * u * greatest))
+
+
+def make_samples(oracle: Oracle, signature: Signature, count: int = SAMPLES) -> Samples:
+    """What the oracle answers to seeded inputs, with different sizes of dynamic dimensions.
+
+    Raises PycError (NO_ORACLE) if there is nothing to compare: no sizes that fit together, values
+    that no memory holds, or results that rounding decides.
+    """
+    found: list[Sample] = []
+    refused: PycError | None = None
+    for sizes in islice(cycle(candidate_sizes(signature)), MOST_TRIES):
+        try:
+            inputs = make_inputs(signature, len(found), sizes)
+            outputs = oracle.expect(inputs)
+        except PycError as error:
+            if error.code is ReasonCode.NO_ORACLE:
+                raise
+            refused = error
+            continue
+        except MemoryError as error:
+            raise PycError(
+                ReasonCode.NO_ORACLE,
+                "contract clause `max_error`: expected a program whose values a memory holds, got "
+                f"{error or 'one that needs more'}; drop the clause",
+            ) from None
+        found.append(Sample(len(found), sizes, tuple(outputs)))
+        if len(found) == count:
+            break
+    if not found:
+        raise PycError(
+            ReasonCode.NO_ORACLE,
+            "contract clause `max_error`: expected sizes of dynamic dimensions that the program "
+            f"takes, found none near {SIZES}: {refused.message if refused else 'no sizes'}; "
+            "compile with static shapes, or drop the clause",
+        )
+    _require_compared(found)
+    return Samples(tuple(found))
+
+
+def _require_compared(samples: Sequence[Sample]) -> None:
+    for i in range(len(samples[0].outputs)):
+        results = [s.outputs[i] for s in samples]
+        if any(r.value.size for r in results) and not any(r.compared.any() for r in results):
+            raise PycError(
+                ReasonCode.NO_ORACLE,
+                f"contract clause `max_error`: expected a result {i} that rounding does not decide "
+                "in every element, got one that it does; drop the clause",
+            )

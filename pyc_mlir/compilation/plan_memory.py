@@ -1,0 +1,457 @@
+"""Compile with PyC's memory plan in place of IREE's, wherever it is proven smaller.
+
+Each execution region of a module becomes a planning problem, each mode of the planner that the
+policy asks for gives a plan, and the plans are carried out on the IR (`versions.py`). IREE's own
+version is the reference: a plan that does not come out smaller, or whose sizes are unknown and
+cannot be compared, is not offered. Where none of the modes is smaller, IREE's own order with our
+reuse and packing may be. One decision a region says what was chosen, with all sizes.
+
+A budget is a matter of legality: only plans that keep it are offered, and where none of them does,
+one is searched for that does at the least predicted seconds, or the compile is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from math import fsum
+from typing import Any
+
+from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
+from pyc_mlir.compilation.fallback import Request, compile_with_fallback
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.memory.arena_choice import Way
+from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, squeeze
+from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
+from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
+from pyc_mlir.iree.session import CompileError, Session
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
+from pyc_mlir.pipelines.memory.on_stream.problem import Region
+from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.pipelines.memory.packing.pack import pack
+from pyc_mlir.pipelines.memory.planner.picture import Layout, layout_of_plan
+from pyc_mlir.pipelines.memory.planner.planner import (
+    LAST_WORK,
+    BudgetRefused,
+    PlannerMode,
+    frontier,
+    mode_named,
+    plan_in_waves,
+)
+from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
+from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.streams.sizes import Size
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import Target
+
+SITE = "plan-memory"
+IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
+# Programs of so many dispatches a region get their frontier drawn: it costs about a second there.
+FRONTIER_TASKS = 200
+_EVIDENCE_CHARACTERS = 300
+Plans = dict[int, Plan]
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Who plans: by name how a problem becomes a plan, first the preferred one; and who packs.
+
+    within: a plan of at most so many bytes; raises BudgetRefused. Asked for under a budget only.
+    also: modes for functions that are planned in one mode only.
+    in_waves: a plan of a given order.
+    """
+
+    modes: Mapping[str, Callable[[Problem], Plan]]
+    pack: Packer
+    within: Callable[[Problem, int], Plan] | None = None
+    also: Mapping[str, Callable[[Problem], Plan]] = field(default_factory=dict)
+    in_waves: Callable[[Problem, Sequence[Sequence[int]]], Plan] = plan_in_waves
+
+
+def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
+    """PyC's planner in some of its modes, for one compile: it remembers what it has planned.
+
+    Raises PycError (BAD_ARGUMENT) for an unknown mode.
+    """
+    found: dict[str, PlannerMode] = {name: mode_named(name) for name in modes}
+    first = next(iter(found.values()))
+    plans, packed = SharedPlans(), cache(pack_slices)
+    return Planner(
+        {name: partial(plans.plan, mode=mode) for name, mode in found.items()},
+        lambda slices, enough: packed(tuple(slices), enough),
+        lambda problem, budget: plans.plan(problem, mode=first, budget=budget),
+        {name: partial(plans.plan, mode=mode_named(name)) for name in also},
+        plans.in_waves,
+    )
+
+
+def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], int]:
+    """Offsets and the arena by PyC's packer, for lives that include their last step.
+
+    An arena of at most `enough` bytes will do: so much a search has reached before.
+    """
+    lives = Intervals.of((first, last + 1, size) for first, last, size in slices)
+    packing = pack(lives, capacity=enough, work_limit=LAST_WORK)
+    return [int(offset) for offset in packing.offsets], packing.arena_bytes
+
+
+def compile_planned(
+    request: Request,
+    graph_id: str,
+    choices: Choices,
+    planner: Planner,
+    first: str = "aggressive",
+    budget: Budget | None = None,
+    only: Mapping[str, str] | None = None,
+) -> tuple[bytes, MemoryReport]:
+    """The vmfb of `request` under the better plan of each region, and what there is to see of it.
+
+    `first` is the fusion setting that is offered first, as in `compile_with_fallback`. `only`
+    names the one mode in which certain functions are planned. Raises as the unplanned compile, and
+    PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
+    """
+    name = f"{graph_id or 'module'}"
+    only = dict(only or {})
+    planning = _Planning(request.target, name, choices, planner, only, budget, request.ranges)
+    planned = _PlannedRequest(**vars(request), planning=planning)
+    vmfb = compile_with_fallback(planned, graph_id, choices, first)
+    choices.log.extend(planning.decisions)
+    return vmfb, planning.report
+
+
+@dataclass(frozen=True)
+class _PlannedRequest(Request):
+    """A request whose compile goes through the planner."""
+
+    planning: "_Planning | None" = None
+
+    @property
+    def way(self) -> Way:
+        """From TO_ASYNC to the end of phase `stream`, under plans."""
+        assert self.planning is not None
+        return Way(self.planning.run, from_async=True)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """Plans of regions under one name, and the module that they give."""
+
+    name: str
+    plans: Plans
+    version: Version
+
+
+@dataclass
+class _Planning:
+    """Plans one module; `decisions` and `report` are those of the last run."""
+
+    target: Target
+    name: str
+    choices: Choices
+    planner: Planner
+    only: Mapping[str, str] = field(default_factory=dict)
+    budget: Budget | None = None
+    ranges: Ranges = field(default_factory=dict)
+    preferred: dict[int, float] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    report: MemoryReport = field(default_factory=MemoryReport)
+
+    def run(self, session: Session) -> None:
+        """Take the session's module from TO_ASYNC to the end of phase `stream`."""
+        start = session.module
+        reference = self._carried(session, start, {})
+        answers = Choices(self.choices.policy, self.choices.recipe)
+        regions: list[Region] = []
+        offers: list[_Offer] = []
+        try:
+            with session.context:
+                regions = regions_of(start, self.target, self.ranges)
+            offers = self._offers(session, start, regions, reference)
+            # The first plan offered for a region stays, also for those of further modes alone.
+            self.preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
+        except (PycError, ir.MLIRError) as error:
+            answers.log.append(self._failure(error))
+        shares = self._shares(offers, reference)
+        offers += self._squeezed(session, start, regions, offers, shares, reference)
+        chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
+        best = self._joined(session, start, regions, chosen, reference)
+        assert best.never_above(reference, self._at_most), "one region's plan changed another one"
+        self._check(best)
+        try:
+            finish(session, best)
+        except CompileError as error:
+            if best is reference or self.budget is not None:
+                raise
+            regions, offers, chosen = [], [], []
+            answers.log[:] = [self._failure(error)]
+            finish(session, reference)
+        self.decisions = answers.log
+        self.report = self._report(regions, offers, chosen, reference)
+
+    def _carried(self, session: Session, start: Any, plans: Plans) -> Version:
+        return carry_out(
+            session,
+            start,
+            plans,
+            self.planner.pack,
+            self.target,
+            self.ranges,
+            at_largest=self.budget is not None,
+        )
+
+    @property
+    def _at_most(self) -> Comparison:
+        """When a size is no larger: in every call; under a budget, in the largest one."""
+        return Size.at_most if self.budget is None else Size.largest_at_most
+
+    def _better(self, region: Region, offer: _Offer, reference: Version) -> bool:
+        """Is a region under an offer proven smaller than under IREE's plan?"""
+        if region.index not in offer.plans:
+            return False
+        ours = offer.version.regions[region.index].total
+        theirs = reference.regions[region.index].total
+        return self._at_most(ours, theirs) and not self._at_most(theirs, ours)
+
+    def _offers(
+        self, session: Session, start: Any, regions: list[Region], reference: Version
+    ) -> list[_Offer]:
+        """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
+        offers = []
+        for name in dict.fromkeys((*self.planner.modes, *self.planner.also)):
+            plans = {
+                r.index: plan_region(r.problem)
+                for r in regions
+                if (plan_region := self._modes_of(r.function).get(name)) is not None
+            }
+            if plans:
+                offers.append(_Offer(name, plans, self._carried(session, start, plans)))
+        left = [r for r in regions if not any(self._better(r, o, reference) for o in offers)]
+        ordered = {r.index: self.planner.in_waves(r.problem, r.waves) for r in left if r.exact}
+        if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
+            offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
+        return offers
+
+    def _modes_of(self, function: str) -> Mapping[str, Callable[[Problem], Plan]]:
+        """The modes in which the regions of a function are planned."""
+        if function not in self.only:
+            return self.planner.modes
+        return {self.only[function]: self.planner.also[self.only[function]]}
+
+    def _shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
+        """What the budget allows the regions of each function; nothing without a budget."""
+        if self.budget is None:
+            return {}
+        versions = {
+            i: [reference, *(o.version for o in offers if i in o.plans)]
+            for i in range(len(reference.regions))
+        }
+        return shares_of(self.budget, reference, versions)
+
+    def _squeezed(
+        self,
+        session: Session,
+        start: Any,
+        regions: list[Region],
+        offers: list[_Offer],
+        shares: Mapping[str, Shares],
+        reference: Version,
+    ) -> list[_Offer]:
+        """Plans for regions that have to be smaller than every offer. Raises BudgetNotKept."""
+        plans: Plans = {}
+        proven = any(share.allowance < 0 for share in shares.values())
+        for function, share in shares.items():
+            if share.spare < 0:
+                own = {r.index: r for r in regions if r.function == function}
+                impossible = self._squeeze(own, share, plans)
+                proven |= share.spare < 0 and impossible and len(share.smallest) == 1
+        asked = sum(self.preferred.values())
+        added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
+        self._require(shares, reference, (asked, asked + added), proven=proven)
+        if not plans:
+            return []
+        return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
+
+    def _require(
+        self,
+        shares: Mapping[str, Shares],
+        version: Version,
+        seconds: tuple[float, float],
+        *,
+        proven: bool = False,
+    ) -> None:
+        """Raise BudgetNotKept unless the regions of each function fit.
+
+        seconds: predicted for what was asked for, and for the smallest that was found.
+        """
+        over = {name: share for name, share in shares.items() if share.spare < 0}
+        if self.budget is None or not over:
+            return
+        # Entries that take their scratch from the caller can be left out.
+        without = [name for name in over if not version.calls[name].handed]
+        name = max(without or over, key=lambda name: over[name].needed)
+        outputs = version.calls[name].outputs
+        known = 0 if outputs is None else outputs.largest or 0
+        need = Need(version.constants or 0, known, over[name].needed, *seconds)
+        raise BudgetNotKept(self.budget, need, proven=proven, optional=not without)
+
+    def _squeeze(
+        self,
+        regions: Mapping[int, Region],
+        share: Shares,
+        plans: Plans,
+    ) -> bool:
+        """Fill in `plans` until the regions of one function fit; whether one is proven not to."""
+        impossible = False
+
+        def within(index: int, allowed: int) -> int:
+            nonlocal impossible
+            assert self.planner.within is not None
+            problem = regions[index].problem
+            try:
+                plans[index] = self.planner.within(problem, allowed)
+            except BudgetRefused as refused:
+                impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
+                plans[index] = self.planner.within(problem, refused.smallest)
+            return plans[index].arena_bytes
+
+        squeeze(share, list(regions), within)
+        return impossible
+
+    def _choose(
+        self,
+        region: Region,
+        offers: list[_Offer],
+        reference: Version,
+        answers: Choices,
+        shares: Mapping[str, Shares],
+    ) -> _Offer | None:
+        """The offer that one region takes; None is IREE's plan."""
+        theirs = reference.regions[region.index].total
+        seconds = _iree_seconds(region)
+        better = [o for o in offers if self._better(region, o, reference)]
+        iree = Alternative(
+            UNPLANNED, Cost(seconds, theirs.nominal), f"{theirs} bytes, IREE's order and packing"
+        )
+        legal: dict[Alternative, _Offer | None] = {_alternative(region, o): o for o in better}
+        legal[iree] = None
+        share = shares.get(region.function)
+        if share is not None:
+            legal = {
+                a: o
+                for a, o in legal.items()
+                if arena_bytes(o.version if o else reference, region.index)
+                <= share.allowed(region.index)
+            }
+        evidence = tuple(
+            f"{o.name}: {o.version.regions[region.index].total} bytes, "
+            f"{'smaller' if o in better else 'not proven smaller'} than IREE's {theirs}"
+            for o in offers
+            if region.index in o.plans
+        )
+        if not legal:
+            assert share is not None, "without a budget every plan is legal"
+            share.take(region.index, arena_bytes(reference, region.index))
+            self._require({region.function: share}, reference, (seconds, seconds))
+        site = Site(SITE, f"{self.name}#{region.index}")
+        offer = legal[answers.choose(site, list(legal), evidence)]
+        if share is not None:
+            share.take(
+                region.index, arena_bytes(offer.version if offer else reference, region.index)
+            )
+        return offer
+
+    def _joined(
+        self,
+        session: Session,
+        start: Any,
+        regions: list[Region],
+        chosen: list[_Offer | None],
+        reference: Version,
+    ) -> Version:
+        """The module in which each region has the plan chosen for it."""
+        plans = {
+            r.index: o.plans[r.index]
+            for r, o in zip(regions, chosen, strict=False)
+            if o is not None
+        }
+        for offer in chosen:
+            if offer is not None and offer.plans == plans:
+                return offer.version
+        return self._carried(session, start, plans) if plans else reference
+
+    def _check(self, best: Version) -> None:
+        """Raise BudgetNotKept unless a finished choice keeps the budget."""
+        seconds = sum(self.preferred.values())
+        self._require(self._shares([], best), best, (seconds, seconds))
+
+    def _failure(self, error: Exception) -> Decision:
+        said = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
+        said = said[:_EVIDENCE_CHARACTERS]
+        iree = Alternative(UNPLANNED, reason="planning failed")
+        return Decision(Site(SITE, self.name), UNPLANNED, (iree,), FALLBACK, (said,))
+
+    def _report(
+        self,
+        regions: list[Region],
+        offers: list[_Offer],
+        chosen: list[_Offer | None],
+        reference: Version,
+    ) -> MemoryReport:
+        """What there is to see of the function that PyC calls: the last one, if there are two.
+
+        Not those of further modes.
+        """
+        shown = next((r.function for r in reversed(regions) if r.function not in self.only), "")
+        return MemoryReport(
+            tuple(
+                _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)
+                for r, o in zip(regions, chosen, strict=False)
+                if r.function == shown
+            )
+        )
+
+
+def _iree_seconds(region: Region) -> float:
+    """Predicted seconds of IREE's own plan: as `place` predicts those of ours."""
+    tasks = region.problem.tasks
+    return fsum(max(tasks[t].seconds for t in wave) for wave in region.waves)
+
+
+def _alternative(region: Region, offer: _Offer) -> Alternative:
+    plan, size = offer.plans[region.index], offer.version.regions[region.index].total
+    again = len(plan.steps) - len(region.problem.tasks)
+    said = [
+        f"{size} bytes",
+        f"arena {plan.gap:.1%} above the lower bound {plan.lower_bound} of its order",
+        f"{len(plan.reused)} results in place",
+        f"{again} runs again" if again else "",
+        "proven optimal" if plan.proven else "",
+    ]
+    reason = ", ".join(part for part in said if part)
+    return Alternative(offer.name, Cost(plan.seconds, size.nominal), reason)
+
+
+def _region_report(
+    name: str, region: Region, offers: list[_Offer], chosen: _Offer | None, reference: Version
+) -> RegionReport:
+    """IREE's layout beside those of the plans; pictures of plans that hold what was carried out."""
+    problem, index = region.problem, region.index
+    found = {o.name: _layout(region, o) for o in offers if index in o.plans}
+    iree = reference.layouts[index]
+    found[UNPLANNED] = None if iree is None else replace(iree, seconds=_iree_seconds(region))
+    layouts = {name: layout for name, layout in found.items() if layout is not None}
+    bound = chosen.plans[index].lower_bound if chosen else 0
+    best = chosen.name if chosen else UNPLANNED
+    points = frontier(problem) if layouts and len(problem.tasks) <= FRONTIER_TASKS else []
+    return region_report(name, problem, layouts if best in layouts else {}, best, points, bound)
+
+
+def _layout(region: Region, offer: _Offer) -> Layout | None:
+    plan = offer.plans[region.index]
+    real = offer.version.regions[region.index].transient
+    if real.known and plan.arena_bytes == real.constant:
+        return layout_of_plan(region.problem, plan)
+    carried = offer.version.layouts[region.index]
+    return None if carried is None else replace(carried, seconds=plan.seconds)

@@ -1,0 +1,125 @@
+"""Signatures of pyc modules: names, element types and dimensions of what `main` takes and gives.
+
+Front ends leave `pyc.name` and `pyc.dims` on arguments and results; sizes come from the types,
+which passes refine. Declared ranges of dynamic dimensions stand on the function, as `pyc.ranges`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.signature import Argument, Ranges, Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.types import TensorType
+
+# On a function: by dimension, the smallest and the largest size.
+RANGES = "pyc.ranges"
+
+
+def signature_of(function: ir.Operation) -> Signature:
+    """Names, element types and dimensions of a function's arguments and results.
+
+    Raises PycError (BAD_ARGUMENT) for ranges of other dimensions, and for what is no range.
+    """
+    return _without_ranges(function).with_ranges(_ranges(function))
+
+
+def _without_ranges(function: ir.Operation) -> Signature:
+    type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    return Signature(
+        _arguments(function, "arg_attrs", type_.inputs, "arg"),
+        _arguments(function, "res_attrs", type_.results, "result"),
+    )
+
+
+def _ranges(function: ir.Operation) -> dict[str, tuple[int, ...]]:
+    if RANGES not in function.attributes:
+        return {}
+    found = ir.DictAttr(function.attributes[RANGES])
+    return {a.name: tuple(ir.DenseI64ArrayAttr(a.attr)) for a in found}
+
+
+def declare_ranges(function: ir.Operation, ranges: Ranges) -> None:
+    """Write ranges of dimensions on a function, beside those that it has.
+
+    Raises PycError (BAD_ARGUMENT) for names that its arguments lack, and for what is no range.
+    """
+    _write(function, signature_of(function).with_ranges(ranges).ranges)
+
+
+def drop_settled_ranges(function: ir.Operation) -> None:
+    """Forget the ranges of dimensions that have become static."""
+    names = {n for a in _without_ranges(function).inputs for n in a.dynamic.values()}
+    _write(function, {n: ends for n, ends in _ranges(function).items() if n in names})
+
+
+def _write(function: ir.Operation, ranges: Mapping[str, Sequence[int]]) -> None:
+    if RANGES in function.attributes:
+        del function.attributes[RANGES]
+    if ranges:
+        found = {name: ir.DenseI64ArrayAttr.get(list(ends)) for name, ends in ranges.items()}
+        function.attributes[RANGES] = ir.DictAttr.get(found)
+
+
+def _arguments(
+    function: ir.Operation, attribute: str, types: Sequence[ir.Type], prefix: str
+) -> tuple[Argument, ...]:
+    count = len(types)
+    described: list[Any] = [None] * count
+    if attribute in function.attributes:
+        described = [ir.DictAttr(a) for a in ir.ArrayAttr(function.attributes[attribute])]
+    return tuple(
+        _argument(from_mlir(t, f"{prefix}{i}"), described[i], f"{prefix}{i}")
+        for i, t in enumerate(types)
+    )
+
+
+def _argument(type_: TensorType, described: Any, default: str) -> Argument:
+    """One argument with the names that the front end gave it."""
+    name, dims = default, [""] * type_.rank
+    if described is not None and "pyc.name" in described:
+        name = ir.StringAttr(described["pyc.name"]).value
+    if described is not None and "pyc.dims" in described:
+        dims = [ir.StringAttr(a).value for a in ir.ArrayAttr(described["pyc.dims"])]
+    shape = tuple((n or None) if d is None else d for d, n in zip(type_.shape, dims, strict=True))
+    return Argument(name, type_.dtype, shape)
+
+
+def refined(given: Signature, now: Signature) -> Signature:
+    """Names from `given` (passes drop none, but may not carry them), sizes from `now`."""
+
+    def merge(old: Argument, new: Argument) -> Argument:
+        pairs = zip(old.shape, new.shape, strict=True)
+        return Argument(
+            old.name, new.dtype, tuple(n if isinstance(n, int) else o for o, n in pairs)
+        )
+
+    return Signature(
+        tuple(map(merge, given.inputs, now.inputs)),
+        tuple(map(merge, given.outputs, now.outputs)),
+        now.ranges,
+    )
+
+
+def shapes_text(inputs: Sequence[Any]) -> str:
+    """Shapes or arrays as the option of pyc-infer-shapes. Raises PycError for other things."""
+    return ",".join(_shape_text(i) for i in inputs)
+
+
+def _shape_text(given: Any) -> str:
+    shape = getattr(given, "dims", None) or getattr(given, "shape", given)
+    entries = tuple(shape) if isinstance(shape, (tuple, list)) else None
+    legal = entries is not None and all(
+        d is None or isinstance(d, str) or (isinstance(d, (int, np.integer)) and d >= 0)
+        for d in entries
+    )
+    if entries is None or not legal:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"inputs: expected shapes (tuples of sizes or None), specs or arrays, got {given!r}",
+        )
+    sizes = ["?" if d is None or isinstance(d, str) else str(int(d)) for d in entries]
+    return "x".join(sizes) or "scalar"

@@ -1,0 +1,102 @@
+"""What is left of the options at a stage of a compile (`pyc_mlir/compilation/compile_stage.py`)?"""
+
+from dataclasses import replace
+
+from pyc_mlir.artifact.artifact import PROMISES, Artifact
+from pyc_mlir.compilation.compile_stage import ASKED, CHEAPEST, DEFAULT, OFFERED, SITE, FewestSteps
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, FirstIsBest
+from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, OTHER_PLANS, Contract
+from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
+
+CLAUSE = "max_compile_seconds"
+
+
+def at_stage(options: Options, stage: str) -> Options:
+    """What a stage leaves of `options`: target, contract, ranges, families and flags stay.
+
+    Plans that the contract needs stay too: those of its fallback `modes`, and PyC's own where it
+    has a memory budget.
+    """
+    if stage == ASKED:
+        return options
+    also = options.also_modes if OTHER_PLANS in options.contract.fallbacks else ()
+    if stage == DEFAULT:
+        modes = (DEFAULT_MODE,) if options.planner_modes else ()
+        policy = FirstIsBest()
+    else:
+        assert stage == CHEAPEST, stage
+        planned = also or options.contract.memory_budget_bytes is not None
+        modes = (DEFAULT_MODE,) if planned else ()
+        policy = FirstIsBest() if planned else FewestSteps()
+    return replace(
+        options,
+        policy=policy,
+        recipe=None,
+        planner_modes=modes,
+        also_modes=tuple(m for m in also if (m,) != modes),
+    )
+
+
+def stages_below(options: Options) -> tuple[str, ...]:
+    """Stages that may stand in for what was asked, the cheapest first; none under some contracts.
+
+    Strict determinism and `fallbacks = none` have no stages: a clock decides nothing there. Nor
+    has a recipe that names its stage.
+    """
+    contract, recipe = options.contract, options.recipe
+    if recipe is not None and SITE.key in recipe.choices:
+        return ()
+    if takes_no_overrun(contract):
+        return ()
+    found: dict[str, Options] = {}
+    for stage in (CHEAPEST, DEFAULT):
+        changed = at_stage(options, stage)
+        if _differs(changed, options) and all(_differs(changed, o) for o in found.values()):
+            found[stage] = changed
+    return tuple(found)
+
+
+def takes_no_overrun(contract: Contract) -> bool:
+    """Whether every overrun of the limit is refused."""
+    return contract.is_strict or NO_FALLBACK in contract.fallbacks
+
+
+def _differs(a: Options, b: Options) -> bool:
+    fields = ("policy", "recipe", "planner_modes", "also_modes")
+    return any(getattr(a, f) != getattr(b, f) for f in fields)
+
+
+def replayed(options: Options) -> tuple[Options, Decision | None]:
+    """The options of the stage that a recipe names, and the decision for it.
+
+    Raises PycError (RECIPE_MISMATCH) for a stage that does not exist.
+    """
+    recipe = options.recipe
+    if recipe is None or SITE.key not in recipe.choices:
+        return options, None
+    choices = Choices(options.policy, recipe)
+    stage = choices.choose(SITE, OFFERED).name
+    others = {site: choice for site, choice in recipe.choices.items() if site != SITE.key}
+    at = replace(at_stage(options, stage), recipe=replace(recipe, choices=others))
+    return at, choices.log[0]
+
+
+def at_a_stage(artifact: Artifact, decision: Decision) -> Artifact:
+    """An artifact of another stage than the asked one, which says so in decisions and report."""
+    decisions, report = (decision, *artifact.decisions), artifact.promises
+    clauses = [
+        replace(c, code=ReasonCode.COMPILE_DEGRADED.name, evidence=decision.evidence)
+        for c in report.clauses
+        if c.clause == CLAUSE
+    ]
+    told = report.updated(clauses).unmeasured().to_json()
+    manifest = {**artifact.manifest, **({PROMISES: told} if told else {})}
+    return replace(artifact, manifest=manifest, decisions=decisions)
+
+
+def is_degraded(artifact: Artifact) -> bool:
+    """Whether a clock had a say in what the artifact is."""
+    code = ReasonCode.COMPILE_DEGRADED.name
+    return any(c.clause == CLAUSE and c.code == code for c in artifact.promises.clauses)

@@ -1,0 +1,1 @@
+"""Finding out why: replay, diff, bisection of decisions, reduction of modules."""

@@ -1,0 +1,252 @@
+"""Which decision makes a program wrong or slow? Compiles with halves of two logs, until it is one.
+
+Comes in: a source, the log of a good compile and that of a bad one, and a check. The sites where
+the two chose differently are taken from the bad log or from the good one; everything else is as in
+the bad compile. A choice may make other sites vanish, or their alternatives: what does not apply is
+left to the policy, which nothing but a bisection does.
+"""
+
+import shlex
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.artifact.artifact import Artifact, write
+from pyc_mlir.artifact.compile_log import Recorded
+from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
+from pyc_mlir.cache.parts import differences
+from pyc_mlir.compilation.build import build, oracle_of
+from pyc_mlir.compilation.contract_check import SITE as ORACLE_SITE
+from pyc_mlir.compilation.contract_check import calls, some_inputs
+from pyc_mlir.compilation.lower import Options, lower
+from pyc_mlir.compilation.oracles import make_samples
+from pyc_mlir.debug.culprits import Culprits, NothingToFind, find_culprits
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.calibration_choice import SITE as CALIBRATION_SITE
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+
+# True: the program is bad; False: it is good; None: the check cannot tell.
+Check = Callable[[Artifact], bool | None]
+# Slower by less than this is not told from noise.
+_SLOWER = 1.1
+_SKIPPED = 125
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """What was found: the culprits by site, and each one's decision in the good and the bad log.
+
+    differing: how many sites the logs differ in; vanished: choices that did not apply in some try.
+    """
+
+    culprits: Culprits[str]
+    good: dict[str, Decision]
+    bad: dict[str, Decision]
+    differing: int
+    vanished: int
+
+
+def differing_sites(good: Recorded, bad: Recorded) -> list[str]:
+    """The sites of choices that differ, those of the bad log first, in its order."""
+    before, after = good.recipe.choices, bad.recipe.choices
+    apart = (CALIBRATION_SITE.key, f"{ORACLE_SITE}:")
+    sites = [s for s in dict.fromkeys((*after, *before)) if before.get(s) != after.get(s)]
+    return [s for s in sites if not s.startswith(apart)]
+
+
+@dataclass
+class _Mixing:
+    """Compiles programs with some choices of the bad log, and checks them."""
+
+    source: Any
+    inputs: Sequence[Any] | None
+    options: Options
+    good: Recipe
+    bad: Recipe
+    sites: Sequence[str]
+    check: Check
+    tell: Callable[[str], None]
+    vanished: set[str] = field(default_factory=set)
+    tries: int = 0
+
+    def recipe(self, applied: Sequence[str]) -> Recipe:
+        """The good choices, but for the sites in `applied`, and what both chose alike."""
+        mixed = {s: c for s, c in self.bad.choices.items() if self.good.choices.get(s) == c}
+        for site in self.sites:
+            chosen = (self.bad if site in applied else self.good).choices.get(site)
+            if chosen is not None:
+                mixed[site] = chosen
+        return Recipe(mixed, tolerant=True)
+
+    def is_bad(self, applied: Sequence[str]) -> bool | None:
+        """Compile and check; None where it does not compile."""
+        recipe = self.recipe(applied)
+        try:
+            artifact = build(self.source, self.inputs, replace(self.options, recipe=recipe))
+        except PycError as error:
+            answer, why = None, f" ({error.code.name})"
+        else:
+            chosen = {d.site.key: d.chosen for d in artifact.decisions}
+            mixed = [s for s in self.sites if s in recipe.choices]
+            self.vanished |= {s for s in mixed if chosen.get(s) != recipe.choices[s]}
+            answer, why = self.check(artifact), ""
+        self.tries += 1
+        said = {True: "bad", False: "good", None: "cannot be told"}[answer]
+        self.tell(f"{self.tries}: {len(applied)} of {len(self.sites)} bad choices: {said}{why}")
+        return answer
+
+
+def bisect(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    good: Recorded,
+    bad: Recorded,
+    options: Options,
+    check: Check,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Bisection:
+    """The decisions of the bad log that make `check` fail.
+
+    options: those of the bad compile (`replay_options`); clauses that end a compile are left out.
+    tell: is told each try. Raises PycError (BAD_ARGUMENT) where the logs do not differ, or the
+    check does not tell the good program from the bad one.
+    """
+    sites = differing_sites(good, bad)
+    if not sites:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"bisect: expected logs that differ in a choice, got {good.name} and {bad.name} with "
+            "the same ones; `--diff` shows what else differs",
+        )
+    mixing = _Mixing(
+        source, inputs, unchecked(options), good.recipe, bad.recipe, sites, check, tell
+    )
+    try:
+        found = find_culprits(sites, mixing.is_bad)
+    except NothingToFind as nothing:
+        raise _useless(nothing, good, bad) from None
+    before, after = _named(good, found.changes), _named(bad, found.changes)
+    return Bisection(found, before, after, len(sites), len(mixing.vanished))
+
+
+def _named(log: Recorded, sites: Sequence[str]) -> dict[str, Decision]:
+    return {d.site.key: d for d in log.decisions if d.site.key in sites}
+
+
+def _useless(nothing: NothingToFind, good: Recorded, bad: Recorded) -> PycError:
+    wanted, log = ("good", good) if nothing.applied == "none" else ("bad", bad)
+    got = {True: "bad", False: "good", None: "one that cannot be told"}[nothing.answer]
+    # Choices are mixed under the bad log's conditions: what these do, no choice undoes.
+    others = [n for n in differences(good.conditions, bad.conditions) if n != "sha256"]
+    also = f", and that its cause is not in what else differs: {', '.join(others)}"
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"bisect: expected a {wanted} program from the choices of {log.name}, got {got}; see that "
+        "both logs are of this model, that the check fails for the bad program alone"
+        f"{also if others else ''}",
+    )
+
+
+def unchecked(options: Options) -> Options:
+    """The options without the clauses that compare or refuse a program: the check does that."""
+    asked = options.contract
+    kept = Contract(
+        memory_budget_bytes=asked.memory_budget_bytes, max_concurrency=asked.max_concurrency
+    )
+    return replace(options, contract=kept)
+
+
+# What can be asked of a program.
+
+
+def command_check(command: str) -> Check:
+    """A shell command in which ``{}`` stands for the program's file: status 0 says good, 125 that
+    it cannot tell, any other bad. Raises PycError (BAD_ARGUMENT) for a command without ``{}``."""
+    if "{}" not in command:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--check: expected a command with {{}} for the program's file, got {command!r}",
+        )
+
+    def check(artifact: Artifact) -> bool | None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.vmfb"
+            write(artifact, path)
+            line = command.replace("{}", shlex.quote(str(path)))
+            status = subprocess.run(line, shell=True, capture_output=True).returncode
+        return None if status == _SKIPPED else status != 0
+
+    return check
+
+
+def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> Check:
+    """Bad is a program that differs from its reference, beyond what rounding explains.
+
+    Raises PycError (NO_ORACLE) where there is no reference.
+    """
+    asked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
+    lowered = lower(source, inputs, asked)
+    samples = make_samples(oracle_of(lowered), lowered.signature)
+
+    def check(artifact: Artifact) -> bool | None:
+        program = Program(artifact, _device(artifact))
+        return any(_is_wrong(program, samples, i) for i in range(len(samples.samples)))
+
+    return check
+
+
+def _is_wrong(program: Program, samples: Samples, number: int) -> bool:
+    sample = samples.samples[number]
+    inputs = make_inputs(program.signature, sample.seed, sample.sizes)
+    return bool(compare(program.answer(inputs), sample.outputs, None).wrong)
+
+
+def _device(artifact: Artifact) -> Device | None:
+    return Device("local-sync") if artifact.manifest["device"] == "local" else None
+
+
+@dataclass
+class LatencyCheck:
+    """Bad is a program whose median call is nearer to the bad one's than to the good one's.
+
+    The first two programs asked are the good one and the bad one. Sizes of dynamic dimensions are
+    those of the first sample. Raises PycError (BAD_ARGUMENT) where these do not differ by a tenth.
+    """
+
+    measure: Callable[[Artifact], float]
+    seconds: list[float] = field(default_factory=list)
+
+    def __call__(self, artifact: Artifact) -> bool:
+        """Measure one more program."""
+        self.seconds.append(self.measure(artifact))
+        if len(self.seconds) == 1:
+            return False
+        good, bad = self.seconds[:2]
+        if bad < _SLOWER * good:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"bisect by latency: expected a bad program that is at least {_SLOWER} times as "
+                f"slow as the good one, got {bad:.3g} s and {good:.3g} s a call",
+            )
+        return self.seconds[-1] ** 2 > good * bad
+
+
+def latency_check() -> LatencyCheck:
+    """A check by the median call on the program's default device."""
+    return LatencyCheck(median_seconds)
+
+
+def median_seconds(artifact: Artifact) -> float:
+    """Seconds of a call with seeded inputs that are on the device."""
+    program = Program(artifact)
+    inputs = some_inputs(artifact, program.answer)
+    arrays = [to_device(a, program.device) for a in inputs]
+    return statistics.median(calls(lambda: program(*arrays)))

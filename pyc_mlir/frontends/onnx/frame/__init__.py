@@ -1,0 +1,1 @@
+"""What every ONNX handler works with: nodes, builders, symbolic sizes, shapes, windows."""

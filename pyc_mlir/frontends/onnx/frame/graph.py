@@ -1,0 +1,189 @@
+"""The builders that a node handler may meet: one handler, three ways to run it.
+
+`GraphBuilder` emits pyc ops and knows the `Size` of every dynamic dimension of every value;
+`ConstantBuilder` computes at once (all operands are known); `SizesBuilder` computes on shapes.
+
+GraphBuilder finds the sizes by probing: it runs an op's own `infer` rule twice with large primes
+in place of the dynamic dimensions. A result dimension that has the same factors both times is
+that product of dimensions; anything else becomes a new dimension.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Sizes
+
+_PROBES = (10**9, 2 * 10**9)
+_MAX_ATOMS = 16
+_ROOT = 50_000
+# Bytes that a step of folding may make of less.
+MAX_FOLDED = 1 << 26
+
+
+class TooLarge(Exception):
+    """A known value that is not to be written out: the program makes it when it runs."""
+
+
+class ConstantBuilder(NumpyBuilder):
+    """Folds a node whose operands are all known."""
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> np.ndarray:
+        """Evaluate the reference. Raises TooLarge before it would make more than it was given."""
+        types = [self.type_of(v) for v in operands]
+        out = op.infer(*types, **params)
+        if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
+            raise TooLarge(op.name)
+        return super().emit(op, operands, params)
+
+    def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
+        """The array's shape."""
+        return value.shape
+
+
+class GraphBuilder(IRBuilder):
+    """Emits ops; `dims(value)` is the shape with a `Size` for each dynamic dimension."""
+
+    def __init__(self) -> None:
+        self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
+        self._sources: dict[str, tuple[ir.Value, int]] = {}
+
+    def name_dims(self, value: ir.Value, dims: Sequence[Extent]) -> None:
+        """State the dims of a value; the first value with an atom as a dimension is its source."""
+        self._dims[value] = tuple(dims)
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, Size) and dim.factor == 1 and len(dim.atoms) == 1:
+                self._sources.setdefault(dim.atoms[0], (value, axis))
+
+    def dims(self, value: ir.Value) -> tuple[Extent, ...]:
+        """The size of each dimension."""
+        if value in self._dims:
+            return self._dims[value]
+        shape = self.type_of(value).shape
+        return tuple(d for d in shape if d is not None)
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> ir.Value:
+        """Create the operation and find its result's sizes."""
+        out = super().emit(op, operands, params)
+        type_ = self.type_of(out)
+        if not type_.is_static:
+            self.name_dims(out, self._derive(op, operands, params, type_))
+        return out
+
+    def _derive(
+        self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any], out: TensorType
+    ) -> list[Extent]:
+        """A size for each dimension of a result whose type is not static."""
+        shapes = [self.dims(v) for v in operands]
+        types = [self.type_of(v) for v in operands]
+        atoms = sorted({a for s in shapes for d in s if isinstance(d, Size) for a in d.atoms})
+        first, second = (_probe(op, types, shapes, params, atoms, start) for start in _PROBES)
+        dims: list[Extent] = []
+        for axis, known in enumerate(out.shape):
+            same = first and second and first[axis] == second[axis]
+            tracked = first[axis] if first and same else None
+            if known is not None:
+                dims.append(known)
+            elif isinstance(tracked, Size):
+                dims.append(tracked)
+            else:
+                dims.append(Size(1, (f"%{len(self._dims)}.{axis}",)))
+        return dims
+
+    def atom(self, name: str) -> ir.Value:
+        """Some i64 vector whose length is the dynamic dimension `name`."""
+        value, axis = self._sources[name]
+        shape = tuple(-1 if i == axis else 1 for i in range(self.type_of(value).rank))
+        return self.reshape(self.iota(value, shape=shape, axis=axis, dtype=I64), shape=(-1,))
+
+    def extent(self, size: Extent) -> ir.Value:
+        """A size as a rank-0 i64 that is computed when the program runs."""
+        if not isinstance(size, Size):
+            return self.constant(np.array(size, np.int64))
+        out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
+        for name in size.atoms:
+            value, axis = self._sources[name]
+            length = self.size(value, axis)
+            out = length if out is None else self.mul(out, length)
+        assert out is not None
+        return out
+
+    def materialize(self, value: Sizes) -> ir.Value:
+        """A tensor of sizes that is computed when the program runs."""
+        parts = [self.reshape(self.extent(e), shape=(1,)) for e in value.entries.reshape(-1)]
+        while len(parts) > 1:
+            pairs = [
+                self.concat(a, b, axis=0) for a, b in zip(parts[::2], parts[1::2], strict=False)
+            ]
+            parts = pairs + parts[len(pairs) * 2 :]
+        whole = self.reshape(parts[0], shape=value.entries.shape)
+        return whole if value.dtype == I64 else self.cast(whole, dtype=value.dtype)
+
+
+def _probe(
+    op: type[OpDef],
+    types: Sequence[TensorType],
+    shapes: Sequence[Sequence[Extent]],
+    params: dict[str, Any],
+    atoms: Sequence[str],
+    start: int,
+) -> list[Extent] | None:
+    """The result's dims with primes for the atoms, read back as sizes; None if `infer` objects."""
+    if len(atoms) > _MAX_ATOMS:
+        return None
+    values = dict(zip(atoms, _primes_above(start), strict=False))
+    probes = [
+        t.with_shape(tuple(_at(d, values) for d in s)) for t, s in zip(types, shapes, strict=True)
+    ]
+    try:
+        shape = op.infer(*probes, **params).shape
+    except (VerificationError, OverflowError):
+        return None
+    return [_factored(d or 0, values) for d in shape]
+
+
+def _at(dim: Extent, values: dict[str, int]) -> int:
+    if not isinstance(dim, Size):
+        return dim
+    out = dim.factor
+    for atom in dim.atoms:
+        out *= values[atom]
+    return out
+
+
+def _factored(number: int, values: dict[str, int]) -> Extent:
+    """A number as a factor times atoms."""
+    atoms = []
+    for atom, prime in values.items():
+        while number and number % prime == 0:
+            number //= prime
+            atoms.append(atom)
+    return Size(number, tuple(atoms)) if atoms else number
+
+
+@cache
+def _primes_above(start: int) -> tuple[int, ...]:
+    """`_MAX_ATOMS` primes, by trial division (start < _ROOT**2)."""
+    sieve = np.ones(_ROOT, bool)
+    sieve[:2] = False
+    for i in range(2, int(_ROOT**0.5) + 1):
+        if sieve[i]:
+            sieve[i * i :: i] = False
+    small = np.flatnonzero(sieve)
+
+    def primes() -> Iterator[int]:
+        number = start
+        while True:
+            number += 1
+            if (number % small).all():
+                yield number
+
+    return tuple(islice(primes(), _MAX_ATOMS))

@@ -1,0 +1,169 @@
+"""What a node handler sees, and the table of handlers.
+
+    @node("Relu")
+    def relu(n: Node) -> Any:
+        '''out = max(x, 0).'''
+        return n.b.relu(n.x())
+
+A handler returns its node's output, or a tuple of outputs (leading ones, in order). It raises
+`unsupported(why)` for a form that PyC cannot express.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
+from pyc_mlir.frontends.onnx.frame.graph import GraphBuilder
+from pyc_mlir.frontends.onnx.frame.sizes import Extent, Sizes, Untracked
+
+Handler = Callable[["Node"], Any]
+HANDLERS: dict[str, Handler] = {}
+
+
+def node(*op_types: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under the names of the ops of ONNX's default domain that it imports."""
+
+    def enter(handler: Handler) -> Handler:
+        for op_type in op_types:
+            assert op_type not in HANDLERS, op_type
+            HANDLERS[op_type] = handler
+        return handler
+
+    return enter
+
+
+# Elements of a range or of indices that a handler writes out as a constant.
+MAX_WRITTEN = 1 << 24
+
+
+def unsupported(why: str, code: ReasonCode = ReasonCode.UNSUPPORTED_ATTRIBUTE) -> PycError:
+    """The error for a node that PyC cannot express; the importer collects these."""
+    return PycError(code, why)
+
+
+def pyc_dtype(data_type: int) -> np.dtype:
+    """The numpy dtype of an ONNX element type. Raises PycError (UNSUPPORTED_DTYPE)."""
+    name = onnx.TensorProto.DataType.Name(data_type)
+    if name in ("STRING", "UNDEFINED"):
+        raise unsupported(f"element type {name}", ReasonCode.UNSUPPORTED_DTYPE)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+    if dtype_name(dtype) not in DTYPES:
+        raise unsupported(
+            f"element type {name}: expected one of {', '.join(DTYPES)}",
+            ReasonCode.UNSUPPORTED_DTYPE,
+        )
+    return dtype
+
+
+class Node:
+    """One ONNX node, its operands as values of the builder `b` that the handler is to use.
+
+    `operands` holds for each input a numpy array (known), `Sizes`, a value of `b`, or None where
+    an optional input is missing.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.NodeProto,
+        builder: Any,
+        operands: Sequence[Any],
+        lift: Callable[[int], Any],
+    ) -> None:
+        self.proto = proto
+        self.b = builder
+        self.operands = operands
+        self._lift = lift
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    @property
+    def op(self) -> str:
+        """The op type."""
+        return self.proto.op_type
+
+    @property
+    def count(self) -> int:
+        """The number of inputs."""
+        return len(self.operands)
+
+    @property
+    def emits(self) -> bool:
+        """True when ops are emitted, False when the result is computed now."""
+        return isinstance(self.b, GraphBuilder)
+
+    def has(self, index: int) -> bool:
+        """True when an (optional) input is given."""
+        return index < len(self.operands) and self.operands[index] is not None
+
+    def wants(self, index: int) -> bool:
+        """True when somebody names output `index`."""
+        return index < len(self.proto.output) and bool(self.proto.output[index])
+
+    def x(self, index: int = 0) -> Any:
+        """Input `index` as a value of the builder."""
+        assert self.has(index), f"{self.op} has no input {index}"
+        return self._lift(index)
+
+    def all(self) -> list[Any]:
+        """Every input as a value of the builder."""
+        return [self.x(i) for i in range(self.count)]
+
+    def type(self, index: int = 0) -> TensorType:
+        """The type of input `index`."""
+        return self.b.type_of(self.x(index))
+
+    def dims(self, index: int = 0) -> tuple[Extent, ...]:
+        """The sizes of input `index`: ints, and `Size` for dynamic dimensions."""
+        return self.b.dims(self.x(index))
+
+    def known(self, index: int, what: str) -> np.ndarray:
+        """An input that must be a constant of the model."""
+        value = self.operands[index]
+        if isinstance(value, Sizes):
+            if not self.emits:
+                raise Untracked(what)
+            raise unsupported(f"`{what}` depends on a dynamic dimension: expected constants")
+        if not isinstance(value, np.ndarray):
+            raise unsupported(f"`{what}` is computed when the model runs: expected a constant")
+        return value
+
+    def scalar(self, index: int, what: str) -> Any:
+        """A constant input of one element, as a Python number."""
+        value = self.known(index, what)
+        if value.size != 1:
+            raise PycError(
+                ReasonCode.BAD_MODEL, f"`{what}`: expected one element, got shape {value.shape}"
+            )
+        return value.reshape(()).item()
+
+    def ints(self, index: int, what: str) -> tuple[int, ...]:
+        """A constant vector of integers."""
+        return tuple(int(v) for v in self.known(index, what).reshape(-1))
+
+    def extents(self, index: int, what: str) -> tuple[Extent, ...]:
+        """A vector of sizes, static or dynamic, known at import."""
+        value = self.operands[index]
+        if isinstance(value, Sizes):
+            if not self.emits:
+                raise Untracked(what)
+            return tuple(value.entries.reshape(-1))
+        return self.ints(index, what)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute as a Python value: int, float, str, list or TensorProto."""
+        attribute = self._attributes.get(name)
+        if attribute is None:
+            return default
+        value = onnx.helper.get_attribute_value(attribute)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+    def attributes(self) -> list[str]:
+        """The names of the attributes that are present."""
+        return list(self._attributes)
+
+    def number(self, value: float, index: int = 0) -> Any:
+        """A scalar constant of the element type of input `index`."""
+        return self.b.scalar(value, self.x(index))

@@ -1,0 +1,198 @@
+"""Sizes of dynamic dimensions as data, so that a model's shape arithmetic runs at import.
+
+Exporters compute shapes inside the graph: ``Reshape(y, Concat(Shape(x)[0:1], [12, 64]))``. A
+dynamic size is a `Size` (a factor times named dimensions); a tensor of such sizes is a `Sizes`.
+What leaves this form (`Untracked`) is computed when the program runs instead.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.builder import Builder
+from pyc_mlir.dialects.opdef import OPS, OpDef
+from pyc_mlir.dialects.types import I64, INTEGERS, TensorType
+
+
+class Untracked(Exception):
+    """A size computation has no answer of the form factor * dimensions."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """``factor * atoms[0] * atoms[1] * ...`` where each atom names a dynamic dimension.
+
+    `atoms` is sorted and not empty; a size without atoms is an int. Arithmetic raises Untracked
+    where the answer has no such form.
+    """
+
+    factor: int
+    atoms: tuple[str, ...]
+
+    def __mul__(self, other: "int | Size") -> "int | Size":
+        if isinstance(other, Size):
+            return Size(self.factor * other.factor, tuple(sorted(self.atoms + other.atoms)))
+        return Size(self.factor * other, self.atoms) if other else 0
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: "int | Size") -> "int | Size":
+        if isinstance(other, Size) and other.atoms == self.atoms:
+            factor = self.factor + other.factor
+            return Size(factor, self.atoms) if factor else 0
+        if other == 0:
+            return self
+        raise Untracked(f"{self} + {other}")
+
+    __radd__ = __add__
+
+    def __neg__(self) -> "Size":
+        return Size(-self.factor, self.atoms)
+
+    def __sub__(self, other: "int | Size") -> "int | Size":
+        return self + -other
+
+    def __rsub__(self, other: "int | Size") -> "int | Size":
+        return -self + other
+
+    def __str__(self) -> str:
+        factor = [] if self.factor == 1 else [str(self.factor)]
+        return "*".join([*factor, *self.atoms])
+
+
+Extent = int | Size
+
+
+def quotient(a: Extent, b: Extent) -> Extent:
+    """a / b where it is exact. Raises Untracked."""
+    factors = [s.factor if isinstance(s, Size) else s for s in (a, b)]
+    atoms = [Counter(s.atoms) if isinstance(s, Size) else Counter() for s in (a, b)]
+    if factors[1] == 0 or factors[0] % factors[1] or atoms[1] - atoms[0]:
+        raise Untracked(f"{a} / {b}")
+    left = tuple(sorted((atoms[0] - atoms[1]).elements()))
+    factor = factors[0] // factors[1]
+    return Size(factor, left) if left else factor
+
+
+def sign(a: Extent) -> int:
+    """-1, 0 or 1. Dimensions may be 0, so that only ints are decided. Raises Untracked."""
+    if isinstance(a, Size):
+        raise Untracked(f"sign of {a}")
+    return (a > 0) - (a < 0)
+
+
+def _ordering(a: Extent, b: Extent) -> int:
+    """The sign of a - b; a size (>= 0) also compares with a negative int, as ``shape == -1``."""
+    for one, other, answer in ((a, b, 1), (b, a, -1)):
+        if isinstance(one, Size) and one.factor > 0 and isinstance(other, int) and other < 0:
+            return answer
+    return sign(a - b)
+
+
+def _compare(lhs: np.ndarray, rhs: np.ndarray, *, predicate: str) -> np.ndarray:
+    tests: dict[str, Callable[[int], bool]] = {
+        "eq": lambda s: s == 0,
+        "ne": lambda s: s != 0,
+        "lt": lambda s: s < 0,
+        "le": lambda s: s <= 0,
+        "gt": lambda s: s > 0,
+        "ge": lambda s: s >= 0,
+    }
+    return _pairwise(lambda a, b: tests[predicate](_ordering(a, b)), lhs, rhs)
+
+
+def _divide(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    return _pairwise(quotient, lhs, rhs)
+
+
+def _pairwise(function: Callable[[Any, Any], Any], lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frompyfunc(function, 2, 1)(lhs.astype(object), rhs.astype(object)))
+
+
+def _select(condition: np.ndarray, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    return np.where(condition.astype(bool), yes, no)
+
+
+def _gather(x: np.ndarray, indices: np.ndarray, *, axis: int) -> np.ndarray:
+    if has_sizes(indices):
+        raise Untracked("gather at a dynamic size")
+    return OPS["gather"].reference(x, indices.astype(np.int64), axis=axis)
+
+
+def _product(x: np.ndarray, *, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    return np.prod(x, axis=axes, keepdims=keepdims)
+
+
+# Elements of a tensor of sizes that are followed; a shape has one for each dimension.
+MAX_SIZES = 4096
+_GROWING = ("broadcast_to", "concat")
+_MOVES = ("transpose", "reshape", "broadcast_to", "concat", "slice")
+_RULES: dict[str, Callable[..., Any]] = {
+    **{name: OPS[name].reference for name in _MOVES},
+    "constant": lambda value: value,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "compare": _compare,
+    "select": _select,
+    "gather": _gather,
+    "reduce_prod": _product,
+    "cast": lambda x, dtype: x,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """An integer tensor with `Size` entries: an object array, and the type it stands for."""
+
+    entries: np.ndarray
+    dtype: np.dtype = I64
+
+
+def has_sizes(entries: np.ndarray) -> bool:
+    """True when an entry depends on a dynamic dimension."""
+    return entries.dtype == object and any(isinstance(e, Size) for e in entries.reshape(-1))
+
+
+def settle(value: Sizes) -> "Sizes | np.ndarray":
+    """A plain array if no entry is dynamic after all."""
+    return value if has_sizes(value.entries) else value.entries.astype(value.dtype)
+
+
+def sizes(extents: Sequence[Extent]) -> "Sizes | np.ndarray":
+    """A vector of extents: a plain i64 array if all are static."""
+    entries = np.empty(len(extents), object)
+    entries[:] = extents
+    return settle(Sizes(entries))
+
+
+class SizesBuilder(Builder):
+    """Computes ops on `Sizes`. Raises Untracked for those that have no rule above."""
+
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> Sizes:
+        """Apply the op's rule to the entries."""
+        rule = _RULES.get(op.name)
+        dtype = params.get("dtype", operands[-1].dtype if operands else I64)
+        if op.name == "constant":
+            dtype = params["value"].dtype
+        if op.name == "compare":
+            dtype = np.dtype(bool)
+        if rule is None or (op.name == "cast" and dtype not in INTEGERS):
+            raise Untracked(f"{op.name} of sizes")
+        if op.name in _GROWING:
+            out = op.infer(*(self.type_of(v) for v in operands), **params)
+            if not out.is_static or out.elements > MAX_SIZES:
+                raise Untracked(f"more than {MAX_SIZES} sizes")
+        return Sizes(np.asarray(rule(*(v.entries for v in operands), **params)), dtype)
+
+    def type_of(self, value: Sizes) -> TensorType:
+        """Static shape, the type that the entries stand for."""
+        return TensorType(value.entries.shape, value.dtype)
+
+    def dims(self, value: Sizes) -> tuple[Extent, ...]:
+        """The shape of the tensor of sizes itself."""
+        return value.entries.shape

@@ -1,0 +1,213 @@
+"""From a file, bytes or a ModelProto to a checked model of an opset that the importer reads.
+
+Checks, in this order: the bytes are within bounds (onnx_bounds.py) and parse; the opset is at most
+`NEWEST`; weights are as large as their types say and lie inside the model's directory
+(onnx_weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
+inlined; the shapes and types fit (onnx's shape inference in strict mode).
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError
+
+from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.frontends.onnx.bounds import check_nodes, check_size, scan
+from pyc_mlir.frontends.onnx.names import (
+    is_default_domain,
+    node_name,
+    opset_of,
+    qualified_op,
+    schema_of,
+)
+from pyc_mlir.frontends.onnx.weights import Weights, split_weights
+from pyc_mlir.frontends.onnx.work import refused
+
+OLDEST, NEWEST = 13, 23
+UNKNOWN_OP = "PyC does not know this op"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model came from: the name for messages and locations, and its directory if any."""
+
+    name: str
+    directory: Path | None
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
+    """The protobuf, not yet checked. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
+    if isinstance(model, onnx.ModelProto):
+        return model, Source("<onnx>", None)
+    if isinstance(model, bytes):
+        return _parse(model, "<onnx>"), Source("<onnx>", None)
+    path = Path(model)
+    try:
+        with path.open("rb") as file:
+            check_size(os.fstat(file.fileno()).st_size)
+            data = file.read()
+    except OSError as error:
+        raise file_error(error, "an ONNX file", path) from None
+    except ValueError as error:
+        raise bad_model(str(path), str(error)) from None
+    return _parse(data, str(path)), Source(str(path), path.resolve().parent)
+
+
+def _parse(data: bytes, name: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    try:
+        scan(data)
+        model.ParseFromString(data)
+    except ValueError as error:
+        raise bad_model(name, str(error)) from None
+    except DecodeError as error:
+        raise bad_model(
+            name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
+        ) from error
+    return model
+
+
+def bad_model(name: str, problem: str) -> PycError:
+    """The error for a malformed model."""
+    return PycError(ReasonCode.BAD_MODEL, f"{name}: {problem.strip()}; export the model again")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked model without its larger initializers, which are inputs of the graph in it."""
+
+    model: onnx.ModelProto
+    weights: Weights
+
+
+def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prepared:
+    """The model checked, converted and with functions inlined down to `known_ops` where possible.
+
+    The model given stays as it is. Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that
+    is out of reach.
+    """
+    opset = opset_of(model)
+    if opset is not None and opset > NEWEST:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{source.name}: expected opset {OLDEST} to {NEWEST} (older ones are converted), got "
+            f"{opset}; export the model with opset {NEWEST}",
+        )
+    if opset is not None and opset < 1:
+        raise bad_model(source.name, f"expected an opset of {OLDEST} to {NEWEST}, got {opset}")
+    try:
+        check_nodes(model)
+        light, weights = split_weights(model, source.directory)
+    except (OSError, ValueError) as error:
+        raise bad_model(source.name, str(error)) from error
+    _refuse_undefined(light, source, opset or NEWEST, known_ops)
+    _check(light, source)
+    _check_attributes(light, source, opset or NEWEST)
+    if opset is not None and opset < OLDEST:
+        light, opset = _converted(light, source, opset), OLDEST
+    light = _inlined(light, opset or NEWEST, known_ops)
+    _infer(light, source)
+    return Prepared(light, weights)
+
+
+def _refuse_undefined(
+    model: onnx.ModelProto, source: Source, opset: int, known_ops: set[str]
+) -> None:
+    """Ops that ONNX itself lacks at this opset: the checker would stop at the first of them."""
+    undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
+    if not any(undefined):
+        return
+    findings = []
+    pairs = zip(model.graph.node, undefined, strict=True)
+    for place, (node, absent) in enumerate(pairs, start=1):
+        if absent or node.op_type not in known_ops or not is_default_domain(node):
+            why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
+            code = ReasonCode.UNSUPPORTED_OP
+            findings.append(Finding(node_name(node), qualified_op(node), code, why, place))
+    raise UnsupportedModel(refused(source.name, model, findings))
+
+
+def _check(model: onnx.ModelProto, source: Source) -> None:
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
+
+
+def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> None:
+    """Attributes have the type that ONNX gives them, which onnx's checker takes on trust."""
+    for node in model.graph.node:
+        schema = schema_of(node, opset)
+        for attribute in node.attribute if schema else ():
+            expected = schema.attributes.get(attribute.name) if schema else None
+            wanted = str(expected.type).rpartition(".")[2] if expected else ""
+            found = onnx.AttributeProto.AttributeType.Name(attribute.type)
+            if expected and found != wanted:
+                raise bad_model(
+                    source.name,
+                    f"node {node_name(node)}: attribute `{attribute.name}`: expected {wanted}, "
+                    f"got {found}",
+                )
+
+
+def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(model, OLDEST)
+    except RuntimeError as error:
+        raise PycError(
+            ReasonCode.UNSUPPORTED_OP,
+            f"{source.name}: opset {opset} could not be converted to {OLDEST}: {error}; export "
+            f"the model with opset {OLDEST} or newer",
+        ) from error
+
+
+def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:
+    """Model-local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    bodies = set()
+    for node in model.graph.node:
+        schema = schema_of(node, opset)
+        if schema and node.op_type not in known_ops and _has_body(schema):
+            bodies.add(("", node.op_type))
+            _state_defaults(node, schema)
+    if not bodies:
+        return model
+    try:
+        return onnx.inliner.inline_selected_functions(
+            model, sorted(bodies), inline_schema_functions=True
+        )
+    except RuntimeError:
+        # Bodies that depend on types which onnx could not infer: the ops stay, and are reported.
+        return model
+
+
+def _state_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Write out attributes that have a default: onnx's inliner drops references to missing ones."""
+    given = {a.name for a in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.type:
+            node.attribute.append(attribute.default_value)
+
+
+def _has_body(schema: onnx.defs.OpSchema) -> bool:
+    # The wheel's stubs lack these two.
+    return any(
+        getattr(schema, f"has_{kind}") for kind in ("function", "context_dependent_function")
+    )
+
+
+def _infer(model: onnx.ModelProto, source: Source) -> None:
+    """Raise BAD_MODEL when the nodes' types, attributes and shapes contradict each other.
+
+    Without onnx's propagation of data, for which a tensor of a terabyte is a list of as many sizes.
+    """
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error

@@ -1,0 +1,25 @@
+"""The ONNX ops that can be imported, a module for each family. Importing this enters them all."""
+
+from pyc_mlir.frontends.onnx.ops import (
+    activations,
+    attention,
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    movement,
+    normalization,
+    reduction,
+)
+
+__all__ = [
+    "activations",
+    "attention",
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "movement",
+    "normalization",
+    "reduction",
+]

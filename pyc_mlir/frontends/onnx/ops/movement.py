@@ -1,0 +1,333 @@
+"""Moving elements: transposes, reshapes, joins, slices, gathers."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.movement import END
+from pyc_mlir.dialects.ops.movement import START as BEGIN
+from pyc_mlir.dialects.types import I64
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node, unsupported
+from pyc_mlir.frontends.onnx.frame.shaping import (
+    broadcast_extents,
+    chain,
+    expand_to,
+    merge,
+    product,
+    reshape_to,
+    split,
+    take,
+    vector,
+    whole,
+)
+from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size
+
+_FAR = 2**31 - 1
+
+
+@node("Identity")
+def identity(n: Node) -> Any:
+    """out = x."""
+    return n.x()
+
+
+@node("Dropout")
+def dropout(n: Node) -> Any:
+    """out = x; the mask is all true."""
+    if n.has(2) and bool(n.scalar(2, "training_mode")):
+        raise unsupported("training_mode=true: expected a model exported for inference")
+    if not n.wants(1):
+        return n.x()
+    return n.x(), expand_to(n.b, n.b.constant(np.array(True)), n.dims())
+
+
+@node("Transpose")
+def transpose(n: Node) -> Any:
+    """Dimension d of out is dimension perm[d] of x; reversed by default."""
+    rank = n.type().rank
+    permutation = tuple(n.attr("perm", range(rank)[::-1]))
+    return n.b.transpose(n.x(), permutation=permutation)
+
+
+@node("Reshape")
+def reshape(n: Node) -> Any:
+    """The elements of x under another shape; 0 copies x's dimension unless `allowzero`."""
+    target = list(n.extents(1, "shape"))
+    dims = n.dims()
+    if not n.attr("allowzero", 0):
+        for i, extent in enumerate(target):
+            if extent == 0 and i >= len(dims):
+                raise PycError(ReasonCode.BAD_MODEL, f"`shape`: entry {i} copies no dimension of x")
+            target[i] = dims[i] if extent == 0 else extent
+    return reshape_to(n.b, n.x(), target)
+
+
+@node("Flatten")
+def flatten(n: Node) -> Any:
+    """[product of the dimensions before `axis`, product of the others]."""
+    dims, axis = n.dims(), n.attr("axis", 1)
+    axis = axis + len(dims) if axis < 0 else axis
+    return reshape_to(n.b, n.x(), (product(dims[:axis]), product(dims[axis:])))
+
+
+@node("Squeeze")
+def squeeze(n: Node) -> Any:
+    """x without the dimensions `axes`, or without all of size 1."""
+    dims = n.dims()
+    if n.has(1):
+        axes = {a % len(dims) for a in n.ints(1, "axes")}
+    elif any(isinstance(d, Size) for d in dims):
+        raise unsupported("no axes, and a dynamic dimension: expected the axes to be named")
+    else:
+        axes = {i for i, d in enumerate(dims) if d == 1}
+    return reshape_to(n.b, n.x(), [d for i, d in enumerate(dims) if i not in axes])
+
+
+@node("Unsqueeze")
+def unsqueeze(n: Node) -> Any:
+    """x with dimensions of size 1 at `axes` of the result."""
+    axes = n.ints(1, "axes")
+    rank = n.type().rank + len(axes)
+    places = {a % rank for a in axes}
+    rest = iter(n.dims())
+    return reshape_to(n.b, n.x(), [1 if i in places else next(rest) for i in range(rank)])
+
+
+@node("Expand")
+def expand(n: Node) -> Any:
+    """x and a tensor of the given shape, broadcast together."""
+    target = broadcast_extents(n.dims(), n.extents(1, "shape"))
+    return expand_to(n.b, n.x(), target)
+
+
+@node("Tile")
+def tile(n: Node) -> Any:
+    """x repeated along each dimension."""
+    x = n.x()
+    for axis, count in enumerate(n.extents(1, "repeats")):
+        if count == 1:
+            continue
+        dims = n.b.dims(x)
+        apart = split(n.b, x, axis, (1, dims[axis]))
+        spread = expand_to(n.b, apart, (*dims[:axis], count, *dims[axis:]))
+        x = merge(n.b, spread, axis)
+    return x
+
+
+@node("Concat")
+def concat(n: Node) -> Any:
+    """The inputs one after the other along `axis`."""
+    return chain(n.b, n.all(), n.attr("axis"))
+
+
+@node("Split")
+def split_node(n: Node) -> Any:
+    """Consecutive pieces along `axis`: of given sizes, or equal (the last one smaller)."""
+    axis = n.attr("axis", 0) % n.type().rank
+    sizes = n.ints(1, "split") if n.has(1) else _equal_parts(n, n.type().shape[axis])
+    bounds = np.cumsum([0, *sizes])
+    pieces = pairwise(bounds)
+    return tuple(take(n.b, n.x(), axis, int(start), int(stop)) for start, stop in pieces)
+
+
+def _equal_parts(n: Node, size: int | None) -> list[int]:
+    count = n.attr("num_outputs", len(n.proto.output))
+    if count != len(n.proto.output):
+        raise unsupported(f"{count} parts: expected one for each of {len(n.proto.output)} outputs")
+    if size is None:
+        raise unsupported("a dynamic dimension without `split`: expected sizes")
+    part = -(-size // count)
+    return [max(0, min(part, size - i * part)) for i in range(count)]
+
+
+@node("Slice")
+def slice_node(n: Node) -> Any:
+    """x[start:end:step] along `axes`; a dynamic end is a gather of 0, 1, ..., end - 1."""
+    starts = n.ints(1, "starts")
+    ends = n.extents(2, "ends")
+    rank = n.type().rank
+    axes = n.ints(3, "axes") if n.has(3) else tuple(range(len(starts)))
+    steps = n.ints(4, "steps") if n.has(4) else (1,) * len(starts)
+    from_, to, by = (list(v) for v in whole(rank))
+    x = n.x()
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if isinstance(end, Size):
+            x = _first(n, x, axis % rank, start, end, step)
+        else:
+            from_[axis % rank], to[axis % rank] = _start(start, step), _stop(end, step)
+            by[axis % rank] = step
+    return n.b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
+
+
+def _first(n: Node, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
+    """The first `end` elements along `axis`, a dynamic number."""
+    if n.dims()[axis] == end and start == 0 and step == 1:
+        return x
+    if start or step != 1:
+        raise unsupported(f"a dynamic end with start {start} and step {step}: expected 0 and 1")
+    return n.b.gather(x, vector(n.b, end), axis=axis)
+
+
+# pyc's bounds read the extreme i64 values as "omitted", which for the wrong sign of the step
+# means the opposite end: move those one step inward. Anything past i32 stands for an extreme.
+
+
+def _start(value: int, step: int) -> int:
+    if value >= _FAR:
+        return END - 1 if step > 0 else END
+    return (BEGIN if step > 0 else BEGIN + 1) if value <= -_FAR else value
+
+
+def _stop(value: int, step: int) -> int:
+    if value >= _FAR:
+        return END if step > 0 else END - 1
+    return (BEGIN + 1 if step > 0 else BEGIN) if value <= -_FAR else value
+
+
+@node("Pad")
+def pad(n: Node) -> Any:
+    """Constant pads by pyc.pad (negative ones cut); other modes gather known indices."""
+    rank = n.type().rank
+    pads = n.ints(1, "pads")
+    axes = n.ints(3, "axes") if n.has(3) else tuple(range(rank))
+    if len(pads) != 2 * len(axes):
+        raise PycError(ReasonCode.BAD_MODEL, f"`pads`: expected {2 * len(axes)} entries")
+    low, high = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        low[axis % rank], high[axis % rank] = pads[i], pads[len(axes) + i]
+    mode = n.attr("mode", "constant")
+    if mode != "constant":
+        return _pad_by_index(n, low, high, mode)
+    value = n.scalar(2, "constant_value") if n.has(2) else 0
+    x = _cut(n, low, high)
+    low, high = ([max(0, p) for p in side] for side in (low, high))
+    return n.b.pad(x, low=tuple(low), high=tuple(high), value=float(value))
+
+
+def _cut(n: Node, low: list[int], high: list[int]) -> Any:
+    """x without what negative pads take away."""
+    if min(*low, *high, 0) == 0:
+        return n.x()
+    from_ = tuple(max(0, -p) for p in low)
+    to = tuple(p if p < 0 else END for p in high)
+    return n.b.slice(n.x(), starts=from_, stops=to, steps=(1,) * len(low))
+
+
+def _pad_by_index(n: Node, low: list[int], high: list[int], mode: str) -> Any:
+    """edge, reflect and wrap: for each axis the indices that numpy's pad gives."""
+    x = n.x()
+    modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+    if mode not in modes or min(*low, *high, 0) < 0:
+        raise unsupported(f"mode {mode!r} with pads {low}, {high}")
+    for axis, (before, after) in enumerate(zip(low, high, strict=True)):
+        size = n.type().shape[axis]
+        if not before and not after:
+            continue
+        if size is None:
+            raise unsupported(f"mode {mode!r} on a dynamic dimension: expected a static one")
+        if size + before + after > MAX_WRITTEN:
+            raise unsupported(f"mode {mode!r} with more than {MAX_WRITTEN} indices along an axis")
+        index = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
+        x = n.b.gather(x, n.b.constant(index.astype(np.int64)), axis=axis)
+    return x
+
+
+@node("Gather")
+def gather(n: Node) -> Any:
+    """x taken at `indices` along `axis`."""
+    return n.b.gather(n.x(0), n.x(1), axis=n.attr("axis", 0))
+
+
+@node("OneHot")
+def one_hot(n: Node) -> Any:
+    """values[1] where the index is the position along a new dimension, else values[0]."""
+    b, indices = n.b, n.x(0)
+    if n.type(0).dtype != I64:
+        indices = b.cast(indices, dtype=I64)
+    depth = int(n.scalar(1, "depth"))
+    rank = n.type(0).rank + 1
+    axis = n.attr("axis", -1) % rank
+    count = np.array(depth, np.int64)
+    negative = b.compare(indices, np.array(0, np.int64), predicate="lt")
+    indices = b.select(negative, b.add(indices, count), indices)
+    shape = tuple(depth if i == axis else 1 for i in range(rank))
+    here = b.compare(
+        b.iota(shape=shape, axis=axis, dtype=I64), b.expand_dims(indices, axis), predicate="eq"
+    )
+    off, on = (b.reshape(take(b, n.x(2), 0, i, i + 1), shape=()) for i in (0, 1))
+    return b.select(here, on, off)
+
+
+@node("DepthToSpace")
+def depth_to_space(n: Node) -> Any:
+    """Blocks of channels become blocks of pixels, in DCR or CRD order."""
+    b, block = n.b, n.attr("blocksize")
+    rows_first = n.attr("mode", "DCR") == "DCR"
+    parts = (block, block, -1) if rows_first else (-1, block, block)
+    x = split(b, n.x(), 1, _channels(n, parts))
+    order = (0, 3, 4, 1, 5, 2) if rows_first else (0, 1, 4, 2, 5, 3)
+    return merge(b, merge(b, b.transpose(x, permutation=order), 2), 3)
+
+
+def _channels(n: Node, parts: tuple[int, ...]) -> tuple[int, ...]:
+    """`parts` with -1 replaced, for the (static) channels of x."""
+    channels = n.type().shape[1]
+    if channels is None:
+        raise unsupported("a dynamic number of channels: expected a static one")
+    known = -int(np.prod(parts))
+    return tuple(channels // known if p == -1 else p for p in parts)
+
+
+@node("SpaceToDepth")
+def space_to_depth(n: Node) -> Any:
+    """Blocks of pixels become blocks of channels."""
+    b, block = n.b, n.attr("blocksize")
+    x = split(b, n.x(), 3, (-1, block))
+    x = split(b, x, 2, (-1, block))
+    x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4))
+    return merge(b, merge(b, x, 1), 1)
+
+
+@node("Trilu")
+def trilu(n: Node) -> Any:
+    """The upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
+    b, rank = n.b, n.type().rank
+    shift = int(n.scalar(1, "k")) if n.has(1) else 0
+    rows, columns = (b.iota_like(n.x(), rank - 2), b.iota_like(n.x(), rank - 1))
+    edge = b.add(rows, np.array(shift, np.int64))
+    keep = b.compare(columns, edge, predicate="ge" if n.attr("upper", 1) else "le")
+    zero = n.number(0)
+    return b.select(keep, n.x(), zero)
+
+
+@node("GatherElements")
+def gather_elements(n: Node) -> Any:
+    """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0, by linear indices into x."""
+    b, indices = n.b, n.x(1)
+    dims, rank = n.dims(), n.type().rank
+    axis = n.attr("axis", 0) % rank
+    linear = _wrapped(b, indices, dims[axis])
+    linear = _times(b, linear, product(dims[axis + 1 :]))
+    for other in range(rank):
+        if other != axis:
+            ramp = b.iota_like(indices, other)
+            linear = b.add(linear, _times(b, ramp, product(dims[other + 1 :])))
+    return b.gather(b.reshape(n.x(), shape=(-1,)), linear, axis=0)
+
+
+def _wrapped(b: Any, indices: Any, size: Extent) -> Any:
+    """i64 indices from the start, for those that may count from the end."""
+    indices = indices if b.type_of(indices).dtype == I64 else b.cast(indices, dtype=I64)
+    negative = b.compare(indices, b.constant(np.array(0, np.int64)), predicate="lt")
+    return b.select(negative, b.add(indices, _extent(b, size)), indices)
+
+
+def _times(b: Any, x: Any, factor: Extent) -> Any:
+    return x if factor == 1 else b.mul(x, _extent(b, factor))
+
+
+def _extent(b: Any, size: Extent) -> Any:
+    """A size as a rank-0 i64."""
+    return b.extent(size) if isinstance(size, Size) else b.constant(np.array(size, np.int64))

@@ -1,0 +1,136 @@
+"""Normalizations, in the form that inference uses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyc_mlir.dialects.types import DTYPES, is_float
+from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
+from pyc_mlir.frontends.onnx.frame.shaping import reshape_to, split, take
+
+# Each neighbour is an addition in the program.
+_MAX_NEIGHBOURS = 1024
+
+
+@node("BatchNormalization")
+def batch_norm(n: Node) -> Any:
+    """pyc.batchnorm over dimension 1."""
+    if n.attr("training_mode", 0) or n.wants(1):
+        raise unsupported("training_mode=1: expected a model exported for inference")
+    dtype = n.type().dtype
+    vectors = [n.b.cast(v, dtype=dtype) if n.b.type_of(v).dtype != dtype else v for v in n.all()]
+    return n.b.batchnorm(*vectors, axis=1, epsilon=n.attr("epsilon", 1e-5))
+
+
+def normalized(n: Node, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:
+    """(x - mean) / sqrt(var + epsilon) over `axes` in at least f32, with the mean and the inverse.
+
+    Without `center` the mean is taken as 0 and not returned.
+    """
+    b, axes = n.b, tuple(axes)
+    wide = _stash(n)
+    value = b.cast(x, dtype=wide) if wide != b.type_of(x).dtype else x
+    mean = b.reduce_mean(value, axes=axes, keepdims=True) if center else None
+    centered = b.sub(value, mean) if center else value
+    variance = b.reduce_mean(b.mul(centered, centered), axes=axes, keepdims=True)
+    inverse = b.rsqrt(b.add(variance, b.scalar(n.attr("epsilon", 1e-5), value)))
+    out = b.mul(centered, inverse)
+    dtype = b.type_of(x).dtype
+    return (out if wide == dtype else b.cast(out, dtype=dtype)), mean, inverse
+
+
+def _stash(n: Node) -> Any:
+    """The type that statistics are kept in (`stash_type`; f32 by default)."""
+    dtype = n.type().dtype
+    narrow = is_float(dtype) and dtype.itemsize < 4 and n.attr("stash_type", 1) == 1
+    return DTYPES["f32"] if narrow else dtype
+
+
+@node("LayerNormalization")
+def layer_norm(n: Node) -> Any:
+    """pyc.layernorm; as a composition where the statistics are wanted or parameters broadcast."""
+    b, rank = n.b, n.type().rank
+    axis = n.attr("axis", -1) % rank
+    shape = n.type(0).shape[axis:]
+    plain = not (n.wants(1) or n.wants(2)) and n.has(2)
+    if plain and n.type(1).shape == shape and n.type(2).shape == shape:
+        return b.layernorm(n.x(0), n.x(1), n.x(2), axis=axis, epsilon=n.attr("epsilon", 1e-5))
+    out, mean, inverse = normalized(n, n.x(0), range(axis, rank))
+    out = b.mul(out, n.x(1))
+    return b.add(out, n.x(2)) if n.has(2) else out, mean, inverse
+
+
+@node("RMSNormalization")
+def rms_norm(n: Node) -> Any:
+    """pyc.rmsnorm; as a composition where the scale broadcasts."""
+    rank = n.type().rank
+    axis = n.attr("axis", -1) % rank
+    if n.type(1).shape == n.type(0).shape[axis:]:
+        return n.b.rmsnorm(n.x(0), n.x(1), axis=axis, epsilon=n.attr("epsilon", 1e-5))
+    out, _, _ = normalized(n, n.x(0), range(axis, rank), center=False)
+    return n.b.mul(out, n.x(1))
+
+
+@node("InstanceNormalization")
+def instance_norm(n: Node) -> Any:
+    """Each channel of each sample by itself, then scale and bias by channel."""
+    out, _, _ = normalized(n, n.x(), range(2, n.type().rank))
+    return _by_channel(n, out)
+
+
+@node("GroupNormalization")
+def group_norm(n: Node) -> Any:
+    """Each group of channels of each sample by itself. Wu and He, 2018.
+
+    Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
+    """
+    b, groups = n.b, n.attr("num_groups")
+    channels = n.type().shape[1]
+    if channels is None or channels % groups:
+        raise unsupported(f"{channels} channels in {groups} groups: expected a static multiple")
+    grouped = split(b, n.x(), 1, (groups, channels // groups))
+    out, _, _ = normalized(n, grouped, range(2, b.type_of(grouped).rank))
+    return _by_channel(n, reshape_to(b, out, n.dims()))
+
+
+def _by_channel(n: Node, x: Any) -> Any:
+    """x * scale + bias, both varying along dimension 1."""
+    rank = n.b.type_of(x).rank
+    scale, bias = (n.b.align(n.x(i), 1, rank) for i in (1, 2))
+    return n.b.add(n.b.mul(x, scale), bias)
+
+
+@node("LpNormalization")
+def lp_norm(n: Node) -> Any:
+    """out = x / |x|_p along `axis`, p = 1 or 2; 0 where the norm is 0."""
+    b, x, axes = n.b, n.x(), (n.attr("axis", -1) % n.type().rank,)
+    if n.attr("p", 2) == 1:
+        norm = b.reduce_sum(b.abs(x), axes=axes, keepdims=True)
+    else:
+        norm = b.sqrt(b.reduce_sum(b.mul(x, x), axes=axes, keepdims=True))
+    empty = b.compare(norm, n.number(0), predicate="eq")
+    return b.div(x, b.select(empty, n.number(1), norm))
+
+
+@node("LRN")
+def local_response_norm(n: Node) -> Any:
+    """out = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta."""
+    b, x, size = n.b, n.x(), n.attr("size")
+    rank = n.type().rank
+    channels = n.type().shape[1]
+    if channels is None:
+        raise unsupported("a dynamic number of channels: expected a static one")
+    if not 0 < size <= _MAX_NEIGHBOURS:
+        raise unsupported(f"size {size}: expected 1 to {_MAX_NEIGHBOURS}")
+    low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
+    square = b.mul(x, x)
+
+    def around(amount: int) -> tuple[int, ...]:
+        return tuple(amount if i == 1 else 0 for i in range(rank))
+
+    padded = b.pad(square, low=around(low), high=around(high))
+    total = take(b, padded, 1, 0, channels)
+    for offset in range(1, size):
+        total = b.add(total, take(b, padded, 1, offset, offset + channels))
+    scaled = b.mul(total, n.number(n.attr("alpha", 1e-4) / size))
+    base = b.add(scaled, n.number(n.attr("bias", 1.0)))
+    return b.mul(x, b.pow(base, n.number(-n.attr("beta", 0.75))))

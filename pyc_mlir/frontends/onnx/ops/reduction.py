@@ -1,0 +1,130 @@
+"""Reductions, ArgMax and ArgMin, CumSum."""
+
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ops.movement import END
+from pyc_mlir.dialects.ops.movement import START as BEGIN
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
+from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
+from pyc_mlir.frontends.onnx.frame.shaping import take
+
+_MAX_SCAN = 1024
+
+
+def axes_of(n: Node) -> tuple[int, ...]:
+    """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
+    rank = n.type().rank
+    axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
+    if not axes:
+        return () if n.attr("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(a % rank for a in axes))
+
+
+def _reduce(n: Node, op: str, x: Any, axes: tuple[int, ...]) -> Any:
+    """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
+    if not axes:
+        return x
+    return getattr(n.b, op)(x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
+
+
+@node("ReduceSum", "ReduceProd")
+def reduce_plain(n: Node) -> Any:
+    """One pyc reduction."""
+    return _reduce(
+        n, {"ReduceSum": "reduce_sum", "ReduceProd": "reduce_prod"}[n.op], n.x(), axes_of(n)
+    )
+
+
+@node("ReduceMax", "ReduceMin")
+def reduce_extreme(n: Node) -> Any:
+    """One pyc reduction; i1 goes by way of i8."""
+    op = {"ReduceMax": "reduce_max", "ReduceMin": "reduce_min"}[n.op]
+    if n.type().dtype != BOOL:
+        return _reduce(n, op, n.x(), axes_of(n))
+    wide = n.b.cast(n.x(), dtype=DTYPES["i8"])
+    # The identities of i8 are not 0 and 1: an empty maximum is false, an empty minimum true.
+    zero = n.b.constant(np.array(0, np.int8))
+    return n.b.compare(_reduce(n, op, wide, axes_of(n)), zero, predicate="gt")
+
+
+@node("ReduceMean")
+def reduce_mean(n: Node) -> Any:
+    """The mean; of integers, rounded toward zero."""
+    axes = axes_of(n)
+    if is_float(n.type().dtype) or not axes:
+        return _reduce(n, "reduce_mean", n.x(), axes)
+    return n.b.div(_reduce(n, "reduce_sum", n.x(), axes), n.b.count(n.x(), axes))
+
+
+@node("ReduceL1")
+def reduce_l1(n: Node) -> Any:
+    """out = sum |x|."""
+    return _reduce(n, "reduce_sum", n.b.abs(n.x()), axes_of(n))
+
+
+@node("ReduceL2")
+def reduce_l2(n: Node) -> Any:
+    """out = sqrt(sum x^2)."""
+    return n.b.sqrt(_reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n)))
+
+
+@node("ReduceSumSquare")
+def reduce_sum_square(n: Node) -> Any:
+    """out = sum x^2."""
+    return _reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n))
+
+
+@node("ReduceLogSum")
+def reduce_log_sum(n: Node) -> Any:
+    """out = ln(sum x)."""
+    return n.b.log(_reduce(n, "reduce_sum", n.x(), axes_of(n)))
+
+
+@node("ReduceLogSumExp")
+def reduce_log_sum_exp(n: Node) -> Any:
+    """out = m + ln(sum e^(x - m)) with m = max(x), or 0 where that is infinite."""
+    b, axes = n.b, axes_of(n)
+    if not axes:
+        return n.x()
+    top = b.reduce_max(n.x(), axes=axes, keepdims=True)
+    finite = b.compare(b.abs(top), n.number(np.inf), predicate="lt")
+    top = b.select(finite, top, n.number(0))
+    total = b.reduce_sum(b.exp(b.sub(n.x(), top)), axes=axes, keepdims=True)
+    out = b.add(b.log(total), top)
+    # Dimensions of size 1: any reduction drops them.
+    return out if n.attr("keepdims", 1) else b.reduce_max(out, axes=axes)
+
+
+@node("ArgMax", "ArgMin")
+def arg_extreme(n: Node) -> Any:
+    """pyc.argmax; the minimum's is that of -x (~x for integers); the last one's of x reversed."""
+    b, x, rank = n.b, n.x(), n.type().rank
+    axis = n.attr("axis", 0) % rank
+    last = bool(n.attr("select_last_index", 0))
+    if n.op == "ArgMin":
+        x = b.neg(x) if is_float(n.type().dtype) else b.not_(x)
+    if last:
+        x = take(b, x, axis, END, BEGIN, -1)
+    index = b.argmax(x, axis=axis, keepdims=bool(n.attr("keepdims", 1)))
+    if not last:
+        return index
+    return b.sub(b.sub(b.size(x, axis), np.array(1, np.int64)), index)
+
+
+@node("CumSum")
+def cumulative_sum(n: Node) -> Any:
+    """The product with a triangular matrix of ones along `axis`, for up to 1024 elements."""
+    b, rank = n.b, n.type().rank
+    axis = int(n.scalar(1, "axis")) % rank
+    size = n.type().shape[axis]
+    if size is None or size > _MAX_SCAN:
+        raise unsupported(f"{size} elements along the axis: expected a static size <= {_MAX_SCAN}")
+    ones = np.triu(np.ones((size, size)), 1 if n.attr("exclusive", 0) else 0)
+    if n.attr("reverse", 0):
+        ones = ones.T
+    order = (*(a for a in range(rank) if a != axis), axis)
+    sums = b.matmul(b.transpose(n.x(), permutation=order), b.constant(ones.astype(n.type().dtype)))
+    back = tuple(int(i) for i in np.argsort(order))
+    return b.transpose(sums, permutation=back)

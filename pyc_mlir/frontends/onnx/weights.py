@@ -1,0 +1,204 @@
+"""The weights of an ONNX model, apart from its graph: which tensor has how many bytes, and where?
+
+onnx checks, converts and infers copies of a model, of at most two gigabytes. So `split_weights`
+takes large initializers and those in other files out of it: they are inputs of the graph that onnx
+sees, and `Weights` reads them when the importer asks. All of them must have as many bytes as their
+types say, which is found out before any is read.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from pyc_mlir.dialects.types import MAX_BYTES
+from pyc_mlir.frontends.onnx.bounds import all_nodes
+from pyc_mlir.frontends.onnx.model_files import Part, check_parts, inside, read_part
+
+# Larger initializers say nothing about shapes: what onnx checks does without them.
+_SHAPE_BYTES = 1024
+# Of tensors in other files that are attributes of nodes, which onnx sees; such are small constants.
+_MAX_ATTRIBUTE_BYTES = 1 << 28
+_BITS = {
+    getattr(onnx.TensorProto, name): bits
+    for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
+    if hasattr(onnx.TensorProto, name)
+}
+_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Initializers by name: those in the model's own file, and those in files beside it."""
+
+    inner: Mapping[str, onnx.TensorProto]
+    outer: Mapping[str, tuple[onnx.TensorProto, Part]]
+    folder: Path | None
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each of them. Raises ValueError or TypeError for what cannot be read, and OSError."""
+        for name, tensor in self.inner.items():
+            yield name, onnx.numpy_helper.to_array(tensor)
+        for name, (tensor, part) in self.outer.items():
+            yield name, self._read(tensor, part)
+
+    def _read(self, tensor: onnx.TensorProto, part: Part) -> np.ndarray:
+        assert self.folder is not None, "parts have a folder"
+        if tensor.data_type in _BITS:
+            raw = np.empty(part.length, np.uint8)
+            read_part(self.folder, part, raw)
+            return onnx.numpy_helper.to_array(_filled(tensor, raw.tobytes()))
+        array = np.empty(tuple(tensor.dims), _dtype(tensor))
+        read_part(self.folder, part, array)
+        return array
+
+
+def split_weights(model: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
+    """A copy without large initializers, and these. `folder` is the model's, free of links.
+
+    Raises ValueError for tensors that are not of the size that they say, or outside of the folder,
+    and OSError.
+    """
+    inner: dict[str, onnx.TensorProto] = {}
+    outer: dict[str, tuple[onnx.TensorProto, Part]] = {}
+    small: list[onnx.TensorProto] = []
+    for tensor in model.graph.initializer:
+        nbytes = _nbytes(tensor)
+        if is_external(tensor):
+            outer[tensor.name] = tensor, _part(tensor, nbytes, folder)
+        elif tensor.ByteSize() <= _SHAPE_BYTES:
+            small.append(tensor)
+        else:
+            _require_stored(tensor, nbytes)
+            inner[tensor.name] = tensor
+    if len(small) + len(inner) + len(outer) > len({t.name for t in model.graph.initializer}):
+        raise ValueError("expected initializers of different names, got one twice")
+    light = _without_weights(model, small, [*inner.values(), *(t for t, _ in outer.values())])
+    attributes = [(t, _part(t, _nbytes(t), folder)) for t in _attributes(light) if is_external(t)]
+    check_parts([part for _, part in (*outer.values(), *attributes)])
+    _read_attributes(attributes, folder)
+    return light, Weights(inner, outer, folder)
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """True for a tensor whose data lies in another file."""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def external_files(model: onnx.ModelProto) -> list[str]:
+    """The files beside a model, not yet read, that hold weights of it; sorted."""
+    outside = (t for t in (*model.graph.initializer, *_attributes(model)) if is_external(t))
+    return sorted({e.value for t in outside for e in t.external_data if e.key == "location"})
+
+
+def _attributes(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """The tensors in attributes of nodes, of functions and inner graphs too."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in all_nodes(nodes):
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                for graph in (attribute.g, *attribute.graphs):
+                    yield from graph.initializer
+
+
+def _without_weights(
+    model: onnx.ModelProto, small: list[onnx.TensorProto], large: list[onnx.TensorProto]
+) -> onnx.ModelProto:
+    light = onnx.ModelProto(opset_import=model.opset_import, functions=model.functions)
+    if model.HasField("ir_version"):
+        light.ir_version = model.ir_version
+    graph, original = light.graph, model.graph
+    graph.name = original.name
+    graph.node.extend(original.node)
+    graph.input.extend(original.input)
+    graph.output.extend(original.output)
+    graph.initializer.extend(small)
+    graph.sparse_initializer.extend(original.sparse_initializer)
+    named = {i.name for i in original.input}
+    for tensor in large:
+        if tensor.name not in named:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return light
+
+
+def _dtype(tensor: onnx.TensorProto) -> np.dtype:
+    try:
+        return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    except KeyError:
+        raise _wrong(tensor, "a known element type", str(tensor.data_type)) from None
+
+
+def _nbytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of the elements, by the type. Raises ValueError for sizes that no memory holds."""
+    if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
+        if is_external(tensor):
+            raise _wrong(tensor, "numbers in other files", "another element type")
+        return 0
+    bits = _BITS.get(tensor.data_type) or 8 * _dtype(tensor).itemsize
+    legal = all(d >= 0 for d in tensor.dims)
+    if not legal or prod(d or 1 for d in tensor.dims) * bits > 8 * MAX_BYTES:
+        raise _wrong(tensor, "sizes that a memory holds", str(list(tensor.dims))[:200])
+    return (prod(tensor.dims) * bits + 7) // 8
+
+
+def _require_stored(tensor: onnx.TensorProto, nbytes: int) -> None:
+    """Raise ValueError for raw data of another size; typed data is checked when it is read."""
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+        raise _wrong(tensor, f"{nbytes} bytes", str(len(tensor.raw_data)))
+
+
+def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> Part:
+    """Where the data of an external tensor lies. Raises ValueError."""
+    fields = {e.key: e.value for e in tensor.external_data}
+    location = fields.get("location", "")
+    if folder is None:
+        expected = f"the model by its path, as it is in the file {location!r:.200}"
+        raise _wrong(tensor, expected, "the model alone; give the model by its path")
+    try:
+        path = inside(folder, location)
+        offset, length = (_number(fields.get(k, d)) for k, d in (("offset", "0"), ("length", "")))
+    except ValueError as error:
+        raise ValueError(f"weights `{tensor.name}`: {error}") from None
+    if length not in (None, nbytes):
+        raise _wrong(tensor, f"{nbytes} bytes, as its type has", f"{length}")
+    return Part(path, offset or 0, nbytes)
+
+
+def _number(text: str) -> int | None:
+    """A count of bytes, None for an empty text. Raises ValueError."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise ValueError(f"expected a number of bytes, got {text[:80]!r}")
+    return int(text)
+
+
+def _read_attributes(found: list[tuple[onnx.TensorProto, Part]], folder: Path | None) -> None:
+    """Put the data of external tensors that are attributes in their place."""
+    if sum(part.length for _, part in found) > _MAX_ATTRIBUTE_BYTES:
+        raise ValueError(
+            f"expected at most {_MAX_ATTRIBUTE_BYTES} bytes of constants in other files; store "
+            "weights as initializers"
+        )
+    for tensor, part in found:
+        assert folder is not None, "parts have a folder"
+        raw = np.empty(part.length, np.uint8)
+        read_part(folder, part, raw)
+        tensor.CopyFrom(_filled(tensor, raw.tobytes()))
+
+
+def _filled(tensor: onnx.TensorProto, data: bytes) -> onnx.TensorProto:
+    return onnx.TensorProto(
+        name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data
+    )
+
+
+def _wrong(tensor: onnx.TensorProto, expected: str, got: str) -> ValueError:
+    return ValueError(f"weights `{tensor.name}`: expected {expected}, got {got}")

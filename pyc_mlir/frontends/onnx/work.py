@@ -1,0 +1,155 @@
+"""What family is an ONNX node of, and how much work is it, though PyC cannot import it?
+
+For reports about models that are refused. Families are ONNX's own: the folders of its operators'
+definitions (``math``, ``rnn``, ``controlflow``). Work goes by the shapes that onnx infers: twice
+the multiplications of products, convolutions and recurrent layers, none for what moves data, and
+one operation for each element of the larger of first input and output for all else.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import PurePosixPath
+
+import onnx
+
+from pyc_mlir.artifact.import_report import NODES, Finding, ImportReport
+from pyc_mlir.frontends.onnx.names import is_default_domain, opset_of, schema_of
+
+Shapes = Mapping[str, tuple[int, ...]]
+_MOVING = frozenset({"tensor", "sequence", "optional", "generator", "text"})
+_UNKNOWN = "unknown"
+_RANKS = 64
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def refused(
+    name: str, model: onnx.ModelProto, breaks: Sequence[Finding], untried: Collection[int] = ()
+) -> ImportReport:
+    """The report about a model with breaks; `untried` are numbers of nodes, from 0.
+
+    A break that is no node, as weights are none, counts as one more.
+    """
+    nodes, opset = model.graph.node, opset_of(model) or onnx.defs.onnx_opset_version()
+    told = tuple(_with_family(b, nodes, opset) for b in breaks)
+    work = _works(model, opset)
+    lost = {b.place - 1 for b in breaks if b.place is not None}
+    flops = _total(work)
+    lost_flops = None if flops is None else _total([work[i] for i in sorted(lost.union(untried))])
+    total = len(nodes) + len(breaks) - len(lost)
+    return ImportReport(total, NODES, name, told, len(untried), flops=flops, lost_flops=lost_flops)
+
+
+def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:
+    shapes = _inferred(model)
+    return [_work(node, shapes, opset) for node in model.graph.node]
+
+
+def family(node: onnx.NodeProto, opset: int) -> str:
+    """The folder of ONNX's definition of the op; for other domains' ops the domain."""
+    if not is_default_domain(node):
+        return node.domain
+    schema = schema_of(node, opset)
+    return PurePosixPath(schema.file.replace("\\", "/")).parent.name if schema else _UNKNOWN
+
+
+def _with_family(found: Finding, nodes: Sequence[onnx.NodeProto], opset: int) -> Finding:
+    if found.place is None:
+        return found
+    return replace(found, family=family(nodes[found.place - 1], opset))
+
+
+def _total(work: Sequence[int | None]) -> int | None:
+    known = [w for w in work if w is not None]
+    return sum(known) if len(known) == len(work) else None
+
+
+def _inferred(model: onnx.ModelProto) -> Shapes:
+    """The static shapes that onnx knows; none for a model that it cannot follow."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return {}
+    found: dict[str, tuple[int, ...]] = {t.name: tuple(t.dims) for t in graph.initializer}
+    for info in (*graph.value_info, *graph.input, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+            found[info.name] = tuple(d.dim_value for d in tensor.shape.dim)
+    return {name: shape for name, shape in found.items() if _is_sane(shape)}
+
+
+def _is_sane(shape: Sequence[int]) -> bool:
+    """Whether a memory could hold it: not all models come this far checked."""
+    return len(shape) <= _RANKS and min(shape, default=0) >= 0 and prod(shape) < 1 << 62
+
+
+def _work(node: onnx.NodeProto, shapes: Shapes, opset: int) -> int | None:
+    """Operations of a node; None where a shape that decides is not known."""
+    kind = family(node, opset)
+    if kind in _MOVING:
+        return 0
+    given = [shapes.get(name) for name in node.input if name]
+    made = [shapes.get(name) for name in node.output if name]
+    known = [s for s in (*given, *made) if s is not None]
+    followed = is_default_domain(node) and kind not in (_UNKNOWN, "controlflow")
+    if not followed or len(known) < len(given) + len(made):
+        return None
+    rule = _RULES.get(node.op_type)
+    if rule is not None:
+        try:
+            return rule(node, shapes)
+        except (IndexError, KeyError, ValueError):
+            return None  # A malformed node: it lacks an input, or a dimension.
+    return max((prod(s) for s in (*known[:1], *known[len(given) :])), default=0)
+
+
+def _product(a: int, b: int) -> Callable[[onnx.NodeProto, Shapes], int]:
+    """2 M N K of the matrices at inputs a and b, batched."""
+
+    def work(node: onnx.NodeProto, shapes: Shapes) -> int:
+        rows, out = shapes[node.input[a]], shapes[node.output[0]]
+        transposed = any(x.name == "transA" and x.i for x in node.attribute)
+        depth = rows[0 if transposed else -1] if rows and shapes[node.input[b]] else 1
+        return 2 * prod(out) * depth
+
+    return work
+
+
+def _convolution(weight: int) -> Callable[[onnx.NodeProto, Shapes], int]:
+    """2 multiplications for each output and weight of its filter [filters, channels, ...]."""
+
+    def work(node: onnx.NodeProto, shapes: Shapes) -> int:
+        kernel = shapes[node.input[weight]]
+        return 2 * prod(shapes[node.output[0]]) * prod(kernel[1:])
+
+    return work
+
+
+def _transposed(node: onnx.NodeProto, shapes: Shapes) -> int:
+    """2 multiplications for each input and weight of its filter [channels, filters, ...]."""
+    kernel = shapes[node.input[1]]
+    return 2 * prod(shapes[node.input[0]]) * prod(kernel[1:])
+
+
+def _recurrent(node: onnx.NodeProto, shapes: Shapes) -> int:
+    """2 multiplications with the weights of all gates, of input and state, at each step.
+
+    x: [length, batch, input]; weights: [directions, gates * hidden, input].
+    """
+    length, batch, depth = shapes[node.input[0]]
+    directions, rows, _ = shapes[node.input[1]]
+    return 2 * length * batch * directions * rows * (depth + rows // _GATES[node.op_type])
+
+
+_RULES: Mapping[str, Callable[[onnx.NodeProto, Shapes], int]] = {
+    "MatMul": _product(0, 1),
+    "MatMulInteger": _product(0, 1),
+    "QLinearMatMul": _product(0, 3),
+    "Gemm": _product(0, 1),
+    "Conv": _convolution(1),
+    "ConvInteger": _convolution(1),
+    "QLinearConv": _convolution(3),
+    "DeformConv": _convolution(1),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(_GATES, _recurrent),
+}

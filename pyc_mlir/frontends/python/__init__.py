@@ -1,0 +1,1 @@
+"""Tracing: from a Python function in numpy style to a pyc module."""

@@ -1,0 +1,194 @@
+"""``x[key]`` on traced arrays: numpy's basic indexing, and one integer array along one axis.
+
+Integers are checked: while tracing, or when the program runs where the size is dynamic. Entries of
+index arrays are checked while tracing where both they and the size are known; else the program
+clamps them into range.
+"""
+
+import operator
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.movement import END, START, copied
+from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
+from pyc_mlir.frontends.python.numpy_protocol import implements
+from pyc_mlir.frontends.python.source import untraceable, user_point
+from pyc_mlir.frontends.python.traced_array import TracedArray
+
+_FULL = slice(None)
+
+
+@implements(operator.getitem)
+def getitem(x: TracedArray, key: Any) -> TracedArray:
+    """Record ``x[key]``: a gather where an index is an array, one slice, one reshape.
+
+    Raises PycError: BAD_ARGUMENT where numpy raises IndexError, UNTRACEABLE for traced masks,
+    traced bounds and more than one integer array.
+    """
+    entries = _expand(x, key if isinstance(key, tuple) else (key,))
+    _check_advanced(entries)
+    indices = [e for e in entries if e is not None]
+    slices = [_as_slice(x, e, axis) for axis, e in enumerate(indices)]
+    out, gathered = x, False
+    place = next((axis for axis, e in enumerate(indices) if _is_array(e)), None)
+    if place is not None:
+        index = index_array(x, indices[place], place)
+        out, gathered = gather(x, index, place), index.type.rank > 0
+        slices[place : place + 1] = [_FULL] * index.type.rank
+    out = _reshape(_slice(out, slices), entries)
+    return out if gathered or out is x else out.view_of(x)
+
+
+def gather(x: TracedArray, index: TracedArray, axis: int) -> TracedArray:
+    """The entries of x at `index` along `axis`.
+
+    Where x is a slice that takes all of `axis`, the gather comes before the slice: IREE's CPU back
+    end cannot compile every gather from a slice.
+    """
+    if x.sliced is None or x.sliced[1][axis] != _FULL:
+        return x.tracer.gather(x, index, axis=axis)
+    base, slices = x.sliced
+    around = (*slices[:axis], *[_FULL] * index.type.rank, *slices[axis + 1 :])
+    return _slice(gather(base, index, axis), around)
+
+
+def is_int(entry: Any) -> TypeGuard[int]:
+    """True for Python's and numpy's integers, not for booleans."""
+    return isinstance(entry, (int, np.integer)) and not isinstance(entry, bool)
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, (TracedArray, np.ndarray, list))
+
+
+def _expand(x: TracedArray, key: tuple[Any, ...]) -> list[Any]:
+    """The key with an entry for each dimension: `...` becomes full slices, None stays."""
+    entries = list(key)
+    places = [i for i, e in enumerate(entries) if isinstance(e, EllipsisType)]
+    given = sum(e is not None and not isinstance(e, EllipsisType) for e in entries)
+    if len(places) > 1 or given > x.ndim:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: expected at most {x.ndim} indices and one `...`, got {len(key)}",
+        )
+    place = places[0] if places else len(entries)
+    entries[place : place + len(places)] = [_FULL] * (x.ndim - given)
+    for entry in entries:
+        if not (entry is None or isinstance(entry, slice) or is_int(entry) or _is_array(entry)):
+            raise untraceable(
+                f"expected an index that is an integer, a slice, None, `...` or an integer array, "
+                f"got {type(entry).__name__} {entry!r}",
+                "use integers, or `np.take` with an integer array",
+            )
+    return entries
+
+
+def _check_advanced(entries: Sequence[Any]) -> None:
+    """One array, and integers beside it, as otherwise numpy moves the dimensions to the front."""
+    arrays = [i for i, e in enumerate(entries) if _is_array(e)]
+    fixed = [i for i, e in enumerate(entries) if _is_array(e) or is_int(e)]
+    apart = bool(fixed) and fixed[-1] - fixed[0] >= len(fixed)
+    if len(arrays) > 1 or (arrays and apart):
+        raise untraceable(
+            "indexing with more than one array, or with an array and a distant integer",
+            "index in steps: `x[:, i][j]`, or `np.take` along one axis",
+        )
+
+
+def _slice(x: TracedArray, slices: Sequence[slice]) -> TracedArray:
+    """The part of x that one slice for each dimension selects, all dimensions kept."""
+    if all(s == _FULL for s in slices):
+        return x
+    steps = tuple(1 if s.step is None else _bound(s.step) for s in slices)
+    if 0 in steps:
+        raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: a slice's step cannot be zero")
+    starts = tuple(START if s.start is None else _bound(s.start) for s in slices)
+    stops = tuple(END if s.stop is None else _bound(s.stop) for s in slices)
+    out = x.tracer.slice(x, starts=starts, stops=stops, steps=steps)
+    out.sliced = (x, tuple(slices))
+    return out
+
+
+def _as_slice(x: TracedArray, entry: Any, axis: int) -> slice:
+    """What an entry selects along its axis; an integer selects one element.
+
+    Where the size is not known, an integer out of range selects none, so that the reshape which
+    drops the dimension fails when the program runs.
+    """
+    if isinstance(entry, slice):
+        return entry
+    if _is_array(entry):
+        return _FULL
+    size, index = x.type.shape[axis], int(entry)
+    if size is None:
+        return slice(index, None if index == -1 else index + 1)
+    if not -size <= index < size:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: index {index} is out of bounds for axis {axis} of size {size}",
+        )
+    return slice(index % size, index % size + 1)
+
+
+def _bound(value: Any) -> int:
+    """A bound as an i64 that does not stand for an omitted one."""
+    if not is_int(value):
+        raise untraceable(
+            f"expected slice bounds that are Python integers, got {value!r}",
+            "use `np.take(x, start + np.arange(length))` for a part at a computed place",
+        )
+    return max(START + 1, min(END - 1, int(value)))
+
+
+def index_array(x: TracedArray, indices: Any, axis: int) -> TracedArray:
+    """Integer indices into `axis` of x as a traced array; constants are checked here."""
+    if isinstance(indices, TracedArray):
+        if indices.dtype == BOOL:
+            raise untraceable(
+                "a mask selects a number of elements that is not known while tracing",
+                "use `np.where(mask, x, other)`",
+            )
+        return indices if indices.dtype in INTEGERS else x.tracer.lift(indices, I64)
+    values = np.asarray(indices)
+    if values.dtype == BOOL and values.ndim == 1:
+        values = np.flatnonzero(values)
+    if values.dtype.kind not in "iu" and values.size:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: expected integer indices, got an array of {values.dtype}",
+        )
+    size = x.type.shape[axis]
+    if size is not None and values.size and not (-size <= values.min() <= values.max() < size):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: an index is out of bounds for axis {axis} of size {size}",
+        )
+    return x.tracer.constant(values.astype(I64))
+
+
+def _reshape(out: TracedArray, entries: Sequence[Any]) -> TracedArray:
+    """Drop the dimensions of integers and insert those of None."""
+    shape: list[int] = []
+    axis = 0
+    for entry in entries:
+        if entry is None:
+            shape.append(1)
+            continue
+        taken = _rank(entry) if _is_array(entry) else 1
+        if not is_int(entry):
+            shape.extend(copied(a) for a in range(axis, axis + taken))
+        axis += taken
+    if shape == [copied(a) for a in range(out.type.rank)]:
+        return out
+    sizes = [out.type.shape[-2 - e] if e < 0 else e for e in shape]
+    known = tuple(e if s is None else s for e, s in zip(shape, sizes, strict=True))
+    return out.tracer.reshape(out, shape=known)
+
+
+def _rank(index: Any) -> int:
+    """The dimensions that an index array adds; a constant mask counts as the vector it selects."""
+    return index.type.rank if isinstance(index, TracedArray) else np.ndim(index)

@@ -1,0 +1,201 @@
+"""`jit`: a Python function that is compiled at its first call for each kind of arguments.
+
+The compiler is an argument: `compile(module, **options)` returns a program that takes the arrays
+in the module's order and gives the results, one array or a sequence of them.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Hashable
+from functools import partial, update_wrapper
+from types import MethodType
+from typing import Any, NamedTuple, overload
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.python.specs import annotated_specs, is_array, spec_of
+from pyc_mlir.frontends.python.trace import STATIC, Traced, bind, check_argument, trace_bound
+from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.tree import leaves, map_leaves, rebuild
+
+Compiler = Callable[..., Callable[..., Any]]
+
+
+class CacheInfo(NamedTuple):
+    """Calls that found a program, calls that compiled one, programs kept."""
+
+    hits: int
+    misses: int
+    size: int
+
+
+class _Compiled(NamedTuple):
+    program: Callable[..., Any]
+    traced: Traced
+    # Kept so that no other object gets the identity that the key holds.
+    instance: Any
+
+
+class JitFunction:
+    """A function that compiles itself on first use.
+
+    Programs are kept by the dtypes and shapes of the array arguments and the values of all others
+    (Python numbers are compiled in). Where an annotation gives a spec, that is compiled for
+    instead of the array's own shape, so that named dimensions share one program. What the function
+    captures from outside is read when it is traced. Safe to call from many threads.
+
+    On a method, `self` is captured too: each instance has programs of its own, which hold what its
+    attributes were when they were traced, and which keep it alive until `cache_clear`.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], compile: Compiler, options: dict[str, Any]
+    ) -> None:
+        self._function = function
+        self._compile = compile
+        self._options = options
+        self._annotated = annotated_specs(function)
+        self._programs: dict[Hashable, _Compiled] = {}
+        self._lock = threading.Lock()
+        self._hits = 0
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled program; the results have the structure that the function returns."""
+        return self.call(self._function, None, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> "JitFunction | JitMethod":
+        """The function bound to an instance, as Python's methods are."""
+        return self if instance is None else JitMethod(self, self._function, instance)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        instance: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Run `function`, which is this one or this one bound to `instance`."""
+        if any(isinstance(v, TracedArray) for _, v in leaves([args, kwargs])):
+            return function(*args, **kwargs)
+        bound = bind(function, args, kwargs)
+        arguments = dict(bound.arguments)
+        compiled = self._find(function, instance, bound, self._specs(arguments))
+        outputs = compiled.program(*(v for _, v in leaves(arguments) if is_array(v)))
+        if not isinstance(outputs, (list, tuple)):
+            outputs = [outputs]
+        return rebuild(compiled.traced.results, outputs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
+        """The module that a call with these arguments (arrays or specs) is compiled from."""
+        return self.trace_call(self._function, args, kwargs)
+
+    def trace_call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ir.Module:
+        """As `trace`, of this function or this one bound to an instance."""
+        bound = bind(function, args, kwargs)
+        bound.arguments = self._specs(dict(bound.arguments))
+        return trace_bound(function, bound).module
+
+    def cache_info(self) -> CacheInfo:
+        """How often programs were found and made."""
+        return CacheInfo(self._hits, len(self._programs), len(self._programs))
+
+    def cache_clear(self) -> None:
+        """Forget all programs and counts."""
+        with self._lock:
+            self._programs.clear()
+            self._hits = 0
+
+    def _specs(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments with a spec in place of each array."""
+        out = {}
+        for name, value in arguments.items():
+            annotated = self._annotated.get(name)
+            if annotated is not None and is_array(value):
+                out[name] = annotated
+            else:
+                out[name] = map_leaves(lambda v: spec_of(v) if is_array(v) else v, value)
+        return out
+
+    def _find(
+        self, function: Callable[..., Any], instance: Any, bound: Any, specs: dict[str, Any]
+    ) -> _Compiled:
+        for path, value in leaves(specs):
+            check_argument(function, path, value)
+        named = leaves(_with_defaults(bound.signature, specs))
+        key = (id(instance), *((path, type(v), _exact(v)) for path, v in named))
+        with self._lock:
+            if key in self._programs:
+                self._hits += 1
+            else:
+                bound.arguments = specs
+                traced = trace_bound(function, bound)
+                program = self._compile(traced.module, **self._options)
+                self._programs[key] = _Compiled(program, traced, instance)
+            return self._programs[key]
+
+
+class JitMethod:
+    """A `JitFunction` bound to an instance."""
+
+    def __init__(self, jitted: JitFunction, function: Callable[..., Any], instance: Any) -> None:
+        self._jitted = jitted
+        self._instance = instance
+        self._bound = MethodType(function, instance)
+        update_wrapper(self, self._bound)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `JitFunction`'s, without `self`."""
+        return self._jitted.call(self._bound, self._instance, args, kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> ir.Module:
+        """As `JitFunction.trace`, without `self`."""
+        return self._jitted.trace_call(self._bound, args, kwargs)
+
+    def cache_info(self) -> CacheInfo:
+        """Counts of the function, over all instances."""
+        return self._jitted.cache_info()
+
+    def cache_clear(self) -> None:
+        """Forget the programs of all instances."""
+        self._jitted.cache_clear()
+
+
+def _with_defaults(signature: inspect.Signature, specs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with defaults that are plain values: given or left out is one program.
+
+    A default with arrays stays out: left out it is a constant of the program, given an argument.
+    """
+    found = {}
+    for name, parameter in signature.parameters.items():
+        if name in specs:
+            found[name] = specs[name]
+        elif parameter.default is not parameter.empty:
+            plain = all(isinstance(v, STATIC) for _, v in leaves(parameter.default))
+            found |= {name: parameter.default} if plain else {}
+    return found
+
+
+def _exact(value: Any) -> Hashable:
+    """What tells values apart bit for bit: 0.0 is not -0.0, and NaN is NaN."""
+    return value.hex() if isinstance(value, float) else value
+
+
+@overload
+def jit(function: Callable[..., Any], *, compile: Compiler, **options: Any) -> JitFunction: ...
+@overload
+def jit(
+    function: None = None, *, compile: Compiler, **options: Any
+) -> Callable[[Callable[..., Any]], JitFunction]: ...
+def jit(
+    function: Callable[..., Any] | None = None, *, compile: Compiler, **options: Any
+) -> JitFunction | Callable[[Callable[..., Any]], JitFunction]:
+    """Compile `function` on first use; as a decorator with or without options.
+
+    `compile` and `options` as in `JitFunction`. Raises PycError from tracing and compiling at the
+    call that needs them.
+    """
+    if function is None:
+        return partial(JitFunction, compile=compile, options=options)
+    return JitFunction(function, compile, options)

@@ -1,0 +1,394 @@
+"""numpy's functions that move elements: reshapes, transposes, joins, parts, fills."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
+from pyc_mlir.dialects.types import BOOL, I64
+from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_int
+from pyc_mlir.frontends.python.numpy_protocol import implements, numpy_type, result_dtype
+from pyc_mlir.frontends.python.source import untraceable, user_point
+from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.tracer import Tracer
+
+ShapeLike = int | Dim | Sequence[int | Dim]
+
+
+def bad(expected: str) -> PycError:
+    """A BAD_ARGUMENT error at the user's line."""
+    return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
+
+
+def as_shape(shape: ShapeLike) -> tuple[int | Dim, ...]:
+    """numpy's shape argument: a number or a sequence."""
+    single = isinstance(shape, Dim) or is_int(shape)
+    entries = (shape,) if single else tuple(shape)  # type: ignore[arg-type]
+    for entry in entries:
+        if not (isinstance(entry, Dim) or is_int(entry)):
+            raise untraceable(
+                f"expected a shape of integers and dimensions, got {entry!r}",
+                "shapes cannot depend on values",
+            )
+    return tuple(e if isinstance(e, Dim) else int(e) for e in entries)  # type: ignore[arg-type]
+
+
+def as_axes(axis: int | Iterable[int]) -> tuple[int, ...]:
+    """numpy's axis argument: a number or several."""
+    return (int(axis),) if is_int(axis) else tuple(axis)  # type: ignore[arg-type]
+
+
+def first_traced(values: Sequence[Any]) -> Tracer:
+    """The tracer of the first traced array among `values`."""
+    return next(v.tracer for v in values if isinstance(v, TracedArray))
+
+
+def entries_of(x: TracedArray) -> list[int]:
+    """Reshape's entries that leave x as it is."""
+    return [copied(i) if d is None else d for i, d in enumerate(x.type.shape)]
+
+
+@implements(np.reshape)
+def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArray:
+    """Dimensions of x pass through under their symbols; another symbol takes the place of -1."""
+    if order != "C":
+        raise untraceable(f"np.reshape: expected order 'C', got {order!r}", "transpose first")
+    wanted = as_shape(shape)
+    unused = [i for i, d in enumerate(x.type.shape) if d is None]
+    entries: list[int] = []
+    for entry in wanted:
+        if isinstance(entry, Dim):
+            found = [i for i in unused if x.witness[i] == entry.witness]
+            entries.append(copied(found[0]) if found else -1)
+            unused = [i for i in unused if i not in found[:1]]
+        else:
+            entries.append(entry)
+    if entries.count(-1) > 1:
+        raise untraceable(
+            f"cannot tell the shape {wanted} from {x!r}",
+            "use dimensions of the array itself, and at most one -1",
+        )
+    if entries == entries_of(x):
+        return x
+    return x.tracer.reshape(x, shape=tuple(entries)).view_of(x)
+
+
+@implements(np.ravel)
+def _ravel(x: TracedArray, /, order: str = "C") -> TracedArray:
+    return reshape(x, -1, order)
+
+
+@implements(np.expand_dims)
+def _expand_dims(x: TracedArray, axis: int | tuple[int, ...]) -> TracedArray:
+    axes = as_axes(axis)
+    rank = x.ndim + len(axes)
+    places = normalize_axes(axes, rank, "axis")
+    entries = entries_of(x)
+    for place in places:
+        entries.insert(place, 1)
+    return x.tracer.reshape(x, shape=tuple(entries)).view_of(x)
+
+
+@implements(np.squeeze)
+def _squeeze(x: TracedArray, /, axis: int | tuple[int, ...] | None = None) -> TracedArray:
+    if axis is None:
+        places = tuple(i for i, d in enumerate(x.type.shape) if d == 1)
+    else:
+        places = normalize_axes(as_axes(axis), x.ndim, "axis")
+    for place in places:
+        if x.type.shape[place] not in (1, None):
+            raise bad(f"np.squeeze: axis {place} of {x!r} is not of size 1")
+    entries = tuple(e for i, e in enumerate(entries_of(x)) if i not in places)
+    return x.tracer.reshape(x, shape=entries).view_of(x) if places else x
+
+
+@implements(np.transpose, np.permute_dims)
+def transpose(x: TracedArray, /, axes: Sequence[int] | None = None) -> TracedArray:
+    """The dimensions in the order `axes` (reversed by default)."""
+    order = tuple(reversed(range(x.ndim))) if axes is None else tuple(int(a) for a in axes)
+    permutation = tuple(normalize_axis(a, x.ndim, "axes") for a in order)
+    if permutation == tuple(range(x.ndim)):
+        return x
+    return x.tracer.transpose(x, permutation=permutation).view_of(x)
+
+
+@implements(np.swapaxes)
+def _swapaxes(x: TracedArray, /, axis1: int, axis2: int) -> TracedArray:
+    order = list(range(x.ndim))
+    a, c = normalize_axis(axis1, x.ndim), normalize_axis(axis2, x.ndim)
+    order[a], order[c] = order[c], order[a]
+    return transpose(x, order)
+
+
+@implements(np.moveaxis)
+def _moveaxis(
+    x: TracedArray, source: int | Sequence[int], destination: int | Sequence[int]
+) -> TracedArray:
+    sources = [normalize_axis(a, x.ndim) for a in np.atleast_1d(source).tolist()]
+    targets = [normalize_axis(a, x.ndim) for a in np.atleast_1d(destination).tolist()]
+    order = [i for i in range(x.ndim) if i not in sources]
+    for target, axis in sorted(zip(targets, sources, strict=True)):
+        order.insert(target, axis)
+    return transpose(x, order)
+
+
+@implements(np.matrix_transpose)
+def _matrix_transpose(x: TracedArray, /) -> TracedArray:
+    return _swapaxes(x, -1, -2)
+
+
+@implements(np.broadcast_to)
+def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
+    """x stretched to `shape`; dimensions may be those of any array of the trace."""
+    wanted = as_shape(shape)
+    offset = len(wanted) - x.ndim
+    own = {
+        i + offset: w
+        for i, (w, d) in enumerate(zip(x.witness, x.type.shape, strict=True))
+        if d is None
+    }
+    foreign = [i for i, d in enumerate(wanted) if isinstance(d, Dim) and own.get(i) != d.witness]
+    entries = tuple(-1 if isinstance(d, Dim) else d for d in wanted)
+    if (
+        len(wanted) == x.ndim
+        and not foreign
+        and all(e in (-1, d) for e, d in zip(entries, x.type.shape, strict=True))
+    ):
+        return x
+    like = (x.tracer.like(wanted),) if foreign else ()
+    return x.tracer.broadcast_to(x, *like, shape=entries).view_of(x)
+
+
+def full(b: Tracer, shape: ShapeLike, value: Any, dtype: np.dtype) -> TracedArray:
+    """An array of one value; `shape` may hold dimensions."""
+    wanted = as_shape(shape)
+    if any(isinstance(d, Dim) for d in wanted) or isinstance(value, TracedArray):
+        return broadcast_to(b.lift(value, dtype), wanted)
+    return b.constant(np.full(wanted, value, dtype))  # type: ignore[arg-type]
+
+
+@implements(np.full_like)
+def _full_like(
+    x: TracedArray, fill_value: Any, dtype: Any = None, *, shape: ShapeLike | None = None
+) -> TracedArray:
+    wanted = x.shape if shape is None else shape
+    return full(x.tracer, wanted, fill_value, np.dtype(dtype) if dtype else x.dtype)
+
+
+@implements(np.zeros_like, np.empty_like)
+def _zeros_like(
+    x: TracedArray, /, dtype: Any = None, *, shape: ShapeLike | None = None
+) -> TracedArray:
+    return _full_like(x, 0, dtype, shape=shape)
+
+
+@implements(np.ones_like)
+def _ones_like(x: TracedArray, dtype: Any = None, *, shape: ShapeLike | None = None) -> TracedArray:
+    return _full_like(x, 1, dtype, shape=shape)
+
+
+@implements(np.concatenate)
+def concatenate(
+    arrays: Sequence[Any], /, axis: int | None = 0, *, dtype: Any = None
+) -> TracedArray:
+    """A balanced tree of concats, so that no element is copied more often than log2(n)."""
+    b = first_traced(arrays)
+    kept = [a if hasattr(a, "dtype") else np.asarray(a) for a in arrays]
+    common = np.dtype(dtype) if dtype else result_dtype(*kept)
+    lifted = [b.lift(a, common) for a in kept]
+    if axis is None:
+        lifted, axis = [reshape(a, -1) for a in lifted], 0
+    while len(lifted) > 1:
+        pairs = [lifted[i : i + 2] for i in range(0, len(lifted), 2)]
+        lifted = [b.concat(*p, axis=axis) if len(p) == 2 else p[0] for p in pairs]
+    return lifted[0].detached()
+
+
+@implements(np.stack)
+def _stack(arrays: Sequence[Any], axis: int = 0, *, dtype: Any = None) -> TracedArray:
+    ranks = {np.ndim(a) for a in arrays}
+    if len(ranks) != 1:
+        raise bad(f"np.stack: expected arrays of one rank, got ranks {sorted(ranks)}")
+    place = normalize_axis(axis, ranks.pop() + 1)
+    return concatenate([np.expand_dims(a, place) for a in arrays], place, dtype=dtype)
+
+
+@implements(np.hstack)
+def _hstack(tup: Sequence[Any], *, dtype: Any = None) -> TracedArray:
+    arrays = [a if np.ndim(a) else np.reshape(a, (1,)) for a in tup]
+    return concatenate(arrays, 0 if np.ndim(arrays[0]) == 1 else 1, dtype=dtype)
+
+
+@implements(np.vstack)
+def _vstack(tup: Sequence[Any], *, dtype: Any = None) -> TracedArray:
+    arrays = [a if np.ndim(a) > 1 else np.expand_dims(np.ravel(a), 0) for a in tup]
+    return concatenate(arrays, 0, dtype=dtype)
+
+
+@implements(np.split)
+def _split(
+    ary: TracedArray, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[TracedArray]:
+    place = normalize_axis(axis, ary.ndim)
+    if is_int(indices_or_sections):
+        size, parts = ary.shape[place], int(indices_or_sections)
+        if isinstance(size, Dim):
+            raise untraceable(
+                f"np.split into equal parts needs the size `{size}`", "give the indices instead"
+            )
+        if size % parts:
+            raise bad(f"np.split: {size} elements do not divide into {parts} equal parts")
+        bounds = [i * (size // parts) for i in range(1, parts)]
+    else:
+        bounds = [int(i) for i in indices_or_sections]  # type: ignore[union-attr]
+    edges = zip([None, *bounds], [*bounds, None], strict=True)
+    before = (slice(None),) * place
+    return [getitem(ary, (*before, slice(low, high))) for low, high in edges]
+
+
+@implements(np.take)
+def _take(
+    x: TracedArray, /, indices: Any, axis: int | None = None, *, mode: str = "raise"
+) -> TracedArray:
+    if mode != "raise":
+        raise untraceable(f"np.take: mode {mode!r} cannot be traced", "clip the indices first")
+    b = first_traced([x, indices])
+    x = x if isinstance(x, TracedArray) else b.constant(np.asarray(x))
+    x, axis = (reshape(x, -1), 0) if axis is None else (x, normalize_axis(axis, x.ndim))
+    return gather(x, index_array(x, indices, axis), axis)
+
+
+@implements(np.pad)
+def _pad(
+    array: TracedArray, pad_width: Any, mode: str = "constant", *, constant_values: float = 0
+) -> TracedArray:
+    if mode != "constant" or isinstance(constant_values, TracedArray):
+        raise untraceable(
+            "np.pad: expected mode 'constant' with a number", "use `np.concatenate` otherwise"
+        )
+    values = np.unique(np.asarray(constant_values))
+    if values.size != 1:
+        raise untraceable("np.pad: expected one value", "pad one side after the other")
+    widths = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2)).tolist()
+    low, high = (tuple(w[side] for w in widths) for side in (0, 1))
+    return array.tracer.pad(array, low=low, high=high, value=float(values[0]))
+
+
+@implements(np.flip)
+def _flip(m: TracedArray, axis: int | tuple[int, ...] | None = None) -> TracedArray:
+    places = normalize_axes(as_axes(range(m.ndim) if axis is None else axis), m.ndim)
+    return getitem(m, tuple(slice(None, None, -1 if i in places else 1) for i in range(m.ndim)))
+
+
+@implements(np.roll)
+def _roll(a: TracedArray, shift: int, axis: int | None = None) -> TracedArray:
+    if axis is None:
+        return reshape(_roll(reshape(a, -1), shift, 0), a.shape)
+    if not is_int(shift) or not is_int(axis):
+        raise untraceable("np.roll: expected one shift and one axis", "roll axis by axis")
+    place = normalize_axis(axis, a.ndim)
+    size = a.shape[place]
+    if isinstance(size, Dim):
+        raise untraceable(f"np.roll needs the size `{size}`", "join two slices")
+    before = (slice(None),) * place
+    cut = -shift % size if size else 0
+    parts = [getitem(a, (*before, slice(cut, None))), getitem(a, (*before, slice(None, cut)))]
+    return concatenate(parts, place) if cut else _copy(a)
+
+
+@implements(np.repeat)
+def _repeat(a: TracedArray, repeats: int, axis: int | None = None) -> TracedArray:
+    if not is_int(repeats):
+        raise untraceable("np.repeat: expected one number of repeats", "use `np.take`")
+    a, axis = (reshape(a, -1), 0) if axis is None else (a, normalize_axis(axis, a.ndim))
+    wide = _expand_dims(a, axis + 1)
+    stretched = broadcast_to(
+        wide, [repeats if i == axis + 1 else d for i, d in enumerate(wide.shape)]
+    )
+    entries = [copied(i) if d is None else d for i, d in enumerate(stretched.type.shape)]
+    entries[axis : axis + 2] = [-1]
+    return a.tracer.reshape(stretched, shape=tuple(entries))
+
+
+@implements(np.tile)
+def _tile(A: TracedArray, reps: int | Sequence[int]) -> TracedArray:
+    counts = [int(r) for r in np.atleast_1d(reps)]
+    counts = [1] * (A.ndim - len(counts)) + counts
+    out = A if A.ndim == len(counts) else _expand_dims(A, tuple(range(len(counts) - A.ndim)))
+    for axis, number in enumerate(counts):
+        if number != 1:
+            out = concatenate([out] * number, axis) if number else _empty_along(out, axis)
+    return _copy(out)
+
+
+def _empty_along(x: TracedArray, axis: int) -> TracedArray:
+    return getitem(x, ((slice(None),) * axis + (slice(0, 0),)))
+
+
+@implements(np.tril)
+def _tril(m: TracedArray, k: int = 0) -> TracedArray:
+    return _triangle(m, k, "le")
+
+
+@implements(np.triu)
+def _triu(m: TracedArray, k: int = 0) -> TracedArray:
+    return _triangle(m, k, "ge")
+
+
+def _triangle(x: TracedArray, k: int, predicate: str) -> TracedArray:
+    """x where column <predicate> row + k, else 0."""
+    b = x.tracer
+    if x.ndim < 2:
+        raise bad(f"expected an array of rank >= 2, got {x!r}")
+    rows, columns = b.iota_like(x, x.ndim - 2), b.iota_like(x, x.ndim - 1)
+    inside = b.compare(columns, b.add(rows, b.constant(np.array(k, I64))), predicate=predicate)
+    return b.select(inside, x, b.scalar(0, x))
+
+
+@implements(np.copy)
+def _copy(a: TracedArray, order: str = "K") -> TracedArray:
+    """The same value without memory shared with `a`."""
+    return a.detached()
+
+
+@implements(np.astype)
+def _astype(x: TracedArray, dtype: Any, /, *, copy: bool = True) -> TracedArray:
+    return _copy(x) if np.dtype(dtype) == x.dtype else x.tracer.lift(x, np.dtype(dtype))
+
+
+@implements(np.where)
+def _where(condition: Any, x: Any = None, y: Any = None, /) -> TracedArray:
+    if x is None or y is None:
+        raise untraceable(
+            "np.where(condition) selects a number of elements that is not known while tracing",
+            "use `np.where(condition, x, y)`",
+        )
+    b = first_traced([condition, x, y])
+    dtype = result_dtype(x, y)
+    return b.select(b.lift(condition, BOOL), b.lift(x, dtype), b.lift(y, dtype))
+
+
+@implements(np.shape)
+def _shape(a: TracedArray) -> tuple[int | Dim, ...]:
+    return a.shape
+
+
+@implements(np.ndim)
+def _ndim(a: TracedArray) -> int:
+    return a.ndim
+
+
+@implements(np.size)
+def _size(a: TracedArray, axis: int | None = None) -> int | Dim:
+    return a.size if axis is None else a.shape[axis]
+
+
+@implements(np.result_type)
+def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
+    traced = [a for a in arrays_and_dtypes if isinstance(a, TracedArray)]
+    others = [a for a in arrays_and_dtypes if not isinstance(a, TracedArray)]
+    return np.result_type(*(numpy_type(a) for a in traced), *others)

@@ -1,0 +1,260 @@
+"""numpy's reductions and products of whole arrays, with numpy's result types."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float, is_integer
+from pyc_mlir.frontends.python.einsum import einsum
+from pyc_mlir.frontends.python.indexing import is_int
+from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
+from pyc_mlir.frontends.python.numpy_protocol import implements, loop_dtypes, result_dtype
+from pyc_mlir.frontends.python.numpy_ufuncs import truth
+from pyc_mlir.frontends.python.source import untraceable
+from pyc_mlir.frontends.python.traced_array import TracedArray
+
+Axes = int | tuple[int, ...] | None
+_F64, _I8 = DTYPES["f64"], DTYPES["i8"]
+
+
+def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
+    """numpy's axis argument as a tuple counted from 0; None means all."""
+    if axis is None:
+        return tuple(range(x.ndim))
+    return normalize_axes(as_axes(axis), x.ndim, "axis")
+
+
+def _total(x: TracedArray, op: str, axis: Axes, dtype: Any, keepdims: bool) -> TracedArray:
+    """A sum or product: small integers are widened to i64 as numpy does."""
+    small = x.dtype == BOOL or is_integer(x.dtype)
+    x = x.tracer.lift(x, np.dtype(dtype) if dtype else I64 if small else x.dtype)
+    return getattr(x.tracer, op)(x, axes=axes_of(x, axis), keepdims=bool(keepdims))
+
+
+@implements(np.sum)
+def _sum(
+    a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
+) -> TracedArray:
+    return _total(a, "reduce_sum", axis, dtype, keepdims)
+
+
+@implements(np.prod)
+def _prod(
+    a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
+) -> TracedArray:
+    return _total(a, "reduce_prod", axis, dtype, keepdims)
+
+
+@implements(np.mean)
+def _mean(
+    a: TracedArray, /, axis: Axes = None, dtype: Any = None, *, keepdims: bool = False
+) -> TracedArray:
+    """Integers give f64."""
+    wanted = np.dtype(dtype) if dtype else a.dtype if is_float(a.dtype) else _F64
+    lifted = a.tracer.lift(a, wanted)
+    return a.tracer.reduce_mean(lifted, axes=axes_of(a, axis), keepdims=bool(keepdims))
+
+
+def _require_elements(x: TracedArray, axes: Sequence[int]) -> None:
+    if any(x.type.shape[i] == 0 for i in axes):
+        raise bad(f"expected at least one element to reduce, got {x!r}")
+
+
+def _extremum(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
+    axes = axes_of(x, axis)
+    _require_elements(x, axes)
+    if x.dtype == BOOL:
+        return _logical(x, op, axes, keepdims)
+    return getattr(x.tracer, op)(x, axes=axes, keepdims=bool(keepdims))
+
+
+@implements(np.max, np.amax)
+def _max(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
+    return _extremum(a, "reduce_max", axis, keepdims)
+
+
+@implements(np.min, np.amin)
+def _min(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
+    return _extremum(a, "reduce_min", axis, keepdims)
+
+
+@implements(np.ptp)
+def _ptp(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> Any:
+    return np.subtract(_max(a, axis, keepdims=keepdims), _min(a, axis, keepdims=keepdims))
+
+
+def _logical(x: TracedArray, op: str, axis: Axes, keepdims: bool) -> TracedArray:
+    """Over i8; the identities of max and min for no elements read as false and true."""
+    b = x.tracer
+    bits = b.cast(truth(b, x), dtype=_I8)
+    found = getattr(b, op)(bits, axes=axes_of(x, axis), keepdims=bool(keepdims))
+    return b.compare(found, b.scalar(0, found), predicate="gt")
+
+
+@implements(np.any)
+def _any(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
+    return _logical(a, "reduce_max", axis, keepdims)
+
+
+@implements(np.all)
+def _all(a: TracedArray, /, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
+    return _logical(a, "reduce_min", axis, keepdims)
+
+
+@implements(np.count_nonzero)
+def _count_nonzero(a: TracedArray, axis: Axes = None, *, keepdims: bool = False) -> TracedArray:
+    return _sum(truth(a.tracer, a), axis, keepdims=keepdims)
+
+
+@implements(np.argmax)
+def _argmax(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
+    _require_elements(a, axes_of(a, axis))
+    if a.dtype == BOOL:
+        a = a.tracer.cast(a, dtype=_I8)
+    if axis is None:
+        flat = a.tracer.argmax(reshape(a, -1), axis=0)
+        return reshape(flat, (1,) * a.ndim) if keepdims else flat
+    return a.tracer.argmax(a, axis=normalize_axis(axis, a.ndim), keepdims=bool(keepdims))
+
+
+@implements(np.argmin)
+def _argmin(a: TracedArray, /, axis: int | None = None, *, keepdims: bool = False) -> TracedArray:
+    """The argmax of -x, or of ~x for integers, where -x would overflow."""
+    mirrored = a.tracer.neg(a) if is_float(a.dtype) else a.tracer.not_(a)
+    return _argmax(mirrored, axis, keepdims=keepdims)
+
+
+@implements(np.var)
+def _var(
+    a: TracedArray,
+    axis: Axes = None,
+    dtype: Any = None,
+    *,
+    ddof: float = 0,
+    keepdims: bool = False,
+) -> TracedArray:
+    """mean((x - mean(x))^2), over n - ddof; 16-bit floats in f32."""
+    b, out = a.tracer, np.dtype(dtype) if dtype else a.dtype if is_float(a.dtype) else _F64
+    x, axes = b.lift(a, accumulator(out)), axes_of(a, axis)
+    centered = b.sub(x, b.reduce_mean(x, axes=axes, keepdims=True))
+    squares = b.mul(centered, centered)
+    if not ddof:
+        return b.lift(b.reduce_mean(squares, axes=axes, keepdims=bool(keepdims)), out)
+    total = b.reduce_sum(squares, axes=axes, keepdims=bool(keepdims))
+    return b.lift(b.div(total, b.sub(b.count(x, axes), b.scalar(ddof, x))), out)
+
+
+@implements(np.std)
+def _std(
+    a: TracedArray,
+    axis: Axes = None,
+    dtype: Any = None,
+    *,
+    ddof: float = 0,
+    keepdims: bool = False,
+) -> TracedArray:
+    return a.tracer.sqrt(_var(a, axis, dtype, ddof=ddof, keepdims=keepdims))
+
+
+@implements(np.clip)
+def _clip(
+    a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> TracedArray:
+    low = min if a_min is None else a_min
+    high = max if a_max is None else a_max
+    bounds = [v for v in (low, high) if v is not None]
+    b, dtype = first_traced([a, *bounds]), result_dtype(a, *bounds)
+    x, *limits = [b.lift(v, dtype) for v in (a, *bounds)]
+    if len(limits) == 2:
+        return b.clip(x, *limits)
+    if not limits:
+        return x.detached()
+    return b.minimum(x, limits[0]) if low is None else b.maximum(x, limits[0])
+
+
+@implements(np.round, np.around)
+def _round(a: TracedArray, /, decimals: int = 0) -> TracedArray:
+    if not is_float(a.dtype):
+        if decimals >= 0:
+            return a.detached()
+        raise untraceable("np.round: integers to negative decimals", "use `x // 10 * 10`")
+    if not decimals:
+        return a.tracer.round(a)
+    b, factor = a.tracer, a.tracer.scalar(10.0 ** abs(decimals), a)
+    if decimals > 0:
+        return b.div(b.round(b.mul(a, factor)), factor)
+    return b.mul(b.round(b.div(a, factor)), factor)
+
+
+@implements(np.linalg.norm)
+def _norm(
+    x: TracedArray, ord: Any = None, axis: Axes = None, keepdims: bool = False
+) -> TracedArray:
+    """2-norms (Frobenius for matrices), and the 1- and inf-norms of vectors."""
+    b = x.tracer
+    x = b.lift(x, x.dtype if is_float(x.dtype) else _F64)
+    axes = axes_of(x, axis)
+    known = (None, 2, 1, np.inf) if len(axes) == 1 else (None, "fro")
+    if ord not in known:
+        raise untraceable(
+            f"np.linalg.norm: expected ord in {known} over {len(axes)} axes, got {ord!r}",
+            "compute it from sums and maxima",
+        )
+    size = b.abs(x) if ord in (1, np.inf) else b.mul(x, x)
+    if ord == np.inf:
+        return b.reduce_max(size, axes=axes, keepdims=keepdims)
+    total = b.reduce_sum(size, axes=axes, keepdims=keepdims)
+    return total if ord == 1 else b.sqrt(total)
+
+
+@implements(np.dot)
+def _dot(a: Any, b: Any) -> Any:
+    a, b = (v if isinstance(v, TracedArray) else np.asarray(v) for v in (a, b))
+    if not a.ndim or not b.ndim:
+        return np.multiply(a, b)
+    return np.matmul(a, b) if np.ndim(b) <= 2 else _tensordot(a, b, ((-1,), (-2,)))
+
+
+@implements(np.inner)
+def _inner(a: Any, b: Any, /) -> Any:
+    if not np.ndim(a) or not np.ndim(b):
+        return _dot(a, b)
+    return _tensordot(a, b, ((-1,), (-1,)))
+
+
+@implements(np.outer)
+def _outer(a: Any, b: Any) -> Any:
+    return np.multiply(np.expand_dims(np.ravel(a), 1), np.expand_dims(np.ravel(b), 0))
+
+
+@implements(np.tensordot)
+def _tensordot(a: Any, b: Any, axes: int | Sequence[Any] = 2) -> Any:
+    """As an einsum: contracted axes share a letter."""
+    ranks = np.ndim(a), np.ndim(b)
+    if is_int(axes):
+        pairs = [range(ranks[0] - axes, ranks[0]), range(axes)]  # type: ignore[operator]
+    else:
+        pairs = [np.atleast_1d(side).tolist() for side in axes]  # type: ignore[union-attr]
+    left = [chr(ord("a") + i) for i in range(ranks[0])]
+    right = [chr(ord("A") + i) for i in range(ranks[1])]
+    for i, j in zip(*pairs, strict=True):
+        right[j] = left[i]
+    shared = set(left) & set(right)
+    out = [c for c in (*left, *right) if c not in shared]
+    return np.einsum(f"{''.join(left)},{''.join(right)}->{''.join(out)}", a, b)
+
+
+@implements(np.einsum)
+def _einsum(subscripts: str, *operands: Any, optimize: Any = False) -> TracedArray:
+    tracer = first_traced(operands)
+    if not isinstance(subscripts, str):
+        raise untraceable("np.einsum: expected the form with a string", "write 'ij,jk->ik'")
+    arrays = [x if isinstance(x, TracedArray) else np.asarray(x) for x in operands]
+    if len(arrays) == 1:
+        dtype = arrays[0].dtype
+    else:
+        dtype = loop_dtypes(np.matmul, arrays[:2])[0]
+        dtype = result_dtype(*arrays) if len(arrays) > 2 else dtype
+    return einsum(tracer, subscripts, [tracer.lift(x, dtype) for x in arrays])

@@ -1,0 +1,343 @@
+"""numpy's ufuncs in terms of pyc ops. Handlers get the tracer and operands of the loop's dtypes."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import BOOL, is_float
+from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
+from pyc_mlir.frontends.python.source import untraceable, user_point
+from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.frontends.python.tracer import Tracer
+
+_COMPARISONS = {
+    np.equal: "eq",
+    np.not_equal: "ne",
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+}
+# (op for numbers, op for booleans)
+_DIRECT = {
+    np.add: ("add", "or"),
+    np.subtract: ("sub", ""),
+    np.multiply: ("mul", "and"),
+    np.maximum: ("maximum", "or"),
+    np.minimum: ("minimum", "and"),
+    np.divide: ("div", ""),
+    np.negative: ("neg", ""),
+    np.absolute: ("abs", "identity"),
+    np.fabs: ("abs", ""),
+    np.exp: ("exp", ""),
+    np.log: ("log", ""),
+    np.sin: ("sin", ""),
+    np.cos: ("cos", ""),
+    np.sqrt: ("sqrt", ""),
+    np.tanh: ("tanh", ""),
+    np.matmul: ("matmul", ""),
+    np.bitwise_and: ("and", "and"),
+    np.bitwise_or: ("or", "or"),
+    np.invert: ("not", "not"),
+}
+_ROUNDINGS = {np.floor: "floor", np.ceil: "ceil", np.rint: "round"}
+
+
+def handles(*ufuncs: np.ufunc) -> Callable[[Handler], Handler]:
+    """Register a handler for ufuncs."""
+
+    def register(handler: Handler) -> Handler:
+        UFUNCS.update(dict.fromkeys(ufuncs, handler))
+        return handler
+
+    return register
+
+
+def _direct(number_op: str, bool_op: str) -> Handler:
+    def handler(b: Tracer, *xs: TracedArray) -> TracedArray:
+        name = bool_op if xs[0].dtype == BOOL else number_op
+        if name == "identity":
+            return xs[0]
+        if not name:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_DTYPE,
+                f"{user_point()}: pyc.{number_op}: expected numbers, got booleans; "
+                "convert with `.astype`",
+            )
+        return getattr(b, name)(*xs)
+
+    return handler
+
+
+def _rounding(name: str) -> Handler:
+    return lambda b, x: getattr(b, name)(x) if is_float(x.dtype) else x
+
+
+def _comparison(predicate: str) -> Handler:
+    return lambda b, x, y: b.compare(x, y, predicate=predicate)
+
+
+UFUNCS.update({ufunc: _direct(*names) for ufunc, names in _DIRECT.items()})
+UFUNCS.update({ufunc: _rounding(name) for ufunc, name in _ROUNDINGS.items()})
+UFUNCS.update({ufunc: _comparison(predicate) for ufunc, predicate in _COMPARISONS.items()})
+
+
+@handles(np.positive)
+def _positive(b: Tracer, x: TracedArray) -> TracedArray:
+    return x
+
+
+def _require_integers(x: TracedArray, what: str) -> None:
+    """Refuse floats: a rounded quotient may cross an integer (1.0 // 0.1 is 9, not 10)."""
+    if is_float(x.dtype):
+        raise untraceable(
+            f"{what} of floats is not exact when computed from the rounded quotient",
+            "write `np.floor(x / y)` and `x - np.floor(x / y) * y` if rounding at the edges does "
+            "not matter",
+        )
+
+
+@handles(np.floor_divide)
+def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """The truncated quotient, less one where a remainder has the other sign."""
+    _require_integers(x, "`//` (np.floor_divide)")
+    quotient = b.div(x, y)
+    remainder = b.sub(x, b.mul(quotient, y))
+    return b.sub(quotient, b.cast(_off_by_one(b, remainder, y), dtype=x.dtype))
+
+
+@handles(np.remainder)
+def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """With the sign of the divisor; x % 0 = 0 as in numpy."""
+    _require_integers(x, "`%` (np.remainder)")
+    remainder = b.sub(x, b.mul(b.div(x, y), y))
+    moved = b.select(_off_by_one(b, remainder, y), b.add(remainder, y), remainder)
+    zero = b.scalar(0, x)
+    return b.select(b.compare(y, zero, predicate="eq"), zero, moved)
+
+
+def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> TracedArray:
+    """Where truncated and floored quotients differ (never for a zero divisor)."""
+    zero = b.scalar(0, divisor)
+    inexact = b.compare(b.mul(remainder, divisor), zero, predicate="ne")
+    negative = [b.compare(v, zero, predicate="lt") for v in (remainder, divisor)]
+    return b.and_(inexact, b.compare(*negative, predicate="ne"))
+
+
+@handles(np.divmod)
+def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
+    _require_integers(x, "np.divmod")
+    return _floor_divide(b, x, y), _remainder(b, x, y)
+
+
+@handles(np.fmod)
+def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """With the sign of the dividend."""
+    _require_integers(x, "np.fmod")
+    zero = b.scalar(0, x)
+    remainder = b.sub(x, b.mul(b.div(x, y), y))
+    return b.select(b.compare(y, zero, predicate="eq"), zero, remainder)
+
+
+@handles(np.trunc, np.fix) if isinstance(np.fix, np.ufunc) else handles(np.trunc)
+def _trunc(b: Tracer, x: TracedArray) -> TracedArray:
+    if not is_float(x.dtype):
+        return x
+    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
+
+
+@handles(np.power)
+def _power(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """As numpy: scalar exponents 2, 1/2, 1 and -1 are done without pow."""
+    exponent = y.literal
+    if not is_float(x.dtype):
+        return _integer_power(b, x, exponent)
+    if exponent == 2:
+        return b.mul(x, x)
+    if exponent == 0.5:
+        return b.sqrt(x)
+    if exponent == 1:
+        return x
+    return b.div(b.scalar(1, x), x) if exponent == -1 else b.pow(x, y)
+
+
+def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
+    """By repeated squaring, as the exponent is known."""
+    if exponent is None:
+        raise untraceable(
+            "an integer power needs an exponent that is a Python number",
+            "convert to a float type first: `x.astype(np.float32) ** y`",
+        )
+    if exponent < 0:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{user_point()}: expected an exponent >= 0 for integers, got {exponent}; "
+            "convert to a float type first",
+        )
+    exponent = int(exponent)
+    result, square = None, x
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else b.mul(result, square)
+        exponent >>= 1
+        square = b.mul(square, square) if exponent else square
+    return b.add(b.sub(x, x), b.scalar(1, x)) if result is None else result
+
+
+@handles(np.square)
+def _square(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.mul(x, x)
+
+
+@handles(np.reciprocal)
+def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.div(b.scalar(1, x), x)
+
+
+@handles(np.sign)
+def _sign(b: Tracer, x: TracedArray) -> TracedArray:
+    """-1, 0, 1; NaN stays."""
+    zero = b.scalar(0, x)
+    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), x)
+    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+
+
+@handles(np.exp2)
+def _exp2(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.exp(b.mul(x, b.scalar(math.log(2), x)))
+
+
+@handles(np.log2)
+def _log2(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.mul(b.log(x), b.scalar(1 / math.log(2), x))
+
+
+@handles(np.log10)
+def _log10(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.mul(b.log(x), b.scalar(1 / math.log(10), x))
+
+
+@handles(np.log1p)
+def _log1p(b: Tracer, x: TracedArray) -> TracedArray:
+    """log(u) * x / (u - 1) with u = 1 + x: accurate near 0 (Kahan; HP-15C handbook, 1982)."""
+    one = b.scalar(1, x)
+    u = b.add(one, x)
+    near = b.compare(u, one, predicate="eq")
+    infinite = b.compare(u, b.scalar(np.inf, x), predicate="eq")
+    log = b.log(u)
+    exact = b.mul(log, b.div(x, b.sub(u, one)))
+    return b.select(near, x, b.select(infinite, log, exact))
+
+
+@handles(np.expm1)
+def _expm1(b: Tracer, x: TracedArray) -> TracedArray:
+    """(u - 1) * x / log(u) with u = exp(x): accurate near 0 (Kahan; see log1p)."""
+    one = b.scalar(1, x)
+    u = b.exp(x)
+    less = b.sub(u, one)
+    near = b.compare(u, one, predicate="eq")
+    far = b.or_(
+        b.compare(less, b.neg(one), predicate="eq"),
+        b.compare(u, b.scalar(np.inf, x), predicate="eq"),
+    )
+    exact = b.mul(less, b.div(x, b.log(u)))
+    return b.select(near, x, b.select(far, less, exact))
+
+
+@handles(np.logaddexp)
+def _logaddexp(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2."""
+    equal = b.compare(x, y, predicate="eq")
+    gap = b.neg(b.abs(b.sub(x, y)))
+    apart = b.add(b.maximum(x, y), _log1p(b, b.exp(gap)))
+    return b.select(equal, b.add(x, b.scalar(math.log(2), x)), apart)
+
+
+@handles(np.tan)
+def _tan(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.div(b.sin(x), b.cos(x))
+
+
+@handles(np.hypot)
+def _hypot(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """m * sqrt(1 + (n/m)^2) with m the greater and n the lesser magnitude: no square overflows.
+
+    inf where either operand is, whatever the other one.
+    """
+    x, y = b.abs(x), b.abs(y)
+    most, least = b.maximum(x, y), b.minimum(x, y)
+    zero, one, infinity = (b.scalar(v, x) for v in (0, 1, np.inf))
+    ratio = b.div(least, b.select(b.compare(most, zero, predicate="eq"), one, most))
+    length = b.mul(most, b.sqrt(b.add(one, b.mul(ratio, ratio))))
+    infinite = b.or_(*(b.compare(v, infinity, predicate="eq") for v in (x, y)))
+    return b.select(infinite, infinity, length)
+
+
+@handles(np.fmax)
+def _fmax(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    return _ignoring_nan(b, x, y, UFUNCS[np.maximum])
+
+
+@handles(np.fmin)
+def _fmin(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    return _ignoring_nan(b, x, y, UFUNCS[np.minimum])
+
+
+def _ignoring_nan(b: Tracer, x: TracedArray, y: TracedArray, function: Handler) -> TracedArray:
+    both = function(b, x, y)
+    if not is_float(x.dtype):
+        return both
+    return b.select(_isnan(b, x), y, b.select(_isnan(b, y), x, both))
+
+
+@handles(np.isnan)
+def _isnan(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.compare(x, x, predicate="ne")
+
+
+@handles(np.isinf)
+def _isinf(b: Tracer, x: TracedArray) -> TracedArray:
+    if not is_float(x.dtype):
+        return _isnan(b, x)
+    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="eq")
+
+
+@handles(np.isfinite)
+def _isfinite(b: Tracer, x: TracedArray) -> TracedArray:
+    if not is_float(x.dtype):
+        return b.compare(x, x, predicate="eq")
+    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
+
+
+def truth(b: Tracer, x: TracedArray) -> TracedArray:
+    """x != 0."""
+    return b.lift(x, BOOL)
+
+
+@handles(np.logical_and)
+def _logical_and(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    return b.and_(truth(b, x), truth(b, y))
+
+
+@handles(np.logical_or)
+def _logical_or(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    return b.or_(truth(b, x), truth(b, y))
+
+
+@handles(np.logical_xor)
+def _logical_xor(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    return b.compare(truth(b, x), truth(b, y), predicate="ne")
+
+
+@handles(np.logical_not)
+def _logical_not(b: Tracer, x: TracedArray) -> TracedArray:
+    return b.not_(truth(b, x))
+
+
+@handles(np.bitwise_xor)
+def _bitwise_xor(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """(x | y) & ~(x & y)."""
+    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))

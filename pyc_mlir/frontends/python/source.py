@@ -1,0 +1,98 @@
+"""Where the user's Python code is: locations for ops, and errors that show the line."""
+
+import linecache
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+
+# Frames of these modules are how a call was recorded, not where it was written.
+_MACHINERY = ("numpy.", "pyc_mlir.frontends.", "pyc_mlir.dialects.", "pyc_mlir.nn.")
+
+
+class SourcePoint(NamedTuple):
+    """A place in a source file; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    @property
+    def text(self) -> str:
+        """The line itself, or an empty string when its file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def location(self) -> ir.Location:
+        """The point as an MLIR location (needs an active context)."""
+        return ir.Location.file(self.file, self.line, self.column)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+def user_point() -> SourcePoint:
+    """The innermost frame of the user's own code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_machinery(frame):
+        frame = frame.f_back
+    if frame is None:
+        return SourcePoint("<unknown>", 1, 1)
+    line, column = _position(frame)
+    return SourcePoint(frame.f_code.co_filename, line, column)
+
+
+def definition_point(code: CodeType) -> SourcePoint:
+    """Where a function begins."""
+    return SourcePoint(code.co_filename, code.co_firstlineno, 1)
+
+
+def _is_machinery(frame: FrameType) -> bool:
+    return (frame.f_globals.get("__name__", "") + ".").startswith(_MACHINERY)
+
+
+def _position(frame: FrameType) -> tuple[int, int]:
+    positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    line, _, column, _ = next(positions, (None, None, None, None))
+    return line or frame.f_lineno, (column or 0) + 1
+
+
+class Untraceable(PycError):
+    """Python code that tracing cannot record: what it is (`construct`), where, and the problem."""
+
+    def __init__(
+        self,
+        message: str,
+        construct: str,
+        point: SourcePoint,
+        problem: str,
+        code: ReasonCode = ReasonCode.UNTRACEABLE,
+    ) -> None:
+        super().__init__(code, message)
+        self.construct = construct
+        self.point = point
+        self.problem = problem
+
+
+def untraceable(problem: str, remedy: str, construct: str = "Python") -> Untraceable:
+    """The error for Python code that tracing cannot record: place, problem, line, remedy.
+
+    construct: ``np.sort``, ``bool()``: what reports count it as.
+    """
+    point = user_point()
+    line = f"\n    {point.text}\n" if point.text else " "
+    return Untraceable(f"{point}: {problem}{line}{remedy}", construct, point, problem)
+
+
+@contextmanager
+def recording(construct: str) -> Iterator[None]:
+    """Code that cannot be traced inside is a form of `construct`, whatever it does within."""
+    try:
+        yield
+    except Untraceable as error:
+        error.construct = construct
+        raise

@@ -1,0 +1,181 @@
+"""The recorder behind a trace: a builder of pyc ops whose values are traced arrays.
+
+Each op gets the location of the user's line. The sizes of dynamic dimensions are followed
+symbolically: every unknown size is represented by a large prime, its witness, and an op's result
+shape is inferred once more with witnesses in place of the unknowns. Unknown sizes with equal
+witnesses are the same `Dim`, so that ``y.reshape(x.shape[0], -1)`` knows which dimension of y is
+meant however y came from x. (A coincidence could only turn an error that numpy would raise into
+one that the compiled program raises.)
+"""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import Builder, create
+from pyc_mlir.dialects.opdef import OpDef
+from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.types import I64, TensorType, dtype_name
+from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
+from pyc_mlir.frontends.python.specs import supported_dtype
+from pyc_mlir.frontends.python.traced_array import TracedArray
+
+_SMALLEST_WITNESS = 1_000_003
+
+active: ContextVar["Tracer | None"] = ContextVar("active", default=None)
+
+
+class Tracer(Builder):
+    """Emits ops into the current insertion point; values are `TracedArray`s of this trace."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._symbols: dict[int, Dim] = {}
+        self._primes = (n for n in count(_SMALLEST_WITNESS, 2) if _is_prime(n))
+
+    def symbol(self, name: str) -> Dim:
+        """A new dynamic dimension."""
+        witness = next(p for p in self._primes if p not in self._symbols)
+        self._symbols[witness] = Dim(name, witness)
+        return self._symbols[witness]
+
+    def dimension(self, witness: int) -> Dim:
+        """The dynamic dimension of a witness."""
+        return self._symbols[witness]
+
+    def array(self, value: ir.Value, type_: TensorType, witness: tuple[int, ...]) -> TracedArray:
+        """Wrap an MLIR value; unknown dimensions that are new remember where they stand."""
+        made = TracedArray(self, value, type_, witness)
+        for axis, (size, stand_in) in enumerate(zip(type_.shape, witness, strict=True)):
+            if size is None and self._symbols[stand_in].source is None:
+                self._symbols[stand_in].source = TracedArray(self, value, type_, witness)
+                self._symbols[stand_in].axis = axis
+        return made
+
+    def emit(
+        self, op: type[OpDef], operands: Sequence[TracedArray], params: dict[str, Any]
+    ) -> TracedArray:
+        """Create the op at the user's line. Raises VerificationError naming the line."""
+        for operand in operands:
+            self.check(operand)
+        point = user_point()
+        try:
+            out = op.infer(*(v.type for v in operands), **params)
+        except VerificationError as error:
+            what = f"{point}: pyc.{op.name}: {error.message}"
+            raise VerificationError(f"{what}\n    {point.text}") from None
+        with point.location():
+            value = create(op, [v.value for v in operands], params, out)
+        return self.array(value, out, self._witness(op, operands, params, out))
+
+    def type_of(self, value: TracedArray) -> TensorType:
+        """The tensor type of a traced array."""
+        return value.type
+
+    def constant(self, value: np.ndarray) -> TracedArray:
+        """A constant of the array's own dtype; a scalar's value stays known to the trace."""
+        value = np.asarray(value)
+        _check_dtype(value.dtype)
+        made = super().constant(value)
+        made.literal = value[()] if value.ndim == 0 else None
+        return made
+
+    def check(self, operand: TracedArray) -> None:
+        """Raise PycError (UNTRACEABLE) for an array of another trace or one changed in place."""
+        if operand.tracer is not self or self.closed:
+            raise untraceable(
+                "a traced array is used outside of the trace that made it",
+                "return it from the traced function instead of storing it",
+            )
+        if operand.storage.changed_at:
+            raise untraceable(
+                f"this array, or one that it is a view of, was changed in place at "
+                f"{operand.storage.changed_at}",
+                "write `x = x + y` instead of `x += y`, or make a copy first",
+            )
+
+    def lift(self, operand: Any, dtype: np.dtype) -> TracedArray:
+        """Any operand as a traced array of `dtype`; constants are converted here and now."""
+        if isinstance(operand, TracedArray):
+            same = operand.type.dtype == dtype
+            return operand if same else self.cast(operand, dtype=self._supported(dtype))
+        self._supported(dtype)
+        if isinstance(operand, Dim):
+            size = self.size(operand.source, operand.axis)
+            return size if dtype == I64 else self.cast(size, dtype=dtype)
+        return self.constant(_converted(operand, dtype))
+
+    def like(self, shape: Sequence[int | Dim]) -> TracedArray:
+        """An i64 array that lends its dynamic dimensions to `shape`; its elements do not matter."""
+        donors = [self._donor(d, i, len(shape)) for i, d in enumerate(shape) if isinstance(d, Dim)]
+        total = donors[0]
+        for donor in donors[1:]:
+            total = self.add(total, donor)
+        return total
+
+    def _donor(self, dim: Dim, position: int, rank: int) -> TracedArray:
+        """Rank `rank`, the size of `dim` at `position`, 1 elsewhere."""
+        source, axis = dim.source, dim.axis
+        column = tuple(-1 if i == axis else 1 for i in range(source.type.rank))
+        ramp = self.iota(source, shape=column, axis=axis, dtype=I64)
+        entries = tuple(copied(axis) if i == position else 1 for i in range(rank))
+        if (position, rank) == (axis, source.type.rank):
+            return ramp
+        return self.reshape(ramp, shape=entries)
+
+    def _supported(self, dtype: np.dtype) -> np.dtype:
+        if dtype_name(dtype) == str(dtype):
+            _check_dtype(dtype)
+        return dtype
+
+    def _witness(
+        self,
+        op: type[OpDef],
+        operands: Sequence[TracedArray],
+        params: dict[str, Any],
+        out: TensorType,
+    ) -> tuple[int, ...]:
+        """The result shape with a witness for each unknown size."""
+        found: Sequence[int | None] = (None,) * out.rank
+        if not out.is_static:
+            try:
+                types = [TensorType(v.witness, v.type.dtype) for v in operands]
+                found = op.infer(*types, **params).shape
+            except (VerificationError, OverflowError):
+                pass  # the stand-ins do not fit where the real sizes may: all are new
+        pairs = zip(out.shape, found, strict=True)
+        return tuple(self._known(w) if d is None else d for d, w in pairs)
+
+    def _known(self, witness: int | None) -> int:
+        if witness is None or witness < _SMALLEST_WITNESS // 2:
+            return self.symbol("?").witness
+        if witness not in self._symbols:
+            self._symbols[witness] = Dim("?", witness)
+        return witness
+
+
+def _check_dtype(dtype: np.dtype) -> None:
+    point = user_point()
+    try:
+        supported_dtype(dtype, str(point))
+    except PycError as error:
+        raise Untraceable(error.message, str(dtype), point, error.message, error.code) from None
+
+
+def _converted(operand: Any, dtype: np.dtype) -> np.ndarray:
+    if not isinstance(operand, (int, float)) or isinstance(operand, bool):
+        return np.asarray(operand).astype(dtype, copy=False)
+    try:
+        return np.array(operand, dtype)
+    except OverflowError as error:
+        raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {error}") from None
+
+
+def _is_prime(n: int) -> bool:
+    return all(n % d for d in range(3, int(n**0.5) + 1, 2))

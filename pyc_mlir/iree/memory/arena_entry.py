@@ -1,0 +1,211 @@
+"""The second entry of a program: `main$arena`, which takes the memory that `main` would allocate.
+
+    main(inputs...) -> results
+    main$arena(inputs..., arena, outputs...) -> results
+
+It is made at the end of IREE's phase `flow`, where dispatches are final: a copy of the function in
+which results are written into buffers of the caller (``hal.tensor.alias``) and the scratch
+comes from another one (``hal.tensor.transients``). Both functions launch the same dispatches, so
+code is generated once. IREE's `EmplaceTransients` and `MaterializeTransientSizeQueries` do the
+rest in the stream phase, after the memory plan, so that the arena has the planned size.
+
+An output can take a buffer where its shape is known before the call: static dimensions, and
+dynamic ones that are a dimension of an input. It does take one if `taken` says so: arena_choice.py
+leaves it out where IREE would make the value elsewhere and copy it. The shapes travel in the
+function's reflection, as ``pyc.outputs``: JSON, for each result its dimensions (a size, or [input,
+axis]) or null; ``pyc.buffers`` are the numbers of the results that take buffers, in that order.
+``pyc.donations``, which comes with the memory plan, are pairs [input, result]: the input's memory
+may be the buffer of the result.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pyc_mlir.pipelines.streams.ir import ir, maker, operations
+
+SUFFIX = "$arena"
+OUTPUTS, BUFFERS, DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
+_RESHAPE, _DISPATCH = "flow.tensor.reshape", "flow.dispatch"
+# Dimensions of an output: a size, or the input and its axis that have it. None: not known.
+Shape = list[int | list[int]] | None
+
+
+def add_entry(module: Any, function: str, name: str, left_out: Collection[int] = ()) -> str:
+    """Add the entry `name` to a module at the end of phase `flow`; why it cannot be, or nothing.
+
+    `left_out` are the numbers of results that take no buffer.
+    """
+    body = module.regions[0].blocks[0]
+    main = function_named(module, function)
+    if main is None or "iree.abi.stub" not in main.attributes:
+        return "IREE gave the function no entry of its plain ABI"
+    if function_named(module, name) is not None:
+        return f"the module has a function `{name}` of its own"
+    if obstacle := _obstacle(main):
+        return obstacle
+    twin = main.clone(ip=ir.InsertionPoint(body))
+    twin.attributes["sym_name"] = ir.StringAttr.get(name)
+    block = twin.regions[0].blocks[0]
+    arena = block.add_argument(_buffer(), ir.Location.unknown())
+    returned = operations(block)[-1]
+    reflection = _redirect(returned.operands, block, arena, left_out)
+    takes = [a.type for a in block.arguments]
+    type_ = ir.FunctionType.get(takes, [v.type for v in returned.operands])
+    twin.attributes["function_type"] = ir.TypeAttr.get(type_)
+    found = {key: ir.StringAttr.get(json.dumps(value)) for key, value in reflection.items()}
+    twin.attributes["iree.reflection"] = ir.DictAttr.get(found)
+    for attributes in ("arg_attrs", "res_attrs"):
+        if attributes in twin.attributes:
+            del twin.attributes[attributes]
+    twin.verify()
+    return ""
+
+
+def note_donations(function: Any, pairs: Sequence[tuple[int, int]]) -> None:
+    """Have the reflection of an entry say which inputs may give their memory to a result."""
+    entries = {a.name: a.attr for a in ir.DictAttr(function.attributes["iree.reflection"])}
+    entries[DONATIONS] = ir.StringAttr.get(json.dumps(list(map(list, pairs))))
+    function.attributes["iree.reflection"] = ir.DictAttr.get(entries)
+
+
+def _obstacle(main: Any) -> str:
+    """Why a second entry of `main` cannot be made, or nothing."""
+    if len(main.regions[0].blocks) != 1:
+        return "the function's control flow has several blocks"
+    block = main.regions[0].blocks[0]
+    if any("!hal.fence" in str(a.type) for a in block.arguments):
+        return "the function has IREE's asynchronous ABI"
+    if any(op.operation.name.startswith("scf.") for op in block):
+        return "the function has control flow, and allocates where its way leads"
+    if not any(_export(v) is not None for v in operations(block)[-1].operands):
+        return "the function computes no tensor"
+    return ""
+
+
+def _redirect(
+    returned: Any, block: Any, arena: Any, left_out: Collection[int]
+) -> dict[str, list[Any]]:
+    """Let results be made in memory of the caller, which new arguments of `block` take.
+
+    Returns what the reflection says. A value that is returned twice takes one buffer.
+    """
+    shapes: list[Shape] = []
+    buffers: list[int] = []
+    seen: list[Any] = []
+    for number, value in enumerate(returned):
+        export = _export(value)
+        if export is None:
+            shapes.append(None)
+            continue
+        tensor, *dims = export.operands
+        shapes.append(_shape(tensor, dims))
+        made = _origin(tensor)
+        if shapes[-1] is not None and number not in left_out and made not in seen:
+            buffers.append(number)
+            made = _emplace(made, tensor, dims, export, block)
+        if export not in seen:
+            _mark(export, arena)
+        seen += [made, export]
+    return {OUTPUTS: shapes, BUFFERS: buffers}
+
+
+def _emplace(made: Any, tensor: Any, dims: list[Any], export: Any, block: Any) -> Any:
+    """Have the value of an output written into a new argument of `block`; returns what holds it.
+
+    A dispatch's result is in the buffer from the start, and whoever else reads it reads it there:
+    else IREE would make it elsewhere and copy it.
+    """
+    buffer = block.add_argument(_buffer(), ir.Location.unknown())
+    maker_ = maker(made)
+    static = made == tensor or ir.RankedTensorType(made.type).has_static_shape
+    if maker_ is None or maker_.name != _DISPATCH or not static:
+        alias = _alias(tensor, dims, buffer, ir.InsertionPoint(export))
+        export.operands[0] = alias.result
+        return alias.result
+    ops = operations(block)
+    last = max((maker_, *filter(None, map(maker, dims))), key=ops.index)
+    after = ir.InsertionPoint(ops[ops.index(last) + 1])
+    alias = _alias(made, dims if made == tensor else [], buffer, after)
+    for use in list(made.uses):
+        user = use.owner.operation
+        if user != alias and ops.index(_in_block(user, block)) > ops.index(last):
+            user.operands[use.operand_number] = alias.result
+    return alias.result
+
+
+def _in_block(op: Any, block: Any) -> Any:
+    """The op of `block` in which `op` stands."""
+    while op.block != block:
+        op = op.parent.operation
+    return op
+
+
+def _alias(tensor: Any, dims: list[Any], buffer: Any, place: Any) -> Any:
+    groups = ir.DenseI32ArrayAttr.get([1, len(dims), 1, 0])
+    return ir.Operation.create(
+        "hal.tensor.alias",
+        results=[tensor.type],
+        operands=[tensor, *dims, buffer],
+        attributes={"operandSegmentSizes": groups},
+        ip=place,
+    )
+
+
+def _mark(export: Any, arena: Any) -> None:
+    """What an output needs on the way comes from `arena`."""
+    tensor, *dims = export.operands
+    marked = ir.Operation.create(
+        "hal.tensor.transients",
+        results=[tensor.type],
+        operands=[tensor, *dims, arena],
+        ip=ir.InsertionPoint(export),
+    )
+    export.operands[0] = marked.result
+
+
+def _origin(tensor: Any) -> Any:
+    """The value whose elements a tensor has, under whatever shapes."""
+    op = maker(tensor)
+    while op is not None and op.name == _RESHAPE:
+        tensor = op.operands[0]
+        op = maker(tensor)
+    return tensor
+
+
+def _shape(tensor: Any, dims: list[Any]) -> Shape:
+    """The dimensions of a result, as far as the arguments tell them before the call."""
+    type_ = ir.RankedTensorType(tensor.type)
+    unknown = iter(dims)
+    found: list[int | list[int]] = []
+    for axis in range(type_.rank):
+        if not type_.is_dynamic_dim(axis):
+            found.append(type_.get_dim_size(axis))
+            continue
+        source = maker(next(unknown))
+        if source is None or source.name != "hal.buffer_view.dim":
+            return None
+        view = source.operands[0]
+        if maker(view) is not None:
+            return None
+        index = ir.IntegerAttr(source.attributes["index"]).value
+        found.append([ir.BlockArgument(view).arg_number, index])
+    return found
+
+
+def _export(value: Any) -> Any | None:
+    """The op that hands a computed tensor out; None where an argument is handed back."""
+    op = maker(value)
+    return op if op is not None and op.name == "hal.tensor.export" else None
+
+
+def function_named(module: Any, name: str) -> Any | None:
+    """The function of that name, if a module has one."""
+    for op in operations(module.regions[0].blocks[0]):
+        if op.name == "util.func" and ir.StringAttr(op.attributes["sym_name"]).value == name:
+            return op
+    return None
+
+
+def _buffer() -> Any:
+    return ir.Type.parse("!hal.buffer")

@@ -1,0 +1,256 @@
+"""A module through IREE's stream phase under given plans: what comes out, and how large it is.
+
+Comes in: a module at the end of phase `flow`. IREE's stream phase is taken apart: TO_ASYNC runs up
+to the point where dispatches are final and each execution region is a planning problem; `carry_out`
+puts plans in and runs the rest. Without plans it makes IREE's own version, the reference. No code
+is generated for either, so several can be compared.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.memory.arena_entry import note_donations
+from pyc_mlir.iree.memory.call_memory import (
+    ARENA,
+    Call,
+    Sized,
+    buffer_number,
+    read_call,
+    takes_buffers,
+)
+from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
+from pyc_mlir.pipelines.memory.on_stream.apply import (
+    Packer,
+    Shared,
+    apply_plan,
+    replace_packs,
+    shared_bindings,
+    shared_offsets,
+)
+from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
+from pyc_mlir.pipelines.memory.on_stream.donation import donations
+from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
+from pyc_mlir.pipelines.memory.on_stream.problem import Region, read_regions
+from pyc_mlir.pipelines.memory.planner.picture import Layout
+from pyc_mlir.pipelines.memory.planner.problem import Plan
+from pyc_mlir.pipelines.streams.ir import (
+    EXECUTE,
+    constant_of,
+    find,
+    function_of,
+    ir,
+    maker,
+    resources,
+)
+from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.target.target import Target
+
+# IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after
+# the second. `iree-stream-schedule-concurrency`, part of the first, must not run again. The third
+# is what the fourth would begin with: constants and slices get their sizes and offsets.
+TO_ASYNC = (
+    "iree-util-verify-initialization-order,iree-stream-tensor-transformation-pipeline,"
+    "iree-stream-async-transformation-pipeline"
+)
+ALLOCATE = "iree-stream-schedule-allocation"
+LAY_OUT = "any(iree-stream-pack-constants),any(iree-stream-layout-slices)"
+TO_END = (
+    "iree-stream-cmd-transformation-pipeline,iree-stream-optimization-pipeline,"
+    "iree-stream-cleanup-pipeline,symbol-dce"
+)
+_CMD_EXECUTE, _ALLOCATION = "stream.cmd.execute", "stream.resource.alloca"
+# Whether one size is known to be at most another.
+Comparison = Callable[[Size, Size], bool]
+_LASTING = ("<constant>", "<variable>", "<*>")
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """Bytes that one run of a region allocates: what it works in, and what it hands out.
+
+    function: whose region it is; empty for the module's initializers.
+    """
+
+    function: str = ""
+    transient: Size = field(default_factory=Size)
+    results: Size = field(default_factory=Size)
+
+    @property
+    def total(self) -> Size:
+        """Both together."""
+        return self.transient + self.results
+
+
+@dataclass(frozen=True)
+class Version:
+    """A module in which all that is allocated has its size; `finish` takes it further, once.
+
+    regions: what each execution region allocates.
+    arenas: the packed part of each region's transients, which plans decide; the rest is handed on.
+    calls: by function, what a call of it allocates.
+    layouts: how each region's transients lie; None where that is not known.
+    constants: bytes that the module holds from its start to its end; None where not known.
+    """
+
+    module: Any
+    regions: tuple[Allocated, ...]
+    layouts: tuple[Layout | None, ...]
+    constants: int | None = None
+    arenas: tuple[Size, ...] = ()
+    calls: Mapping[str, Call] = field(default_factory=dict)
+
+    def never_above(self, other: "Version", compared: Comparison = Size.at_most) -> bool:
+        """True if it is proven that no region needs more than it does in `other`."""
+        return len(self.regions) == len(other.regions) and all(
+            compared(mine.total, theirs.total)
+            for mine, theirs in zip(self.regions, other.regions, strict=True)
+        )
+
+
+def carry_out(
+    session: Session,
+    start: Any,
+    plans: Mapping[int, Plan],
+    packer: Packer,
+    target: Target,
+    ranges: Ranges | None = None,
+    *,
+    at_largest: bool = False,
+) -> Version:
+    """A copy of `start` (after TO_ASYNC) as far as LAY_OUT, with `plans` by region.
+
+    `ranges` are those that dimensions of the arguments are declared with; with `at_largest` plans
+    are packed for the largest sizes, whatever a call's are. Raises CompileError (PASS_FAILED).
+    """
+    session.use(start.clone())
+    module = session.module
+    shared: dict[int, Shared] = {}
+    with session.context:
+        for region in regions_of(module, target, ranges) if plans else ():
+            if region.index in plans:
+                shared[region.index] = shared_bindings(region, plans[region.index])
+                apply_plan(region, plans[region.index])
+        _note_donations(module, target)
+        module.verify()
+        count = len(find(module, EXECUTE))
+        session.run_passes(ALLOCATE)
+        executes = find(module, _CMD_EXECUTE)
+        if plans and len(executes) != count:
+            raise PycError(
+                ReasonCode.PASS_FAILED,
+                f"{ALLOCATE}: expected {count} execution regions, got {len(executes)}",
+            )
+        _mark_arenas(executes)
+        watched = [[watch(e, pack, target.alignment) for pack in _packs(e)] for e in executes]
+        for i, pairs in shared.items():
+            offsets = shared_offsets(executes[i], pairs)
+            enough = plans[i].arena_bytes
+            largest = ranges if at_largest else None
+            packs = _packs(executes[i])
+            replace_packs(packs, packer, target.alignment, offsets, enough, largest)
+        session.run_passes(LAY_OUT)
+        sized = partial(size_of, ranges=ranges)
+        regions = tuple(_allocated(e, sized) for e in find(module, _CMD_EXECUTE))
+        layouts = tuple(_layout(packs) for packs in watched)
+        arenas, calls = _read_arenas(module, len(regions), sized)
+    return Version(module, regions, layouts, held_bytes(module), arenas, calls)
+
+
+def finish(session: Session, version: Version) -> None:
+    """Go on with a version, to the end of the stream phase. Raises CompileError (PASS_FAILED)."""
+    session.use(version.module)
+    session.run_passes(TO_END)
+
+
+def _note_donations(module: Any, target: Target) -> None:
+    """In entries that take memory of the caller, say which inputs' memory a result may take."""
+    entries = [f for f in find(module, "util.func") if takes_buffers(f)]
+    bodies = Bodies.of(module, target.in_place) if entries else None
+    for function in entries:
+        assert bodies is not None
+        note_donations(function, donations(function, buffer_number, bodies))
+
+
+def regions_of(module: Any, target: Target, ranges: Ranges | None = None) -> list[Region]:
+    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
+    bodies = Bodies.of(module, target.in_place)
+    costs = DispatchCosts(module, target)
+    return read_regions(module, costs, bodies, target.alignment, ranges)
+
+
+def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:
+    """The layout of a region that packs once, which is all that IREE's scheduling makes."""
+    return packs[0].layout() if len(packs) == 1 and packs[0] is not None else None
+
+
+def held_bytes(module: Any) -> int | None:
+    """What the initializers of a module allocate for its life; None for unknown sizes."""
+    total = 0
+    for initializer in find(module, "util.initializer"):
+        for name in ("stream.resource.alloc", "stream.resource.alloca"):
+            for op in find(initializer, name):
+                if any(kind in str(op.results[0].type) for kind in _LASTING):
+                    size = constant_of(op.operands[0])
+                    if size is None:
+                        return None
+                    total += size
+    return total
+
+
+def _allocations(execute: Any) -> list[Any]:
+    """The ``stream.resource.alloca`` ops whose memory a region works in."""
+    # Not the timepoints: a lone allocation's is an operand too.
+    makers = (maker(v) for v in resources(execute.operands))
+    return [op for op in makers if op is not None and op.name == _ALLOCATION]
+
+
+def _is_transient(allocation: Any) -> bool:
+    return "<transient>" in str(allocation.results[0].type)
+
+
+def _arenas(execute: Any) -> list[tuple[Any, Any]]:
+    """A region's packed transients, each with its pack; results may be packed too, but all stay."""
+    makers = [(op, maker(op.operands[0])) for op in _allocations(execute) if _is_transient(op)]
+    return [(op, m) for op, m in makers if m is not None and m.name == "stream.resource.pack"]
+
+
+def _packs(execute: Any) -> list[Any]:
+    return [pack for _, pack in _arenas(execute)]
+
+
+def _mark_arenas(executes: Sequence[Any]) -> None:
+    """Say on each allocation of packed transients whose arena it is, before packs are answered."""
+    for number, execute in enumerate(executes):
+        for allocation, _ in _arenas(execute):
+            allocation.attributes[ARENA] = ir.IntegerAttr.get(ir.IndexType.get(), number)
+
+
+def _read_arenas(
+    module: Any, regions: int, sized: Sized
+) -> tuple[tuple[Size, ...], dict[str, Call]]:
+    """The arena of each region, and the calls of the functions; takes the marks off."""
+    arenas = [Size()] * regions
+    functions = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
+    calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f, sized) for f in functions}
+    for op in find(module, _ALLOCATION):
+        if ARENA in op.attributes:
+            number = ir.IntegerAttr(op.attributes[ARENA]).value
+            arenas[number] = arenas[number] + sized(op.operands[0])
+            del op.attributes[ARENA]
+    return tuple(arenas), calls
+
+
+def _allocated(execute: Any, sized: Sized) -> Allocated:
+    transient, results = Size(), Size()
+    for op in _allocations(execute):
+        size = sized(op.operands[0])
+        if _is_transient(op):
+            transient = transient + size
+        else:
+            results = results + size
+    return Allocated(function_of(execute), transient, results)

@@ -1,0 +1,1 @@
+"""Rewrites that avoid defects of the pinned IREE release."""

@@ -1,0 +1,1 @@
+"""Measurements: environment fingerprints, stored records, interleaved rounds."""

@@ -1,0 +1,145 @@
+"""What a stored measurement looks like: versioned JSON with the environment that it is from.
+
+A report holds records; a record says which workload was run by which candidate and what one
+metric came to. Reports are compared only when their environments' fingerprints agree.
+
+    {"schema": 1, "suite": "pyc-opt", "fingerprint": "...", "environment": {...},
+     "settings": {"rounds": 15},
+     "records": [{"workload": "encoder", "candidate": "pyc", "metric": "latency", "unit": "s",
+                  "value": 0.0123, "p10": ..., "p90": ..., "min": ..., "n": 15}]}
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.measure.environment import Environment
+
+SCHEMA_VERSION = 1
+REQUIRED_KEYS = ("workload", "candidate", "metric", "unit", "value")
+
+Record = dict[str, Any]
+
+
+def record(
+    workload: str, candidate: str, metric: str, unit: str, value: float, **details: Any
+) -> Record:
+    """One measurement. `unit` is "s", "B", "%" or a plural noun; `details` are kept as they are.
+
+    Raises PycError for a value that is not finite.
+    """
+    made = dict(zip(REQUIRED_KEYS, (workload, candidate, metric, unit, value), strict=True))
+    return check_record({**made, **details})
+
+
+def check_record(data: Mapping[str, Any]) -> Record:
+    """Return `data` as a record. Raises PycError when a required key is missing or wrong."""
+    missing = [k for k in REQUIRED_KEYS if k not in data]
+    if missing:
+        raise PycError(ReasonCode.BAD_ARGUMENT, f"record {dict(data)}: expected the keys {missing}")
+    value = data["value"]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"record {data['workload']}/{data['candidate']}/{data['metric']}: "
+            f"expected a finite number, got {value!r}",
+        )
+    return dict(data)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The records of one run of a suite, with the settings and the environment they depend on."""
+
+    suite: str
+    environment: Environment
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    records: Sequence[Record] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain JSON data."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "suite": self.suite,
+            "fingerprint": self.environment.fingerprint,
+            "environment": self.environment.to_json(),
+            "settings": dict(self.settings),
+            "records": [check_record(r) for r in self.records],
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> "Report":
+        """Read what `to_json` wrote. Raises PycError for another schema or a malformed record."""
+        if not isinstance(data, Mapping) or data.get("schema") != SCHEMA_VERSION:
+            got = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"report: expected schema {SCHEMA_VERSION}, got {got!r}"
+            )
+        missing = {"suite", "environment", "settings", "records"} - set(data)
+        if missing:
+            raise PycError(ReasonCode.BAD_ARGUMENT, f"report: {sorted(missing)} missing")
+        return Report(
+            data["suite"],
+            Environment.from_json(data["environment"]),
+            dict(data["settings"]),
+            tuple(check_record(r) for r in data["records"]),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the report, whole; the same report gives the same bytes.
+
+        Raises PycError (FILE_ACCESS).
+        """
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
+        write_file(path, f"{text}\n".encode())
+
+    @staticmethod
+    def load(path: str | Path) -> "Report":
+        """Read a saved report. Raises PycError naming the file when it is not one."""
+        try:
+            return Report.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"{path}: expected a stored report, got {error}"
+            ) from None
+        except PycError as error:
+            raise PycError(error.code, f"{path}: {error.message}") from None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One record that two reports share, and its value in each."""
+
+    workload: str
+    candidate: str
+    metric: str
+    unit: str
+    before: float
+    after: float
+
+
+def compare(before: Report, after: Report) -> list[Change]:
+    """The records that both reports hold, in `after`'s order.
+
+    Raises PycError (ENVIRONMENT_MISMATCH) when the fingerprints differ, and BAD_ARGUMENT when the
+    suites do: such numbers say nothing about each other.
+    """
+    if before.suite != after.suite:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"compare: expected one suite, got {before.suite!r} and {after.suite!r}",
+        )
+    differences = before.environment.differences(after.environment)
+    if differences:
+        raise PycError(
+            ReasonCode.ENVIRONMENT_MISMATCH,
+            f"compare {after.suite!r}: the environments differ in {'; '.join(differences)}",
+        )
+    old = {tuple(r[k] for k in REQUIRED_KEYS[:-1]): r["value"] for r in before.records}
+    keys = [(tuple(r[k] for k in REQUIRED_KEYS[:-1]), r["value"]) for r in after.records]
+    return [Change(*key, before=old[key], after=value) for key, value in keys if key in old]

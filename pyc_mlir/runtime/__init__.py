@@ -1,0 +1,1 @@
+"""Running programs: devices, arrays, executables, arenas, guards, `Program`."""

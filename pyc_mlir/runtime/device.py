@@ -1,0 +1,273 @@
+"""Where programs run: a `Device` is one of IREE's devices under a driver of its own.
+
+A driver of its own makes the memory statistics exact: IREE's peak only ever grows, per driver.
+They are exact on ``local-sync``; ``local-task`` leaves the transients of its pool out.
+Memory lives as long as the objects that refer to IREE's device; each `Array` does so itself,
+because an array that outlived its device would end the process.
+"""
+
+import functools
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from iree import runtime as rt
+from iree.runtime import _binding, flags
+from iree.runtime.dtypes import map_dtype_to_hal_element_type
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
+from pyc_mlir.runtime.threads import running, spread
+from pyc_mlir.util.pages import LARGE_BYTES, advise_large
+
+CPU_KINDS = ("local-sync", "local-task")
+KINDS = (*CPU_KINDS, "cuda", "vulkan", "hip")
+# Freed memory for the next request of the same size. Fresh pages of the system cost more than many
+# kernels do: a result of 16 MiB takes 2 to 3 times as long without.
+ALLOCATORS = {"caching": "caching", "recycling": "caching:*=512mib;512mib;4"}
+DEFAULT_ALLOCATOR = "recycling"
+_REMEDIES = {
+    "cuda": "install NVIDIA's driver (libcuda.so), or run on `local-task`",
+    "vulkan": "install a Vulkan loader and driver (Debian: mesa-vulkan-drivers), "
+    "or run on `local-task`",
+    "hip": "install AMD's ROCm runtime (libamdhip64.so), or run on `local-task`",
+}
+# The task topology is a flag of the whole process, read when a driver is created.
+_TOPOLOGY = threading.Lock()
+# Below it a program is faster on the caller's own thread (docs/kernels.md).
+_WORTH_WAKING_SECONDS = 1e-4
+# What programs compute in; as plain numbers, since this is on the way of calls.
+_MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
+_USAGE = int(rt.BufferUsage.DEFAULT)
+# IREE's stubs leave out the one function that makes a driver which nobody shares.
+_new_driver: Callable[[str], rt.HalDriver] = vars(_binding)["create_hal_driver"]
+
+
+@dataclass(frozen=True)
+class MemoryStatistics:
+    """Bytes of device memory: the peak, those live now, and all that were ever allocated."""
+
+    peak_bytes: int
+    live_bytes: int
+    allocated_bytes: int
+
+
+# Devices with threads of their own, which a forked child does not inherit.
+_WITH_THREADS: "weakref.WeakSet[Device]" = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for device in _WITH_THREADS:
+        device.forked = True
+
+
+os.register_at_fork(after_in_child=_mark_forked)
+
+
+class Device:
+    """A device to run on, chosen once and shared by programs and arrays.
+
+    `kind` is one of `KINDS`; `threads` is the number of workers of ``local-task`` (None: one a
+    core; a worker for every core stays on its own); `allocator` None is IREE's, ``caching`` keeps
+    freed memory for the next call, and ``recycling`` keeps at most four pieces and 512 MiB of it.
+    `name` is what IREE calls a GPU; CPUs have none.
+    Raises PycError: BAD_ARGUMENT, or DEVICE_UNAVAILABLE with a remedy.
+    """
+
+    __slots__ = ("__weakref__", "allocator", "forked", "hal", "kind", "name", "threads")
+
+    def __init__(
+        self, kind: str = "local-task", threads: int | None = None, allocator: str | None = None
+    ) -> None:
+        _check(kind, threads, allocator)
+        self.kind = kind
+        # True in a child process that was forked from the device's own: its workers are not there.
+        self.forked = False
+        self.threads = 1 if kind == "local-sync" else threads
+        self.allocator = allocator
+        allocators: Any = None if allocator is None else [ALLOCATORS[allocator]]
+        with _TOPOLOGY:
+            if kind == "local-task":
+                flags.parse_flags(f"--task_topology_group_count={threads or 0}")
+            before = running()
+            try:
+                driver = _new_driver(kind)
+                self.hal = driver.create_default_device(allocators=allocators)
+            except (RuntimeError, ValueError) as error:
+                raise PycError(
+                    ReasonCode.DEVICE_UNAVAILABLE,
+                    f"device `{kind}`: expected a driver and a device, got: "
+                    f"{_reason(error)}; {_REMEDIES.get(kind, 'see `pyc-doctor`')}",
+                ) from None
+            if kind == "local-task" and threads is not None:
+                spread(before, threads)
+        self.name = "" if self.is_cpu else _first_name(driver)
+        if kind != "local-sync":
+            _WITH_THREADS.add(self)
+
+    def __repr__(self) -> str:
+        return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"
+
+    @staticmethod
+    def default_for(
+        target: Target | str, seconds: float | None = None, recycles: bool = True
+    ) -> "Device":
+        """The process's own device for a target, or for a device kind (``Target.device``).
+
+        The same object every time, so that arrays go from program to program. CPU programs run
+        on ``local-task``; on ``local-sync`` where there is one core, and where the `seconds` that
+        a call is predicted to take there do not pay for waking the workers. Their results go
+        into recycled memory unless told otherwise: what is kept for later is in no account.
+        """
+        device = target if isinstance(target, str) else target.device
+        if device == "local":
+            device = Device.cpu_kind(available_cores(), seconds)
+        return _default_device(device, recycles)
+
+    @staticmethod
+    def cpu_kind(cores: int, seconds: float | None = None) -> str:
+        """The kind that is the default on a CPU with so many cores."""
+        small = seconds is not None and seconds < _WORTH_WAKING_SECONDS
+        return "local-sync" if small or cores == 1 else "local-task"
+
+    @property
+    def is_cpu(self) -> bool:
+        """True when device memory is host memory."""
+        return self.kind in CPU_KINDS
+
+    @property
+    def runs(self) -> str:
+        """The `Target.device` of the programs that run here."""
+        return "local" if self.is_cpu else self.kind
+
+    def memory(self) -> MemoryStatistics:
+        """Device memory of everything on this device since it was created.
+
+        Zeros for a device that keeps no count.
+        """
+        counts: Mapping[str, int] = self.hal.allocator.statistics
+        peak, allocated, freed = (
+            counts.get(f"device_bytes_{name}", 0) for name in ("peak", "allocated", "freed")
+        )
+        return MemoryStatistics(peak, allocated - freed, allocated)
+
+    def allocate(self, size: int) -> rt.HalBuffer:
+        """Fresh memory of `size` bytes for programs to work in; what is in it is undefined.
+
+        Raises PycError (RUNTIME_FAILED) when the device has none.
+        """
+        try:
+            memory = self.hal.allocator.allocate_buffer(_MEMORY, _USAGE, size)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise PycError(
+                ReasonCode.RUNTIME_FAILED,
+                f"device `{self.kind}`: expected {size} bytes of memory, got: {_reason(error)}",
+            ) from None
+        if size >= LARGE_BYTES and self.is_cpu:
+            advise_large(_bytes_of(memory).ctypes.data, size)
+        return memory
+
+    def upload(self, array: np.ndarray) -> rt.HalBufferView:
+        """Copy a numpy array of any layout to the device; return IREE's buffer view.
+
+        Raises PycError (UNSUPPORTED_DTYPE) for an element type that IREE has no name for.
+        """
+        element_type = map_dtype_to_hal_element_type(array.dtype)
+        if element_type is None:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_DTYPE,
+                f"device `{self.kind}`: expected an element type of IREE, got {array.dtype}",
+            )
+        packed = np.asarray(array, order="C")
+        if packed.nbytes >= LARGE_BYTES and self.is_cpu:
+            memory = self.allocate(packed.nbytes)
+            _bytes_of(memory)[...] = packed.reshape(-1).view(np.uint8)
+            return rt.HalBufferView(memory, packed.shape, element_type)
+        view: Any = self.hal.allocator.allocate_buffer_copy(
+            memory_type=rt.MemoryType.DEVICE_LOCAL,
+            allowed_usage=rt.BufferUsage.DEFAULT,
+            device=self.hal,
+            buffer=packed,
+            element_type=element_type,
+        )
+        return view
+
+    def download(self, view: rt.HalBufferView, dtype: np.dtype) -> np.ndarray:
+        """Copy a buffer to a fresh numpy array, by way of a buffer that the host can map."""
+        if view.byte_length == 0:
+            return np.empty(view.shape, dtype)
+        source = view.get_buffer()
+        staging = self.hal.allocator.allocate_buffer(
+            memory_type=int(rt.MemoryType.HOST_LOCAL | rt.MemoryType.DEVICE_VISIBLE),
+            allowed_usage=int(rt.BufferUsage.TRANSFER_TARGET | rt.BufferUsage.MAPPING_SCOPED),
+            allocation_size=source.byte_length(),
+        )
+        self.copy(source, staging)
+        return np.array(staging.map().asarray(view.shape, dtype))
+
+    def copy(self, source: rt.HalBuffer, target: rt.HalBuffer) -> None:
+        """Copy one buffer of this device into another, and wait for it."""
+        done = self.hal.create_semaphore(0)
+        self.hal.queue_copy(
+            source,
+            target,
+            wait_semaphores=rt.HalFence.create_at(done, 0),
+            signal_semaphores=rt.HalFence.create_at(done, 1),
+        )
+        rt.HalFence.create_at(done, 1).wait()
+
+
+def _bytes_of(memory: rt.HalBuffer) -> np.ndarray:
+    """The bytes of a buffer of a CPU device, in place."""
+    return memory.map().asarray([memory.byte_length()], np.dtype(np.uint8))
+
+
+def _first_name(driver: rt.HalDriver) -> str:
+    """What IREE calls a driver's first device, the default one; empty where it does not tell."""
+    try:
+        first = next(iter(driver.query_available_devices()), {})
+    except (RuntimeError, ValueError):
+        return ""
+    return " ".join(str(first[key]) for key in ("name", "path") if first.get(key))
+
+
+@functools.cache
+def host_cpu() -> CpuInfo | None:
+    """This machine's CPU, with the cores that this process may use, read once; None where the
+    system does not tell."""
+    cpu = read_host_cpu()
+    return None if cpu is None else replace(cpu, cores=min(cpu.cores, available_cores()))
+
+
+@functools.cache
+def _default_device(kind: str, recycles: bool) -> Device:
+    return Device(kind, allocator=DEFAULT_ALLOCATOR if recycles and kind in CPU_KINDS else None)
+
+
+def _check(kind: str, threads: int | None, allocator: str | None) -> None:
+    if kind not in KINDS:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"device: expected one of {', '.join(KINDS)}, got {kind!r}"
+        )
+    if threads is not None and (threads < 1 or kind != "local-task"):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"device `{kind}`: expected threads of `local-task`, at least 1, got {threads!r}",
+        )
+    if allocator is not None and allocator not in ALLOCATORS:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"device `{kind}`: expected allocator None or one of {', '.join(ALLOCATORS)}, "
+            f"got {allocator!r}",
+        )
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what IREE says, without the source file that says it."""
+    line = (str(error).splitlines() or [""])[0]
+    return re.sub(r"^.*?\.c:\d+: ", "", line).strip(" :")

@@ -1,0 +1,170 @@
+"""A compiled module on a device: its functions as calls from arrays to arrays.
+
+The call is the hot path: it packs buffer views, invokes, and wraps the results. Everything that
+can be known before is; shapes and types of the arguments are the caller's business (guards).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from iree import runtime as rt
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.runtime.array import Array, Spec
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.threads import waiting
+from pyc_mlir.util.pages import LARGE_BYTES, on_large_pages
+
+# What a cf.assert of the lowering says.
+# A check of the program's own, or IREE's of a dynamic dimension for which it found the size.
+_CHECK = re.compile(
+    rf"{ReasonCode.DIMENSION_MISMATCH.name}: ([^;]*)|(\w+ shape dimension \d+ mismatch; [^;]*)"
+)
+# Looked up once: these are on the way of every call.
+_List = rt.VmVariantList
+_View = rt.HalBufferView
+
+
+@dataclass(frozen=True)
+class ResultType:
+    """What a call returns: the element type, and the shape where it is known."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...] | None
+
+
+class Executable:
+    """A vmfb loaded on `device`. Several threads may call its entries."""
+
+    def __init__(self, vmfb: bytes | memoryview, device: Device) -> None:
+        """Load. Raises PycError (BAD_ARTIFACT) for bytes that IREE cannot load here."""
+        self.device = device
+        instance = rt.VmInstance()
+        try:
+            self._module = _module(instance, vmfb)
+            hal = rt.create_hal_module(instance, device.hal)
+            self.context = rt.VmContext(instance, modules=[hal, self._module])
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
+            ) from None
+
+    def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
+        """The function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
+        return Entry(self.context, self.function(name), self.device, results)
+
+    def function(self, name: str) -> rt.VmFunction:
+        """IREE's handle of the function `name`. Raises PycError (BAD_ARTIFACT)."""
+        function = self._module.lookup_function(name)
+        if function is None:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}",
+            )
+        return function
+
+
+def _module(instance: rt.VmInstance, vmfb: bytes | memoryview) -> rt.VmModule:
+    """The module in memory that it keeps alive: constants stay where the vmfb has them."""
+    if len(vmfb) < LARGE_BYTES:
+        return rt.VmModule.copy_buffer(instance, vmfb)
+    return rt.VmModule.wrap_buffer(instance, on_large_pages(vmfb))
+
+
+class Entry:
+    """One function of an executable."""
+
+    __slots__ = ("_bare_invoke", "_device", "_function", "_invoke", "_results", "_specs")
+
+    def __init__(
+        self,
+        context: rt.VmContext,
+        function: rt.VmFunction,
+        device: Device,
+        results: Sequence[ResultType],
+    ) -> None:
+        self._bare_invoke = context.invoke
+        has_workers = device.kind == "local-task"
+        self._invoke = waiting(context.invoke) if has_workers else context.invoke
+        self._function = function
+        self._device = device
+        self._results = tuple(results)
+        self._specs: tuple[Spec | None, ...] = tuple(
+            None if r.shape is None else (r.shape, r.dtype, device) for r in results
+        )
+
+    @property
+    def device(self) -> Device:
+        """Where the function runs."""
+        return self._device
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Run on arrays of this device that passed the guards; the results are complete.
+
+        Raises PycError (RUNTIME_FAILED) with the runtime's words.
+        """
+        inputs: Any = _List(len(arrays))
+        for array in arrays:
+            inputs.push_ref(array._buffer)
+        return self._finish(inputs)
+
+    def _finish(self, inputs: Any) -> list[Array]:
+        """Invoke with these arguments and wrap the results."""
+        if self._device.forked:
+            raise PycError(
+                ReasonCode.DEVICE_UNAVAILABLE,
+                f"{self._device!r}: expected the process that made the device, got a forked child, "
+                "where its threads do not run; start children with `spawn`, or use `local-sync`",
+            )
+        specs = self._specs
+        outputs = _List(len(specs))
+        try:
+            self._invoke(self._function, inputs, outputs)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise self._failure(error) from None
+        if len(specs) == 1:
+            view = outputs.get_as_object(0, _View)
+            return [Array(view, specs[0] or self._spec_of(0, view))]
+        results = []
+        for index, spec in enumerate(specs):
+            view = outputs.get_as_object(index, _View)
+            results.append(Array(view, spec or self._spec_of(index, view)))
+        return results
+
+    def _failure(self, error: Exception) -> PycError:
+        """The program's own run-time checks say why; anything else is the runtime's fault."""
+        where = f"`{self._function.name}` on {self._device!r}"
+        checked = _CHECK.search(str(error))
+        if checked is not None:
+            said = checked[1] or checked[2]
+            return PycError(
+                ReasonCode.DIMENSION_MISMATCH,
+                f"{where}: expected dynamic dimensions that fit together, got: {said}; "
+                "check the shapes of the arguments",
+            )
+        return PycError(
+            ReasonCode.RUNTIME_FAILED, f"{where}: expected the call to finish, got: {error}"
+        )
+
+    def _spec_of(self, index: int, view: rt.HalBufferView) -> Spec:
+        return tuple(view.shape), self._results[index].dtype, self._device
+
+    def bare_call(self, arrays: Sequence[Array]) -> Callable[[], None]:
+        """The least that a call can be: IREE's invoke with a prebuilt argument list."""
+        inputs = _List(len(arrays))
+        push: Any = inputs.push_ref
+        for array in arrays:
+            push(array.view)
+        invoke, function, count = self._bare_invoke, self._function, len(self._specs)
+        # The arrays keep IREE's device, and a tuple lets go of its last item first: the call may
+        # outlive all else that knows the device, and the list of buffers must not.
+        kept = (tuple(arrays), inputs)
+
+        def call() -> None:
+            invoke(function, kept[1], _List(count))
+
+        return call

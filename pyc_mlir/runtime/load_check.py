@@ -1,0 +1,71 @@
+"""May this program run here? Its kind of device, the features of its CPU, its runtime.
+
+What is certain to fail is refused before any of the program's code runs: an instruction that the
+CPU lacks would end the process. IREE's runtime itself refuses bytecode and executables whose form
+it does not know; a release that it accepts, though the program was made for another, is told with
+RUNTIME_DIFFERS.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.verification import RUNTIME, runtime_version
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.runtime.device import Device, host_cpu
+from pyc_mlir.runtime.executable import Executable
+
+# Compilers are released with the runtime of the same number.
+_MADE_FOR = (RUNTIME, "iree-base-compiler")
+_LONGEST_VERSION = 40
+
+
+def load(artifact: Artifact, device: Device) -> Executable:
+    """The program on a device.
+
+    Raises PycError: DEVICE_UNAVAILABLE when it needs another device, or CPU features that this
+    machine lacks, and BAD_ARTIFACT for what IREE refuses.
+    """
+    manifest = artifact.manifest
+    _check_kind(manifest["device"], device)
+    if device.is_cpu:
+        _check_cpu(manifest["features"])
+    try:
+        return Executable(artifact.vmfb, device)
+    except PycError as error:
+        other = other_runtime(manifest["versions"])
+        if not other:
+            raise
+        message = f"{error.message}; it was {other}: compile it again, or install that one"
+        raise PycError(error.code, message) from None
+
+
+def other_runtime(versions: Mapping[str, Any]) -> str:
+    """How the runtime here differs from the one of a manifest's `versions`; '' if it does not."""
+    made_for = str(next((versions[p] for p in _MADE_FOR if p in versions), "unknown"))
+    here = runtime_version()
+    if made_for == here:
+        return ""
+    return f"compiled for {RUNTIME} {made_for[:_LONGEST_VERSION]}, this is {here}"
+
+
+def _check_kind(needed: str, device: Device) -> None:
+    if needed != device.runs:
+        raise PycError(
+            ReasonCode.DEVICE_UNAVAILABLE,
+            f"program: expected a device of kind `{needed}`, got {device!r}; compile for a "
+            "target of that device, or pass another device",
+        )
+
+
+def _check_cpu(features: Sequence[str]) -> None:
+    # Linux names no x86 features on other machines; there IREE itself refuses the program.
+    cpu = host_cpu()
+    lacking = sorted(set(features) - cpu.features) if cpu is not None else []
+    if lacking:
+        raise PycError(
+            ReasonCode.DEVICE_UNAVAILABLE,
+            "program: expected a CPU with all features that it was compiled for, got one without "
+            f"{', '.join(lacking)}; compile for target `cpu` on this machine, or for one that "
+            "needs less, as `cpu-avx2`",
+        )

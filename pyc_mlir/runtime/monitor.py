@@ -1,0 +1,299 @@
+"""Does a program answer what its reference does? Asked before the first answer leaves.
+
+When it is loaded a program computes the artifact's samples by all code that calls may take: each
+plan, with and without memory of the caller. In the process that compiled it, the first call of each
+code with each shape, and every nth if asked for, is compared with the oracle too. A program
+that differs is replaced by the next fallback of its contract, or the call raises: no answer that
+failed its comparison is given out.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.contract_status import Counts
+from pyc_mlir.artifact.test_vectors import Expected, Samples, compare, make_inputs
+from pyc_mlir.artifact.verification import Evidence, Verdict, environment_of, hash_of
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
+from pyc_mlir.runtime.array import Array, to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.events import REFUSED
+
+Run = Callable[[Sequence[Array]], list[Array]]
+# The same from and to numpy, by the names of a plan and of an entry.
+Ways = Mapping[tuple[str, str], Callable[[Sequence[np.ndarray]], list[np.ndarray]]]
+
+
+class Watched(Protocol):
+    """A program, as its watch needs it."""
+
+    artifact: Artifact
+    device: Device
+
+    @property
+    def mode(self) -> str:
+        """The plan in use."""
+        ...
+
+    @property
+    def modes(self) -> dict[str, int | None]:
+        """All plans."""
+        ...
+
+    def take_plan(self, name: str, why: str, code: ReasonCode) -> None:
+        """Use another plan."""
+        ...
+
+    def take_code(self, run: Run) -> None:
+        """Let something else answer from now on."""
+        ...
+
+    def tell_fallback(self, name: str, why: str, code: ReasonCode) -> None:
+        """Log a fallback that was taken, or refused."""
+        ...
+
+    def drop_plan(self, name: str) -> None:
+        """Never take a plan again; one that is not in use."""
+        ...
+
+    def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Compute, by whatever is in use."""
+        ...
+
+    def ways(self) -> Ways:
+        """All code that calls may take, that of the plan in use first."""
+        ...
+
+
+@dataclass(frozen=True)
+class Code:
+    """What answered a call: since which fallback, by which plan, and by which of its entries."""
+
+    generation: int
+    plan: str
+    into: bool
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A fallback that was taken: its name, and what was wrong before it."""
+
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, since {self.why}"
+
+
+class Watch:
+    """Compares one program's answers, and keeps count."""
+
+    def __init__(self, program: Watched, contract: Contract, load: Callable[..., Any]) -> None:
+        """Nothing is compared yet. `load` makes a program of a stand-in's artifact and a device."""
+        artifact = program.artifact
+        self._program = program
+        self._limit = contract.max_error if isinstance(contract.max_error, int | float) else None
+        self._evidence = artifact.evidence or Evidence()
+        self._samples = Samples.from_bytes(artifact.samples, artifact.signature)
+        self._hash = hash_of(artifact.vmfb, artifact.samples, contract.max_error)
+        self._load = load
+        self._lock = threading.RLock()
+        self._asking = threading.Lock()
+        self._seen: set[Any] = set()
+        self._chain = self._fallbacks(contract.fallbacks)
+        self._may_drop = OTHER_PLANS in contract.fallbacks
+        # How often a fallback was taken: answers of code before the last one are not to be trusted.
+        self.generation = 0
+        self.every = 0
+        self.calls = self.compared_calls = self.wrong = 0
+        self.taken: list[Fallback] = []
+        self._absent: list[str] = []
+        self.verdict: Verdict | None = None
+
+    def counts(self) -> Counts:
+        """What was done so far."""
+        with self._lock:
+            taken = tuple(map(str, self.taken))
+            return Counts(self.verdict, self.calls, self.compared_calls, taken)
+
+    def judge(self, known: Verdict | None) -> None:
+        """Compute the samples, unless a verdict says that this was done here.
+
+        Raises PycError (WRONG_RESULT) if they differ, and no fallback is left.
+        """
+        for verdict in filter(None, (known, self._evidence.verdict)):
+            if verdict.passed and verdict.fits(self._hash, self._program.device):
+                self.verdict = verdict
+                return
+        while True:
+            verdict, plan = self._compare_samples()
+            if verdict.passed:
+                break
+            self.wrong += 1
+            if plan == self._program.mode:
+                self._fall_back(verdict.wrong)
+            else:
+                self._drop(plan, verdict.wrong)
+        self.verdict = verdict
+
+    def _compare_samples(self) -> tuple[Verdict, str]:
+        """The samples by all code that calls may take; the plan of the first that is wrong."""
+        worst, done, wrong, bad = 0.0, 0, "", self._program.mode
+        samples, program = self._samples.samples, self._program
+        for sample in samples:
+            inputs = make_inputs(program.artifact.signature, sample.seed, sample.sizes)
+            agree = True
+            for (plan, entry), run in program.ways().items():
+                try:
+                    found = compare(run(inputs), sample.outputs, self._limit)
+                    worst, said = max(worst, found.worst), found.wrong
+                except PycError as error:
+                    said = error.message
+                agree = agree and not said
+                if said and not wrong:
+                    wrong, bad = f"sample {sample.seed}, {entry}: {said}", plan
+            done += agree
+        environment = environment_of(program.device)
+        return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad
+
+    @property
+    def compares_calls(self) -> bool:
+        """Whether the inputs of a call are read again after it, by the reference."""
+        return self._evidence.oracle is not None
+
+    def due(self, arrays: Sequence[Array], code: Code, again: bool = False) -> bool:
+        """Count a call; whether its answer has to be compared before it is given out."""
+        with self._lock:
+            self.calls += not again
+            if self._evidence.oracle is None:
+                return False
+            if code.generation != self.generation or (self.every and self.calls % self.every == 0):
+                return True
+            return (code, _shapes(arrays)) not in self._seen
+
+    def compared(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
+        """The values of a call that is due, or those of a fallback where they are wrong.
+
+        Raises PycError (WRONG_RESULT) if no fallback is left.
+        """
+        oracle = self._evidence.oracle
+        assert oracle is not None, "nothing is due without it"
+        key = code, _shapes(arrays)
+        # One call at a time asks the reference; those that are not due wait for none.
+        with self._asking:
+            if not self.every and key in self._seen:
+                return values
+            inputs = [a.numpy() for a in arrays]
+            expected = oracle.expect(inputs)
+            got, replaced = self._judged(inputs, values, expected, code)
+            if not replaced:
+                self._seen.add(key)
+        if not replaced:
+            return values
+        on_device = any(isinstance(v, Array) for v in values)
+        return [to_device(v, self._program.device) for v in got] if on_device else got
+
+    def _judged(
+        self,
+        inputs: Sequence[np.ndarray],
+        values: Sequence[Any],
+        expected: Sequence[Expected],
+        code: Code,
+    ) -> tuple[Sequence[np.ndarray], bool]:
+        """The values if they are right, or other code's; and whether it is other code's."""
+        got = [v.numpy() if isinstance(v, Array) else v for v in values]
+        found = compare(got, expected, self._limit)
+        with self._lock:
+            replaced = code.generation != self.generation or code.plan != self._program.mode
+            if replaced:
+                # That code was left meanwhile, maybe since another call found it wrong.
+                got = self._program.answer(inputs)
+                found = compare(got, expected, self._limit)
+            while found.wrong:
+                self.wrong += 1
+                self._fall_back(found.wrong)
+                got, replaced = self._program.answer(inputs), True
+                found = compare(got, expected, self._limit)
+            # What is written to memory of the caller is computed, and compared, once more.
+            self.compared_calls += not (replaced and code.into)
+        return got, replaced
+
+    def approves(
+        self,
+        arrays: Sequence[Array],
+        code: Code,
+        run: Callable[[], Sequence[Array]],
+        again: bool = False,
+    ) -> bool:
+        """Whether the code may write its answer to memory of the caller; `run` gives it elsewhere.
+
+        again: for a call that was counted, since it was asked for other code before.
+        """
+        if self.due(arrays, code, again):
+            values = run()
+            if self.compared(arrays, values, code) is not values:
+                return False
+        return code.generation == self.generation
+
+    def _drop(self, plan: str, why: str) -> None:
+        """Do without a plan that is not in use. Raises PycError (WRONG_RESULT) where none may."""
+        if not self._may_drop:
+            self._refuse(why)
+        self._program.drop_plan(plan)
+        name = f"{OTHER_PLANS}: all but {plan}"
+        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
+        self.taken.append(Fallback(name, why))
+
+    def _fall_back(self, why: str) -> None:
+        """Put the next fallback in place. Raises PycError (WRONG_RESULT) if there is none."""
+        name = next(self._chain, None)
+        if name is None:
+            self._refuse(why)
+        self.generation += 1
+        self._seen.clear()
+        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
+        self.taken.append(Fallback(name, why))
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
+        past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
+        absent = f"; not there in this process: {', '.join(self._absent)}" if self._absent else ""
+        raise PycError(
+            ReasonCode.WRONG_RESULT,
+            f"program: expected the results of its reference, got {why}"
+            f"{past if self.taken else ''}{absent}; the answer was not given out",
+        )
+
+    def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
+        """Each fallback in turn, put in place when it is asked for; those not here are left out."""
+        program, evidence = self._program, self._evidence
+        for name in chain:
+            if name == OTHER_PLANS:
+                while others := [m for m in program.modes if m != program.mode]:
+                    wrong = program.mode
+                    program.take_plan(others[0], "results differ", ReasonCode.FALLBACK_TAKEN)
+                    program.drop_plan(wrong)
+                    yield f"{OTHER_PLANS}: {others[0]}"
+            elif name == IREE_CODE and IREE_CODE in evidence.stand_ins:
+                program.take_code(self._load(evidence.stand_ins[name](), program.device))
+                yield name
+            elif name == REFERENCE and evidence.oracle is not None:
+                program.take_code(self._reference)
+                yield name
+            elif name in (IREE_CODE, REFERENCE):
+                self._absent.append(name)
+
+    def _reference(self, arrays: Sequence[Array]) -> list[Array]:
+        oracle = self._evidence.oracle
+        assert oracle is not None
+        expected = oracle.expect([a.numpy() for a in arrays])
+        return [to_device(np.ascontiguousarray(e.value), self._program.device) for e in expected]
+
+
+def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:
+    return tuple(a.spec[:2] for a in arrays)

@@ -1,0 +1,166 @@
+"""May a call write into these arrays? What `out=` and `donate=` must satisfy.
+
+An output's memory is written while inputs are still being read, and IREE does not look for
+overlaps (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with
+an input or another output is refused, but for inputs that are donated and proven to be read before
+(pipelines/memory/on_stream/donation.py).
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.runtime.arena_call import ArenaCall, Launch
+from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted
+
+# What `donate` may be: an array, say, that is false might hold a number.
+NUMBERS = (tuple, list, range)
+
+
+def check_outputs(
+    out: Any,
+    launch: Launch,
+    inputs: Sequence[Array],
+    signature: Signature,
+    entry: ArenaCall | None,
+    donated: Mapping[int, tuple[int, Array]] = MappingProxyType({}),
+) -> list[Array | None]:
+    """`out`, with what is `donated`, as one array or None for each result. Raises PycError:
+
+    NO_ARENA_ENTRY, ARGUMENT_COUNT, BAD_ARGUMENT (no array of the device), ARGUMENT_DTYPE,
+    ARGUMENT_SHAPE, OUTPUT_OVERLAP; the message names the output.
+    """
+    if entry is None:
+        raise _no_entry("out")
+    given = [out] if isinstance(out, Array) else out
+    if out is None:
+        given = [None] * len(signature.outputs)
+    if not isinstance(given, (list, tuple)):
+        raise _not_here("out", out, entry)
+    names = [a.name for a in signature.outputs]
+    if len(given) != len(names):
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"out: expected {len(names)} arrays ({', '.join(names)}), got {len(given)}",
+        )
+    specs = launch.specs
+    for number, (name, array) in enumerate(zip(names, given, strict=True)):
+        if array is not None:
+            _check_spec(f"out `{name}`", array, specs.get(number), entry)
+    merged = [donated[o][1] if o in donated else array for o, array in enumerate(given)]
+    _check_overlaps(names, merged, inputs, signature, {o: i for o, (i, _) in donated.items()})
+    return merged
+
+
+def _check_spec(where: str, array: Any, spec: Spec | None, entry: ArenaCall) -> None:
+    if spec is None:
+        raise PycError(
+            ReasonCode.NO_ARENA_ENTRY,
+            f"{where}: expected None, since its size is not known before the call or it is an "
+            "input handed back, got an array",
+        )
+    if not isinstance(array, Array) or array.device is not spec[2]:
+        raise _not_here(where, array, entry)
+    if array.dtype != spec[1]:
+        raise PycError(
+            ReasonCode.ARGUMENT_DTYPE,
+            f"{where}: expected element type {dtype_name(spec[1])}, got {dtype_name(array.dtype)}",
+        )
+    if array.shape != spec[0]:
+        raise PycError(
+            ReasonCode.ARGUMENT_SHAPE, f"{where}: expected shape {spec[0]}, got {array.shape}"
+        )
+
+
+def _not_here(where: str, got: Any, entry: ArenaCall) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"{where}: expected an Array on {entry.device!r}, got {got!r:.100}; make one with "
+        "`to_device`, or take an earlier result",
+    )
+
+
+def _check_overlaps(
+    names: Sequence[str],
+    given: Sequence[Array | None],
+    inputs: Sequence[Array],
+    signature: Signature,
+    donors: Mapping[int, int],
+) -> None:
+    taken = [(f"input `{a.name}`", x) for a, x in zip(signature.inputs, inputs, strict=True)]
+    for number, (name, array) in enumerate(zip(names, given, strict=True)):
+        if array is None:
+            continue
+        for place, (other, memory) in enumerate(taken):
+            if donors.get(number) != place and overlap(array, memory):
+                raise PycError(
+                    ReasonCode.OUTPUT_OVERLAP,
+                    f"out `{name}`: expected memory of its own, got memory of {other}",
+                )
+        taken.append((f"output `{name}`", array))
+
+
+def donors(donate: Any) -> Sequence[int]:
+    """`donate` as it was given. Raises PycError (BAD_ARGUMENT) unless it is a sequence."""
+    if not isinstance(donate, NUMBERS):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"donate: expected a tuple of numbers of inputs, got {donate!r:.100}",
+        )
+    return donate
+
+
+def donated_memory(
+    donate: Sequence[int],
+    out: Any,
+    launch: Launch,
+    inputs: Sequence[Array],
+    signature: Signature,
+    entry: ArenaCall | None,
+) -> dict[int, tuple[int, Array]]:
+    """For results that take the memory of an input of `donate`: the input, and that memory.
+
+    Each input gives its memory to the first result that is proven to fit and has none in `out`.
+    Raises PycError: BAD_ARGUMENT (no input's number), NO_ARENA_ENTRY, DONATION_UNSAFE.
+    """
+    for number in donate:
+        if type(number) is not int or not 0 <= number < len(signature.inputs):
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"donate: expected numbers of inputs below {len(signature.inputs)}, got {number!r}",
+            )
+    if entry is None:
+        raise _no_entry("donate")
+    given = [out] if isinstance(out, Array) else out or ()
+    taken = {o for o, array in enumerate(given) if array is not None}
+    found: dict[int, tuple[int, Array]] = {}
+    specs = launch.specs
+    for number in dict.fromkeys(donate):
+        fitting = [o for i, o in entry.facts.donations if i == number and o in specs]
+        free = [o for o in fitting if o not in taken]
+        if not free:
+            raise _unsafe(signature, number, fitting)
+        taken.add(free[0])
+        found[free[0]] = (number, reinterpreted(inputs[number], specs[free[0]]))
+    return found
+
+
+def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycError:
+    names = ", ".join(signature.outputs[o].name for o in fitting)
+    came = f"other memory for {names}" if names else "none"
+    return PycError(
+        ReasonCode.DONATION_UNSAFE,
+        f"donate: expected a result of as many bytes as `{signature.inputs[number].name}` that is "
+        f"proven to be written only after it was read, got {came}; call without `donate`",
+    )
+
+
+def _no_entry(where: str) -> PycError:
+    return PycError(
+        ReasonCode.NO_ARENA_ENTRY,
+        f"{where}: expected a program that can write into memory of its caller, got one without "
+        "such an entry; its decision `arena-entry` says why",
+    )

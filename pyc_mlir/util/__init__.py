@@ -1,0 +1,1 @@
+"""Host facts without a compiler: versions, environment overrides, temporary folders, checksums."""

@@ -1,0 +1,1 @@
+"""Suites on the compiler itself: compile time, replay, tools."""

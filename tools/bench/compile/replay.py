@@ -1,0 +1,84 @@
+"""Does a replay make the same bytes? The suite `replay`: fresh processes, random hash seeds.
+
+Each program is compiled once by `pyc-compile --log`, and then again and again by `pyc-compile
+--replay`, every time in a new process with a hash seed of its own, in turn from the log and from
+the program. What is counted are replays whose bytes are the same.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.choices.choices import read_log
+from pyc_mlir.tools.bench.compile.compile_time import command
+from pyc_mlir.tools.bench.compile.tooling import layers
+from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
+from pyc_mlir.tools.bench.workloads.workloads import digits
+
+SUITE = "replay"
+ROUNDS = 100
+_OPS = 100
+# The program's bytes are compared with those of the first compile.
+_FIRST, _LOG, _AGAIN = "first.vmfb", "first.jsonl", "again.vmfb"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Replays in fresh processes whose bytes are those of the first compile."""
+    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        models = models_in(Path(folder))
+        names = list(models)[:1] if asked.quick else list(models)
+        records = [counted(n, models[n], asked.rounds, Path(folder)) for n in names]
+    asked.store(records)
+    return 0
+
+
+def models_in(folder: Path) -> Mapping[str, Sequence[str]]:
+    """By name the arguments of `pyc-compile` that say what is compiled, and for what."""
+    chain, encoder = folder / "chain.mlir", folder / "encoder.onnx"
+    chain.write_text(layers(_OPS))
+    encoder.write_bytes(encoder_onnx(TINY, encoder_weights(TINY)))
+    mlp, cnn = (str(digits(kind, 1).source) for kind in ("mlp", "cnn"))
+    return {
+        "digits mlp": (mlp,),
+        "digits cnn, checked": (cnn, "--max-error", "rounding"),
+        "tiny encoder, two plans": (str(encoder), "--also-mode", "memory_first"),
+        f"chain of {_OPS} ops, strict": (str(chain), "--determinism", "strict"),
+    }
+
+
+def counted(name: str, line: Sequence[str], rounds: int, folder: Path) -> Record:
+    """Compile once, replay `rounds` times, count what is the same."""
+    seeds = Random(0)
+    first, log = folder / _FIRST, folder / _LOG
+    compiled([*line, "-o", str(first), "--log", str(log)], seeds.getrandbits(32))
+    same = 0
+    for number in range(rounds):
+        again = folder / _AGAIN
+        source = str((log, first)[number % 2])
+        compiled([line[0], "-o", str(again), "--replay", source], seeds.getrandbits(32))
+        same += again.read_bytes() == first.read_bytes()
+        again.unlink()
+    decisions = len([d for d in read_log(log) if d.is_choice])
+    note(f"{name}: {same} of {rounds} replays are the same, {decisions} decisions")
+    return record(
+        name, "pyc", "same bytes", "replays", same, of=rounds, decisions=decisions, n=rounds
+    )
+
+
+def compiled(line: Sequence[str], seed: int) -> None:
+    """Run `pyc-compile` in a process with a hash seed. Raises PycError (RUNTIME_FAILED)."""
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    tool = [str(command("pyc-compile")), *line]
+    done = subprocess.run(tool, capture_output=True, text=True, env=environment)
+    if done.returncode != 0:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            f"pyc-compile: expected status 0, got {done.returncode}: {done.stderr.strip()[:300]}",
+        )

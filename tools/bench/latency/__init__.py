@@ -1,0 +1,1 @@
+"""Suites that measure time on programs: latency, gemm, call overhead, start, GPU."""

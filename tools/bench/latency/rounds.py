@@ -1,0 +1,194 @@
+"""How long do the systems take on one workload? Processes side by side, asked in rounds.
+
+In: a `Workload` and the systems' names. Out: for each system its `Ready` and a `Timing`, or the
+reason why it has none. Every system is warm and waits while one of them is asked for a batch of
+calls; each round asks all of them, in an order drawn anew.
+"""
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.measure.interleave import Timing
+from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.graph import Graph, Work, count_work, read_graph
+from pyc_mlir.tools.bench.peers.onnx import onnx_model
+from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
+from pyc_mlir.tools.bench.peers.systems import environment
+from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
+from pyc_mlir.tools.bench.report.suite import note
+from pyc_mlir.tools.bench.workloads.workloads import Workload
+
+# Libraries tear down their threads; one that hangs is ended.
+_END_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class How:
+    """How to measure: rounds, seconds that a sample lasts at least, threads, sizes."""
+
+    rounds: int
+    min_seconds: float
+    threads: int
+    tiny: bool
+    environ: Mapping[str, str]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Systems that ran, and those that did not, with the reason."""
+
+    ready: Mapping[str, Ready]
+    timings: Mapping[str, Timing]
+    missing: Mapping[str, str]
+    failed: Mapping[str, str]
+
+
+def store(workload: Workload, folder: Path) -> Work:
+    """Write what the processes are given; what the program does at least. Raises PycError."""
+    graph = specialized(workload)
+    np.savez(folder / "inputs.npz", *workload.inputs)
+    np.savez(folder / "expected.npz", *workload.expected)
+    (folder / "graph").write_bytes(pickle.dumps(graph))
+    lowered = lower(workload.source, workload.specs, plain_options())
+    (folder / "linalg").write_bytes(pickle.dumps(lowered))
+    try:
+        (folder / "model.onnx").write_bytes(onnx_model(graph))
+    except ModuleNotFoundError as error:
+        note(f"no ONNX models without the package `{error.name}`")
+    return count_work(graph, workload.inputs)
+
+
+def specialized(workload: Workload) -> Graph:
+    """The program at the sizes of its inputs, unless it is compiled for dynamic ones."""
+    graph = read_graph(workload.source, workload.specs)
+    if workload.types is not None:
+        return graph
+    types = tuple(TensorType(a.shape, a.dtype) for a in workload.inputs)
+    return replace(graph, arguments=types)
+
+
+def measure(
+    workload: Workload, key: str, systems: Sequence[str], how: How
+) -> tuple[Work, Measured]:
+    """Prepare the systems one after another, then time them in rounds. Raises PycError."""
+    with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        work = store(workload, folder)
+        started: dict[str, Worker] = {}
+        missing: dict[str, str] = {}
+        failed: dict[str, str] = {}
+        for system in systems:
+            worker = stack.enter_context(Worker(system, key, folder, how))
+            answer = worker.answer()
+            if MISSING in answer:
+                missing[system] = f"the package `{answer[MISSING]}` is not installed"
+            elif FAILED in answer or _wrong(answer, workload):
+                failed[system] = answer.get(FAILED) or f"an error of {answer['max_error']:.2g}"
+            else:
+                worker.ready = Ready(**answer)
+                started[system] = worker
+                continue
+            worker.close()
+            note(f"{key}: left out: {system}: {missing.get(system) or failed[system]}")
+        timings = _rounds(started, how)
+        ready = {system: worker.ready for system, worker in started.items() if worker.ready}
+        return work, Measured(ready, timings, missing, failed)
+
+
+def _wrong(answer: Mapping[str, Any], workload: Workload) -> bool:
+    """True for results that are not those of the program: such a system has no latency."""
+    return not answer["max_error"] <= workload.tolerance
+
+
+def _rounds(workers: Mapping[str, "Worker"], how: How) -> dict[str, Timing]:
+    samples: dict[str, list[float]] = {name: [] for name in workers}
+    order, draw = list(workers), random.Random(how.seed)
+    for _ in range(how.rounds):
+        draw.shuffle(order)
+        for name in order:
+            if how.min_seconds:
+                time.sleep(REST_SECONDS)  # workers of the one before may still spin
+            workers[name].ask(1)
+            samples[name].append(workers[name].ask(workers[name].calls) / workers[name].calls)
+    return {name: Timing(tuple(samples[name]), workers[name].calls) for name in workers}
+
+
+class Worker:
+    """A process of `peers_worker`. As a context it ends with it."""
+
+    def __init__(self, system: str, key: str, folder: Path, how: How) -> None:
+        command = [sys.executable, "-m", "pyc_mlir.tools.bench.peers.worker", system, key]
+        command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
+        command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
+        self.ready: Ready | None = None
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(how.threads, how.environ),
+        )
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def calls(self) -> int:
+        """Calls of one sample."""
+        assert self.ready is not None, "asked before it was ready"
+        return self.ready.calls
+
+    def answer(self) -> dict[str, Any]:
+        """What it says when it is prepared; a process that died has failed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        return json.loads(line) if line else {FAILED: f"ended with status {self._process.wait()}"}
+
+    def ask(self, calls: int) -> float:
+        """Seconds of that many calls. Raises PycError (RUNTIME_FAILED) where it died."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            print(calls, file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            raise _died(self._process)
+        return float(line)
+
+    def close(self) -> None:
+        """End the process, which waits for its next line."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _died(process: "subprocess.Popen[str]") -> PycError:
+    return PycError(
+        ReasonCode.RUNTIME_FAILED,
+        f"{process.args}: expected an answer, got the end of the process with status "
+        f"{process.wait()}; its message stands above",
+    )

@@ -1,0 +1,205 @@
+"""How long do calls take, against the peers of this CPU? The suite `latency`.
+
+    pyc-bench latency --suite cpu --threads 1,2 --peers onnxruntime,torch --json OUT --html OUT
+
+One record per workload, number of threads and system, with the fields
+
+    system                  `pyc` is the default of `pyc_mlir.compile` and nothing else
+    median_seconds, p10_seconds, p90_seconds       of a warm call, over the rounds
+    max_error               max |got - float64| / max |float64|, the worst of all settings tried
+    roofline_fraction       the least time that the machine allows, by the peaks measured in the
+                            same run (peak_flops, peak_bandwidth: of copies), over the median;
+                            above 1 where caches hold everything, or most bytes are only read
+    flops, bytes            what the program does at least: operations, and bytes of arguments,
+                            constants and results
+    cold_start_seconds      compile and first call, imports excluded
+    peak_resident_bytes     of the process until the first results; `resident_before_bytes` of it
+                            were there before the cold start
+    call_overhead_seconds   the same system's median on `call of nothing`, null if not measured
+    setting, tried          the quickest setting, and the medians of those that were compared
+
+A system whose package is missing is a record with metric `left out`, one that fails or is wrong is
+one with metric `failure`; both are noted, and neither ends the run. Finished workloads are kept
+beside OUT as OUT.partial; a run with the same settings in the same environment goes on from there.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.calibrate.peaks import Peaks, in_own_process
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.pipelines.target.target import available_cores
+from pyc_mlir.tools.bench.latency.rounds import How, Measured, measure
+from pyc_mlir.tools.bench.memory.suite import Partial
+from pyc_mlir.tools.bench.peers.graph import Work
+from pyc_mlir.tools.bench.peers.systems import PEERS, PYC
+from pyc_mlir.tools.bench.report import latency_html as cpu_html
+from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.workloads.cpu import CALL, ROWS, make
+
+SUITE = "latency"
+ROUNDS = 21
+THREADS = (1, 2)
+# Suites by name: which classes of workloads belong to them.
+SUITES: Mapping[str, tuple[str, ...]] = {
+    "cpu": tuple(dict.fromkeys(row.kind for row in ROWS.values())),
+    "demo": ("call", "demo"),
+}
+QUICK = (CALL, "mlp 784-512-512-10, batch 64")
+_ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
+FAILURE, LEFT_OUT = "failure", "left out"
+_MICRO = 1e6
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Latency of the CPU workloads: PyC, plain IREE, onnxruntime, OpenVINO, XLA and torch."""
+    asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser())
+    threads = [t for t in known.threads if t <= available_cores()]
+    for t in set(known.threads) - set(threads):
+        note(f"left out: {t} threads on {available_cores()} cores")
+    systems = (PYC, *known.peers)
+    peaks = {t: _peaks(t, asked) for t in threads}
+    settings = {"suite": known.suite, "threads": threads, "systems": list(systems)}
+    kept = Partial(asked, settings)
+    done = {} if known.fresh else _complete(kept.load(), threads)
+    names = _names(known.suite, known.only or (QUICK if asked.quick else None))
+    for i, name in enumerate(names, 1):
+        if name in done:
+            note(f"{i} of {len(names)}: {name}: measured before")
+            continue
+        note(f"{i} of {len(names)}: {name}")
+        done[name] = [r for t in threads for r in _measured(name, t, systems, asked, peaks[t])]
+        kept.save(done)
+    records = with_overhead([row for name in names for row in done[name]])
+    peaks_data = {str(t): asdict(found) for t, found in peaks.items()}
+    asked.store(records, **settings, peaks=peaks_data)
+    kept.path.unlink(missing_ok=True)
+    if known.html is not None:
+        write_file(known.html, cpu_html.page(Report.load(asked.path)).encode())
+        note(f"page written to {known.html}")
+    return 1 if any(r["metric"] == FAILURE and r["system"] == PYC for r in records) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=True)
+    parser.add_argument("--suite", choices=SUITES, default="cpu", help="which workloads; or cpu")
+    parser.add_argument("--threads", type=_counts, default=THREADS, metavar="N,...")
+    parser.add_argument("--peers", type=_peers, default=PEERS, metavar="NAME,...",
+                        help=f"of {', '.join(PEERS)}; or all")  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="NAME", help="workloads")
+    parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="one page of charts")
+    return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers of threads, got {text!r}")
+    return counts
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    named = tuple(part for part in text.split(",") if part)
+    unknown = [name for name in named if name not in PEERS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join(PEERS)}, got {text!r}")
+    return named
+
+
+def _names(suite: str, only: Sequence[str] | None) -> list[str]:
+    """The call of nothing first, so that a run that is looked at early has it."""
+    kinds = SUITES[suite]
+    named = [n for n, row in ROWS.items() if row.kind in kinds and (only is None or n in only)]
+    return sorted(named, key=lambda name: name != CALL)
+
+
+def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict[str, list[Record]]:
+    """The workloads that PyC ran with every number of threads; others are tried again."""
+    ran = {name: {r["threads"] for r in rows if r["system"] == PYC} for name, rows in found.items()}
+    return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
+
+
+def _peaks(threads: int, asked: Run) -> Peaks:
+    iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
+    found = in_own_process(threads, iterations, dict(os.environ))
+    note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
+    return found
+
+
+def _measured(
+    name: str, threads: int, systems: Sequence[str], asked: Run, peaks: Peaks
+) -> list[Record]:
+    """The records of one workload with that many threads."""
+    how = How(asked.rounds, asked.min_seconds, threads, asked.quick, dict(os.environ))
+    try:
+        work, found = measure(make(name, asked.quick), name, systems, how)
+    except PycError as error:
+        return [_failure(name, PYC, threads, f"{error.code.name}: {error.message}")]
+    rows = list(_records(name, threads, work, found, peaks))
+    for system, reason in found.failed.items():
+        rows.append(_failure(name, system, threads, reason))
+    for system, reason in found.missing.items():
+        rows.append(_failure(name, system, threads, reason, LEFT_OUT))
+    return rows
+
+
+def metric(threads: int) -> str:
+    """What a record measures; it tells apart what differs in the number of threads only."""
+    return f"latency, {threads} thread{'s' * (threads > 1)}"
+
+
+def _records(
+    name: str, threads: int, work: Work, found: Measured, peaks: Peaks
+) -> Iterator[Record]:
+    bound = work.seconds(peaks.flops, peaks.bandwidth)
+    for system, timing in found.timings.items():
+        spread, ready = timing.spread, found.ready[system]
+        note(f"{name}; {threads}: {system} {spread.median * _MICRO:.1f} us ({ready.setting})")
+        row = record(name, system, metric(threads), "s", spread.median, p10=spread.p10,
+                     p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls)  # fmt: skip
+        yield row | {
+            "class": ROWS[name].kind,
+            "system": system,
+            "threads": threads,
+            "median_seconds": spread.median,
+            "p10_seconds": spread.p10,
+            "p90_seconds": spread.p90,
+            "max_error": ready.max_error,
+            "roofline_fraction": bound / spread.median,
+            "peak_flops": peaks.flops,
+            "peak_bandwidth": peaks.bandwidth,
+            "flops": work.flops,
+            "bytes": work.bytes,
+            "cold_start_seconds": ready.cold_start_seconds,
+            "peak_resident_bytes": ready.peak_resident_bytes,
+            "resident_before_bytes": ready.resident_before_bytes,
+            "setting": ready.setting,
+            "tried": dict(ready.tried),
+        }
+
+
+def _failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
+    row = record(name, system, metric, "systems", 1, reason=reason)
+    return row | {"system": system, "threads": threads, "class": ROWS[name].kind}
+
+
+def with_overhead(records: Sequence[Record]) -> list[Record]:
+    """Each record with what a call of nothing costs the same system with as many threads."""
+    costs: dict[Any, float] = {
+        (r["system"], r["threads"]): r["median_seconds"]
+        for r in records
+        if r["workload"] == CALL and "median_seconds" in r
+    }
+    return [
+        r | {"call_overhead_seconds": costs.get((r["system"], r["threads"]))}
+        if "median_seconds" in r
+        else r
+        for r in records
+    ]

@@ -1,0 +1,1 @@
+"""The suite `memory`: bytes of a call, mode by mode, against plain IREE and XLA."""

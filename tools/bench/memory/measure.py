@@ -1,0 +1,212 @@
+"""What does a program need on the device, and does it still compute the same? One workload, built
+by PyC in all modes and by IREE in all its partitioning modes, each run once on a fresh device.
+
+Comes in: a `Case`. Goes out: `Built` programs and the `Footprint` of each. Peaks are read from the
+allocator of `local-sync`, where IREE's statistics count everything, and less what inputs and
+constants take: what is left is the arena and the fresh results of one call.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
+from pyc_mlir.compilation.build import finish, make_options
+from pyc_mlir.compilation.fallback import SETTINGS
+from pyc_mlir.compilation.fallback import SITE as FUSION_SITE
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.iree.compiler import opened, run
+from pyc_mlir.iree.memory.versions import TO_ASYNC, regions_of
+from pyc_mlir.pipelines.memory.planner.problem import Problem, Task
+from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Executable
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.report.suite import note
+from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.workloads.workloads import relative_error
+
+MODES = ("latency_first", "balanced", "memory_first")
+# PyC's program with its memory left to IREE.
+UNPLANNED = "iree"
+# IREE's own ways to cut a program into what may overlap; the first is its default.
+PARTITIONINGS = ("min-peak-memory", "debug", "max-concurrency")
+# What O3 stands for when nothing else is said.
+O3_FUSION = "aggressive"
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program and the seconds that IREE and the planner took for it (no front end)."""
+
+    artifact: Artifact
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Programs:
+    """One workload, built: PyC's by mode (UNPLANNED among them), IREE's by setting.
+
+    `fusion` is IREE's fusion setting that PyC compiled under; IREE's programs of that setting come
+    first and are those that latency is compared with: `same_kernels`. `task_bound`: see there.
+    """
+
+    pyc: Mapping[str, Built]
+    iree: Mapping[str, Built]
+    fusion: str
+    task_bound: int
+
+    @property
+    def same_kernels(self) -> list[str]:
+        """The settings of IREE with the fusion that PyC's programs have."""
+        return [name for name in self.iree if name.endswith(f"{self.fusion} fusion")]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of one call (transients and fresh results), those of the results, and the results."""
+
+    peak_bytes: int
+    output_bytes: int
+    results: tuple[np.ndarray, ...]
+
+    @property
+    def transient_bytes(self) -> int:
+        """The peak without the results."""
+        return self.peak_bytes - self.output_bytes
+
+
+def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
+    """Compile `case` in all ways. Raises PycError when PyC, or IREE under PyC's flags, fails."""
+    pyc: dict[str, Built] = {}
+    forms: dict[str, Lowered] = {}
+    for mode in (UNPLANNED, *MODES):
+        options = make_options(planner_mode=mode)
+        start = clock()
+        # The modes differ in passes too: IREE gets the program that no chunking has changed.
+        forms[mode] = lower(case.source, case.specs, options)
+        pyc[mode] = Built(finish(forms[mode], options), clock() - start)
+        note(f"{case.name}: {mode} compiled in {pyc[mode].seconds:.1f} s")
+    unplanned = pyc[UNPLANNED].artifact
+    fusion = next(d.chosen for d in unplanned.decisions if d.site.pass_name == FUSION_SITE)
+    options = plain_options()
+    # IREE gets the program without PyC's kernels, as it got it without parts.
+    lowered = lower(case.source, case.specs, options)
+    # Without PyC's other entries.
+    manifest = make_manifest(
+        options.target, lowered.signature, lowered.graph_id, entry=lowered.entry
+    )
+    iree = {}
+    for name, setting, partitioning in _iree_settings(fusion):
+        start = clock()
+        try:
+            vmfb = compile_iree(lowered, options.target, setting, partitioning)
+        except PycError as error:
+            if setting == fusion:
+                raise
+            note(f"{case.name}: iree alone fails under {name}: {error.message[:200]}")
+            break
+        iree[name] = Built(Artifact(vmfb, manifest), clock() - start)
+    bound = min(task_bound(form, options.target, fusion) for form in forms.values())
+    return Programs(pyc, iree, fusion, bound)
+
+
+def _iree_settings(fusion: str) -> Iterator[tuple[str, str, str]]:
+    """(name, fusion setting, partitioning): PyC's own flags, then O3 as it is."""
+    for setting in dict.fromkeys((fusion, O3_FUSION)):
+        for partitioning in PARTITIONINGS:
+            yield f"O3, {partitioning} partitioning, {setting} fusion", setting, partitioning
+
+
+def compile_iree(lowered: Lowered, target: Target, fusion: str, partitioning: str) -> bytes:
+    """The vmfb by IREE alone, under PyC's flags. Raises PycError as `compile_module`."""
+    flags = SETTINGS[fusion]
+    with opened(lowered.code, target, flags, locations=lowered.locations) as session:
+        text = f'#stream.partitioning_config<"{partitioning}">'
+        attribute: Any = vars(ir)["Attribute"]  # IREE's stubs leave it out
+        with session.context:
+            session.module.attributes["stream.partitioning"] = attribute.parse(text)
+        session.run()
+        return session.vmfb()
+
+
+def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
+    """Bytes of transients that every order needs, recomputation or not: those of the largest task.
+
+    A task's operands and results exist at once, but for a result that takes over an operand.
+    """
+    flags = SETTINGS[fusion]
+    with opened(lowered.code, target, flags, locations=lowered.locations) as session:
+        run(session, target, to="flow")
+        session.run_passes(TO_ASYNC)
+        with session.context:
+            problems = [region.problem for region in regions_of(session.module, target)]
+    needs = [_needed(problem, task) for problem in problems for task in problem.tasks]
+    return max(needs, default=0)
+
+
+def _needed(problem: Problem, task: Task) -> int:
+    sizes = {b: problem.buffers[b].size for b in (*task.reads, *task.writes)}
+    counted = sum(sizes[b] for b in sizes if not problem.buffers[b].pinned)
+    shared = dict((*task.in_place, *task.tied))
+    return counted - sum(
+        min(sizes[written], sizes[read])
+        for written, read in shared.items()
+        if not (problem.buffers[written].pinned or problem.buffers[read].pinned)
+    )
+
+
+def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:
+    """Run once with `arrays` on the device and read the allocator's peak.
+
+    An arena that the program keeps from its start counts as transients.
+    """
+    constants = _constant_bytes(artifact)
+    device = Device("local-sync")
+    program = Program(artifact, device)
+    loaded = device.memory().live_bytes
+    inputs = [to_device(array, device) for array in arrays]
+    before = device.memory()
+    pinned = constants + before.live_bytes - loaded
+    # The peak only ever grows. Ballast makes sure that the call's own peak is a new one, although
+    # loading may have needed more for a moment.
+    spare = before.peak_bytes - before.live_bytes
+    ballast = to_device(np.zeros(spare, np.int8), device) if spare else None
+    pinned += spare
+    results = program(*inputs)
+    results = results if isinstance(results, tuple) else (results,)
+    peak = device.memory().peak_bytes - pinned
+    del ballast
+    copies = tuple(np.array(result.numpy()) for result in results)
+    return Footprint(peak, sum(copy.nbytes for copy in copies), copies)
+
+
+def _constant_bytes(artifact: Artifact) -> int:
+    """Device memory of the loaded module; nothing where constants are mapped from the file."""
+    device = Device("local-sync")
+    module = Executable(artifact.vmfb, device)
+    live = device.memory().live_bytes
+    del module
+    return live
+
+
+def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Whether two programs gave the same, bit by bit."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and x.dtype == y.dtype and x.tobytes() == y.tobytes()
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def error_against(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """`relative_error`, of two f32 programs."""
+    return relative_error(results, [e.astype(np.float64) for e in expected])

@@ -1,0 +1,277 @@
+"""How much memory does a call need, mode by mode, against plain IREE and XLA? The suite `memory`.
+
+    pyc-bench memory --json OUT [--only NAME ...] [--fresh]
+
+Each workload of `memory_workloads` gives one record per planner mode, with the fields
+
+    peak_bytes           transients (the whole arena) and fresh results of one call, measured
+    transient_bytes      the peak without the results, `output_bytes`
+    lower_bound_bytes    what no packing of the planned order goes below, results included; where
+                         IREE's order was kept, what the largest task needs in any order
+    constant_bytes, input_bytes, total_bytes     beside the peak, and all together
+    iree_peak_bytes      the least of IREE's partitionings at O3; `iree_peaks` has all of them
+    xla_temp_bytes       XLA's temporary memory (results not included), null without jax. XLA hands
+                         products and what follows them to a library that need not store what lies
+                         between; `xla_no_library_temp_bytes` is its figure without that
+    median_seconds, iree_median_seconds          of a call with 1 thread: PyC's `Program`, guards
+                         included, beside IREE's bare invoke at its quickest partitioning;
+                         `latency` has spreads, ratios and other numbers of threads
+    equal                the same bits as PyC's own unplanned program, and within the error bound
+                         of plain IREE
+
+Finished workloads are kept beside OUT as OUT.partial; a run with the same settings in the same
+environment goes on from there. A workload that fails is a record too, with metric `failure`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.artifact import memory_report
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.interleave import Spread, Timing, ratio
+from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.pipelines.target.target import available_cores
+from pyc_mlir.tools.bench.memory.latency import time_all
+from pyc_mlir.tools.bench.memory.measure import (
+    MODES,
+    UNPLANNED,
+    Footprint,
+    Programs,
+    build_all,
+    error_against,
+    footprint,
+    same_bits,
+)
+from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
+from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
+
+SUITE = "memory"
+ROUNDS = 15
+THREADS = (1, 2)
+# Of another program of the same arithmetic in another order: as `Workload.tolerance`.
+ERROR_BOUND = 1e-4
+MIB = 2.0**20
+_REASON_CHARACTERS = 300
+
+Timings = Mapping[int, Mapping[str, Timing]]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Peaks and latency by planner mode, against plain IREE; temporary memory of XLA."""
+    parser = argparse.ArgumentParser(add_help=True)
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="workloads")
+    parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
+    asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    names = [name for name in WORKLOADS if known.only is None or name in known.only]
+    threads = [t for t in THREADS if t <= available_cores()]
+    settings = {"threads": threads, "error_bound": ERROR_BOUND}
+    kept = Partial(asked, settings)
+    done = {} if known.fresh else kept.load()
+    for i, name in enumerate(names, 1):
+        if name in done:
+            note(f"{i} of {len(names)}: {name}: measured before")
+            continue
+        note(f"{i} of {len(names)}: {name}")
+        done[name] = in_own_process(name, asked, threads)
+        kept.save(done)
+    records = [row for name in names for row in done[name]]
+    asked.store(records, **settings)
+    kept.path.unlink(missing_ok=True)
+    failed = [row for row in records if row["metric"] == "failure"]
+    for row in failed:
+        note(f"failed: {row['workload']}: {row['reason']}")
+    return 1 if failed else 0
+
+
+class Partial:
+    """The finished workloads of a run that may not have come to its end."""
+
+    def __init__(self, asked: Run, settings: Mapping[str, Any]) -> None:
+        self.path = Path(f"{asked.path}.partial")
+        self._suite = asked.suite
+        self._environment = probe()
+        self._settings = {"rounds": asked.rounds, "quick": asked.quick, **settings}
+
+    def load(self) -> dict[str, list[Record]]:
+        """Records by workload; none where the file is of other settings or another environment.
+
+        Failures are forgotten, so that they are tried again.
+        """
+        if not self.path.is_file():
+            return {}
+        report = Report.load(self.path)
+        if (report.environment, dict(report.settings)) != (self._environment, self._settings):
+            note(f"{self.path}: other settings or another environment; measuring all again")
+            return {}
+        found: dict[str, list[Record]] = {}
+        for row in report.records:
+            if row["metric"] != "failure":
+                found.setdefault(row["workload"], []).append(row)
+        return found
+
+    def save(self, done: Mapping[str, Sequence[Record]]) -> None:
+        """Write what is finished."""
+        rows = [row for records in done.values() for row in records]
+        Report(self._suite, self._environment, self._settings, rows).save(self.path)
+
+
+def in_own_process(name: str, asked: Run, threads: Sequence[int]) -> list[Record]:
+    """The records of one workload, or the reason why there are none.
+
+    A process of its own: what one workload leaves behind does not weigh on the next, and a program
+    that ends the process ends no other measurement.
+    """
+    command = [sys.executable, "-m", __name__, name, f"--rounds={asked.rounds}"]
+    command += [f"--min-seconds={asked.min_seconds}", *(f"--threads={t}" for t in threads)]
+    command += ["--quick"] if asked.quick else []
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    reason = f"the measuring process ended with status {done.returncode}"
+    return [_failure(name, reason)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The measuring process: records as JSON on the last line of stdout."""
+    parser = argparse.ArgumentParser(__name__)
+    parser.add_argument("name", choices=WORKLOADS)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--min-seconds", type=float, required=True)
+    parser.add_argument("--threads", type=int, action="append", required=True)
+    parser.add_argument("--quick", action="store_true")
+    known = parser.parse_args(arguments)
+    try:
+        case = make(known.name, known.quick)
+        rows = measure(case, known.rounds, known.min_seconds, known.threads)
+    except PycError as error:
+        rows = [_failure(known.name, f"{error.code.name}: {error.message}")]
+    print(json.dumps(rows))
+    return 0
+
+
+def _failure(name: str, reason: str) -> Record:
+    return record(name, "pyc", "failure", "failures", 1, reason=reason[:_REASON_CHARACTERS])
+
+
+def measure(case: Case, rounds: int, min_seconds: float, threads: Sequence[int]) -> list[Record]:
+    """One record per mode. Raises PycError when a program does not compile or run."""
+    programs = build_all(case)
+    pyc = {mode: footprint(b.artifact, case.arrays) for mode, b in programs.pyc.items()}
+    iree = {name: footprint(b.artifact, case.arrays) for name, b in programs.iree.items()}
+    ours = {mode: programs.pyc[mode].artifact for mode in MODES}
+    theirs = {name: programs.iree[name].artifact for name in programs.same_kernels}
+    timings = time_all(ours, theirs, case.arrays, threads, rounds, min_seconds)
+    shared = {
+        **_beside(case, programs),
+        **_iree_fields(programs, iree),
+        **_xla_fields(temporary_memory(case)),
+        "unplanned_peak_bytes": pyc[UNPLANNED].peak_bytes,
+    }
+    expected = next(iter(iree.values()))
+    return [_mode_record(case, mode, programs, pyc, expected, timings, shared) for mode in MODES]
+
+
+def _mode_record(
+    case: Case,
+    mode: str,
+    programs: Programs,
+    pyc: Mapping[str, Footprint],
+    expected: Footprint,
+    timings: Timings,
+    shared: Mapping[str, Any],
+) -> Record:
+    found, built = pyc[mode], programs.pyc[mode]
+    bits = same_bits(found.results, pyc[UNPLANNED].results)
+    error = error_against(found.results, expected.results)
+    latency = {str(t): _latency(mode, programs, timings[t]) for t in timings}
+    first = next(iter(latency.values()))
+    note(
+        f"{case.name}: {mode} {found.peak_bytes / MIB:.2f} MiB, "
+        f"iree {shared['iree_peak_bytes'] / MIB:.2f} MiB, "
+        + ", ".join(f"{row['ratio']['median']:.3f}x with {t} threads" for t, row in latency.items())
+        + ("" if bits else ", OTHER BITS than unplanned")
+    )
+    row = record(case.name, mode, "peak", "B", found.peak_bytes)
+    return row | {
+        "class": case.kind,
+        "mode": mode,
+        "peak_bytes": found.peak_bytes,
+        "transient_bytes": found.transient_bytes,
+        "output_bytes": found.output_bytes,
+        "lower_bound_bytes": found.output_bytes + lower_bound(built.artifact, programs.task_bound),
+        "total_bytes": found.peak_bytes + shared["constant_bytes"] + shared["input_bytes"],
+        **shared,
+        "median_seconds": first["seconds"]["median"],
+        "iree_median_seconds": first["iree_seconds"]["median"],
+        "latency": latency,
+        "equal": bits and error <= ERROR_BOUND,
+        "same_bits": bits,
+        "error_against_iree": error if error < float("inf") else None,
+        "compile_seconds": built.seconds,
+    }
+
+
+def _beside(case: Case, programs: Programs) -> dict[str, Any]:
+    """What the peak does not count."""
+    manifest = programs.pyc[UNPLANNED].artifact.manifest
+    return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}
+
+
+def _iree_fields(programs: Programs, iree: Mapping[str, Footprint]) -> dict[str, Any]:
+    peaks = {name: found.peak_bytes for name, found in iree.items()}
+    best = min(peaks, key=peaks.__getitem__)
+    return {
+        "iree_peak_bytes": peaks[best],
+        "iree_transient_bytes": iree[best].transient_bytes,
+        "iree_setting": best,
+        "iree_peaks": peaks,
+        "iree_compile_seconds": programs.iree[programs.same_kernels[0]].seconds,
+        "fusion": programs.fusion,
+    }
+
+
+def _xla_fields(found: XlaMemory | None) -> dict[str, Any]:
+    if found is None:
+        note("jax is not installed: no figure of XLA; `pip install pyc-mlir[bench]` brings it")
+    return {
+        "xla_temp_bytes": None if found is None else found.temp_bytes,
+        "xla_no_library_temp_bytes": None if found is None else found.no_library_temp_bytes,
+    }
+
+
+def _latency(mode: str, programs: Programs, timings: Mapping[str, Timing]) -> dict[str, Any]:
+    """PyC's program in `mode` beside IREE's quickest, in seconds."""
+    quickest = min(programs.same_kernels, key=lambda name: timings[name].median)
+    return {
+        "seconds": asdict(timings[mode].spread),
+        "iree_seconds": asdict(timings[quickest].spread),
+        "iree_setting": quickest,
+        "ratio": asdict(_ratio(timings, mode, quickest)),
+    }
+
+
+def _ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
+    return ratio(timings, of=of, to=to)
+
+
+def lower_bound(artifact: Artifact, task_bound: int) -> int:
+    """Transients that the plan's order needs; `task_bound` where IREE's order was kept.
+
+    Regions run one after another, so the largest bound counts.
+    """
+    regions = memory_report.from_bytes(artifact.memory).regions if artifact.memory else ()
+    return max(task_bound, *(r.lower_bound for r in regions), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The suite `pack`: offsets for intervals."""

@@ -1,0 +1,153 @@
+"""Who computes a workload: PyC as it comes, plain IREE and onnxruntime at their best setting.
+
+A candidate is prepared under one or several settings; `peers_prepared.choose` finds the quickest by
+measuring, so that the other side of a comparison is never held back by a setting that does not suit
+it.
+Each is called the way that costs it least: IREE with arrays on its device and a prebuilt argument
+list, onnxruntime by `run` or with bound inputs and outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import numpy as np
+
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.fallback import SETTINGS as FUSION
+from pyc_mlir.compilation.lower import NO_KERNELS, Lowered, Options, lower
+from pyc_mlir.compilation.plan_memory import UNPLANNED
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.session import Session
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
+from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.bench.peers import onnxruntime as peers_onnxruntime
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings
+from pyc_mlir.tools.bench.report.suite import note
+from pyc_mlir.tools.bench.workloads.workloads import Workload
+
+# What IREE can be told; all with the target CPU set to the host, which it needs most.
+_TILING = {
+    "no data tiling": (),
+    "data tiling at dispatch creation": ("--iree-dispatch-creation-data-tiling",),
+    "data tiling at global optimization": ("--iree-global-opt-data-tiling",),
+}
+IREE_COMPILES: Mapping[str, tuple[str, ...]] = {
+    f"O3, {fusion} fusion, {tiling}": (*fusion_flags, *tiling_flags)
+    for fusion, fusion_flags in FUSION.items()
+    for tiling, tiling_flags in _TILING.items()
+}
+# What helps few programs (reductions over leading axes), and costs all of them a compile.
+IREE_MORE: Mapping[str, tuple[str, ...]] = {
+    "O3, aggressive fusion, split reduction": ("--iree-dispatch-creation-enable-split-reduction",),
+}
+ALLOCATORS = {"": None, ", caching allocator": "caching"}
+
+
+def pyc(workload: Workload, options: Options, device: Device) -> Prepared:
+    """PyC's program with arrays on the device."""
+    return _prepared(Program(build(workload.source, workload.specs, options), device), workload)
+
+
+def pyc_by_default(workload: Workload, threads: int) -> Prepared:
+    """PyC's program as users get it, on a machine of so many cores."""
+    artifact = build(workload.source, workload.specs, make_options())
+    device = default_device(threads, artifact.manifest["seconds"])
+    return _prepared(Program(artifact, device), workload)
+
+
+def _prepared(program: Program, workload: Workload) -> Prepared:
+    device = program.device
+    arrays = [to_device(a, device) for a in workload.inputs]
+
+    def results() -> list[np.ndarray]:
+        out = program(*arrays)
+        return [r.numpy() for r in (out if isinstance(out, tuple) else (out,))]
+
+    return Prepared(lambda: program(*arrays), results)
+
+
+def default_device(threads: int, seconds: float | None = None) -> Device:
+    """What a PyC program of so many predicted seconds runs on by default on that many cores."""
+    kind = Device.cpu_kind(threads, seconds)
+    return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
+
+
+def plain_iree(workload: Workload, threads: int) -> Settings:
+    """The linalg that PyC emits, compiled and called by IREE alone, under all settings.
+
+    A setting under which IREE fails is left out and noted.
+    """
+    lowered = lower(workload.source, workload.specs, plain_options())
+    return dict(plain_settings(workload.name, lowered, workload.inputs, threads))
+
+
+def plain_options() -> Options:
+    """Options under which a program is lowered for IREE alone: no parts, no kernels of PyC's."""
+    return make_options(planner_mode=UNPLANNED, kernels=NO_KERNELS)
+
+
+def plain_settings(
+    name: str,
+    lowered: Lowered,
+    inputs: Sequence[np.ndarray],
+    threads: int,
+    compiles: Mapping[str, tuple[str, ...]] = IREE_COMPILES,
+) -> Named:
+    """The same of a program that has been lowered; the first one is IREE's own default at O3."""
+    options = make_options()
+    devices = {
+        f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
+        for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
+    }
+    for setting, flags in compiles.items():
+        try:
+            vmfb = compile_plain(lowered.code, plain_flags(options, *flags))
+        except PycError as error:
+            note(f"{name}: iree alone fails under {setting}: {error.message[:200]}")
+            continue
+        for kind, device in devices.items():
+            yield f"{setting}; {kind}", _plain_program(inputs, lowered, vmfb, device)
+
+
+def _kinds(threads: int) -> tuple[str, str]:
+    """The device for that many threads first."""
+    return ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
+
+
+def plain_flags(options: Options, *flags: str) -> tuple[str, ...]:
+    """IREE's own highest level for the target, and `flags`."""
+    return ("--iree-opt-level=O3", *options.target.flags, *flags)
+
+
+def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
+    """IREE's compiler and nothing of ours: MLIR text or bytecode to a vmfb. Raises PycError."""
+    with Session(flags) as session:
+        session.parse(code)
+        session.run()
+        return session.vmfb()
+
+
+def _plain_program(
+    inputs: Sequence[np.ndarray], lowered: Lowered, vmfb: bytes, device: Device
+) -> Prepared:
+    types = [ResultType(o.dtype, o.static_shape) for o in lowered.signature.outputs]
+    entry = Executable(vmfb, device).entry(lowered.entry, types)
+    arrays = [to_device(a, device) for a in inputs]
+    return Prepared(entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)])
+
+
+def onnxruntime(workload: Workload, threads: int) -> Settings:
+    """The workload's ONNX model under onnxruntime's CPU provider.
+
+    Raises PycError (MISSING_DEPENDENCY) where it is not installed.
+    """
+    model = workload.onnx() if workload.onnx is not None else b""
+    try:
+        return dict(peers_onnxruntime.settings(model, workload.inputs, threads))
+    except ModuleNotFoundError as error:
+        raise PycError(
+            ReasonCode.MISSING_DEPENDENCY,
+            "benchmarks: expected onnxruntime; install it with `pip install pyc-mlir[bench]`",
+        ) from error

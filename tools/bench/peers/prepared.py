@@ -1,0 +1,48 @@
+"""A workload ready to be called, under one or several settings, and which setting is quickest.
+
+Imports little, so that a peer's process holds that peer and not a compiler.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.measure.interleave import interleave
+
+# Longer than whatever a candidate leaves running.
+REST_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workload ready to be called by one candidate: `call` is timed, `results` are checked."""
+
+    call: Callable[[], object]
+    results: Callable[[], Sequence[np.ndarray]]
+
+
+Settings = Mapping[str, Prepared]
+# In this order they are made, each when it is asked for: the first one is the cold start.
+Named = Iterator[tuple[str, Prepared]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The quickest setting, and the median seconds of all that were tried."""
+
+    setting: str
+    prepared: Prepared
+    tried: Mapping[str, float]
+
+
+def choose(settings: Settings, rounds: int, min_seconds: float, rest: float) -> Choice:
+    """Time the settings, interleaved, and take the one with the least median."""
+    if len(settings) == 1:
+        ((name, prepared),) = settings.items()
+        return Choice(name, prepared, {})
+    calls = {name: prepared.call for name, prepared in settings.items()}
+    timings = interleave(calls, rounds, min_seconds=min_seconds, rest_seconds=rest)
+    tried = {name: timing.median for name, timing in timings.items()}
+    best = min(tried, key=tried.__getitem__)
+    return Choice(best, settings[best], tried)

@@ -1,0 +1,244 @@
+"""How does each system run a program at its best? System name -> settings, the usual one first.
+
+A system is asked in a process of its own, whose thread settings and packages are its alone. All
+compute in f32: OpenVINO and torch could choose less, and are told not to. A system whose package
+is missing raises ModuleNotFoundError when it is imported.
+
+    pyc            the default of `pyc_mlir.compile`, called as users call it, and nothing else
+    iree           the linalg that PyC emits, by IREE alone under all settings of `candidates`
+    onnxruntime    the CPU provider, spinning or not, `run` or bound inputs and outputs
+    openvino       latency hint, one stream, f32; `infer` with shared or bound tensors
+    jax            XLA: one jitted function with the weights as arguments
+    torch          eager, in inference mode, products with bias as `addmm`
+    torch-compile  inductor, weights frozen
+"""
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.tools.bench.peers import onnxruntime as peers_onnxruntime
+from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, Prepared
+
+PYC = "pyc"
+IREE = "iree"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process of one system is given: where the program lies, and how many threads."""
+
+    name: str
+    folder: Path
+    threads: int
+    tiny: bool
+
+    def inputs(self) -> list[np.ndarray]:
+        """The arguments of the call."""
+        with np.load(self.folder / "inputs.npz", allow_pickle=False) as stored:
+            return [stored[f"arr_{i}"] for i in range(len(stored.files))]
+
+    def unpickle(self, name: str) -> Any:
+        """The graph (``graph``) or IREE's input (``linalg``)."""
+        return pickle.loads((self.folder / name).read_bytes())
+
+
+@dataclass(frozen=True)
+class System:
+    """How to import a system (not part of its cold start), and its settings for a task.
+
+    `rest` is the pause in seconds before each sample while settings are compared.
+    """
+
+    load: Callable[[int], Any]
+    settings: Callable[[Task, Sequence[np.ndarray]], Named]
+    rest: float = 0.0
+
+
+def _load_pyc(threads: int) -> None:
+    from pyc_mlir.tools.bench.peers import candidates  # noqa: F401  (imports are not timed)
+    from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads  # noqa: F401  (imports are not timed)
+
+
+def _pyc(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    from pyc_mlir.tools.bench.peers import candidates
+    from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads
+
+    workload = cpu_workloads.make(task.name, task.tiny)
+    return _lazily(
+        "default",
+        lambda: candidates.pyc_by_default(workload, task.threads),
+    )
+
+
+def _lazily(name: str, prepare: Callable[[], Prepared]) -> Named:
+    yield name, prepare()
+
+
+def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    from pyc_mlir.tools.bench.peers import candidates
+
+    compiles = {**candidates.IREE_COMPILES, **candidates.IREE_MORE}
+    linalg = task.unpickle("linalg")
+    return candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles)
+
+
+def _load_onnxruntime(threads: int) -> None:
+    import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
+def _onnxruntime(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    model = (task.folder / "model.onnx").read_bytes()
+    return peers_onnxruntime.settings(model, inputs, task.threads)
+
+
+def _load_openvino(threads: int) -> None:
+    import openvino  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+
+def _openvino(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    import openvino as ov  # pyright: ignore[reportMissingImports]
+
+    config = {
+        "INFERENCE_NUM_THREADS": task.threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+    }
+
+    def settings() -> Named:
+        core = ov.Core()
+        compiled = core.compile_model(core.read_model(task.folder / "model.onnx"), "CPU", config)
+        request = compiled.create_infer_request()
+        tensors = [ov.Tensor(a, shared_memory=True) for a in inputs]
+        feeds = dict(enumerate(inputs))
+
+        def results() -> list[np.ndarray]:
+            request.infer(feeds)
+            outputs = range(len(compiled.outputs))
+            return [np.array(request.get_output_tensor(i).data) for i in outputs]
+
+        shared = partial(request.infer, feeds, share_inputs=True, share_outputs=True)
+        yield "infer", Prepared(shared, results)
+        for i, tensor in enumerate(tensors):
+            request.set_input_tensor(i, tensor)
+
+        def bound() -> None:
+            request.start_async()
+            request.wait()
+
+        yield "bound tensors", Prepared(bound, results)
+
+    return settings()
+
+
+def _load_jax(threads: int) -> None:
+    import jax  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+    from pyc_mlir.tools.bench.peers import xla as xla_memory  # noqa: F401
+
+
+def _jax(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    import jax  # pyright: ignore[reportMissingImports]
+
+    from pyc_mlir.tools.bench.peers.xla import JaxBuilder
+
+    graph = task.unpickle("graph")
+    numbers = list(graph.constants)
+
+    def program(arguments: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        at = {id(graph.constants[n]): w for n, w in zip(numbers, weights, strict=True)}
+        return graph.build(JaxBuilder(), arguments, lambda array: at[id(array)])
+
+    def prepare() -> Prepared:
+        weights = [jax.numpy.asarray(graph.constants[n]) for n in numbers]
+        arguments = [jax.numpy.asarray(a) for a in inputs]
+        run = jax.jit(program)
+        return Prepared(
+            lambda: jax.block_until_ready(run(arguments, weights)),
+            lambda: [np.asarray(r) for r in run(arguments, weights)],
+        )
+
+    return _lazily("weights as arguments", prepare)
+
+
+def _load_torch(threads: int) -> None:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from pyc_mlir.tools.bench.peers import torch as peers_torch  # noqa: F401
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+def _torch(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    from pyc_mlir.tools.bench.peers.torch import torch_module
+
+    graph = task.unpickle("graph")
+    return _lazily("eager", lambda: _torch_prepared(torch_module(graph), inputs))
+
+
+def _torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    tensors = [torch.from_numpy(a) for a in inputs]
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return module(*tensors)
+
+    return Prepared(call, lambda: [r.numpy() for r in call()])
+
+
+def _load_inductor(threads: int) -> None:
+    _load_torch(threads)
+    import torch._inductor.config as config  # pyright: ignore[reportMissingImports]
+
+    config.freezing = True
+    config.force_disable_caches = True
+
+
+def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from pyc_mlir.tools.bench.peers.torch import torch_module
+
+    graph = task.unpickle("graph")
+    dynamic = any(None in t.shape for t in graph.arguments)
+    return _lazily(
+        "frozen",
+        lambda: _torch_prepared(torch.compile(torch_module(graph), dynamic=dynamic), inputs),
+    )
+
+
+SYSTEMS: Mapping[str, System] = {
+    PYC: System(_load_pyc, _pyc),
+    IREE: System(_load_pyc, _iree),
+    "onnxruntime": System(_load_onnxruntime, _onnxruntime, REST_SECONDS),
+    "openvino": System(_load_openvino, _openvino),
+    "jax": System(_load_jax, _jax),
+    "torch": System(_load_torch, _torch),
+    "torch-compile": System(_load_inductor, _inductor),
+}
+PEERS = tuple(name for name in SYSTEMS if name != PYC)
+
+
+def environment(threads: int, base: Mapping[str, str]) -> dict[str, str]:
+    """What libraries read when they are loaded: the number of threads, by all its names."""
+    count = str(threads)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
+    return {**base, **dict.fromkeys(names, count), "JAX_PLATFORMS": "cpu"}
+
+
+def hold_to(threads: int) -> None:
+    """Keep this process on that many cores: XLA takes its number of threads from them."""
+    cores: Iterator[int] = iter(sorted(os.sched_getaffinity(0)))
+    os.sched_setaffinity(0, {core for core, _ in zip(cores, range(threads), strict=False)})

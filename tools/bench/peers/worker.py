@@ -1,0 +1,157 @@
+"""One system on one workload with one number of threads, in a process of its own.
+
+    python -m pyc_mlir.tools.bench.peers.worker SYSTEM WORKLOAD --threads N --folder DIR ...
+
+It prepares the system, says on stdout what that took (one line of JSON), and then, for each line
+``N`` on stdin, times N calls in a loop and prints their seconds. The end of stdin ends it. So that
+many systems stay warm side by side while one of them is asked. What libraries print goes to stderr.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from pyc_mlir.tools.bench.peers import systems as peers_systems
+from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
+from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
+
+MISSING = "missing"
+FAILED = "failed"
+_TRIAL_ROUNDS = 5
+_TRIAL_SHARE = 0.4
+_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A system that waits to be asked.
+
+    `cold_start_seconds`: from the program to its first results, imports excluded, in the first
+    setting. Bytes are the peak of resident memory until then, and what was resident before the
+    cold start (the interpreter, the imports and the program's weights).
+    """
+
+    setting: str
+    tried: dict[str, float]
+    max_error: float
+    calls: int
+    cold_start_seconds: float
+    peak_resident_bytes: int
+    resident_before_bytes: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prepare, report, and answer until stdin ends."""
+    parser = argparse.ArgumentParser(__name__)
+    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("workload")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--min-seconds", type=float, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--tiny", action="store_true")
+    known = parser.parse_args(arguments)
+    task = Task(known.workload, known.folder, known.threads, known.tiny)
+    peers_systems.hold_to(known.threads)
+    answers = _own_stdout()
+    system = SYSTEMS[known.system]
+    try:
+        system.load(known.threads)
+    except ModuleNotFoundError as error:
+        _say(answers, {MISSING: str(error.name)})
+        return 0
+    try:
+        call, ready = prepare(system, task, known.rounds, known.min_seconds)
+    except Exception as error:  # noqa: BLE001  (the boundary of a process: the reason is kept)
+        text = f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS]
+        _say(answers, {FAILED: text})
+        return 0
+    _say(answers, asdict(ready))
+    for line in sys.stdin:
+        _say(answers, _seconds(call, int(line)))
+    return 0
+
+
+def prepare(
+    system: System, task: Task, rounds: int, min_seconds: float
+) -> tuple[Callable[[], object], Ready]:
+    """Cold start, the error of every setting, the quickest one. What a system raises goes up."""
+    inputs = task.inputs()
+    left = system.settings(task, inputs)
+    before = _resident_bytes("VmRSS")
+    with suppress(OSError):  # the peak counts from here, or where that is forbidden from the start
+        Path("/proc/self/clear_refs").write_text("5")
+    start = time.perf_counter()
+    name, first = next(left)
+    first.call()
+    cold = time.perf_counter() - start
+    peak = _resident_bytes("VmHWM")
+    settings = {name: first, **dict(left)}
+    error = max(check(p, task.folder) for p in settings.values())
+    rest = system.rest if min_seconds and task.threads > 1 else 0.0
+    chosen = choose(settings, min(rounds, _TRIAL_ROUNDS), min_seconds * _TRIAL_SHARE, rest)
+    call = chosen.prepared.call
+    calls = _calls(call, min_seconds)
+    tried = dict(chosen.tried)
+    return call, Ready(chosen.setting, tried, error, calls, cold, peak, before)
+
+
+def check(prepared: Prepared, folder: Path) -> float:
+    """The largest error against the float64 results in `folder`."""
+    from pyc_mlir.tools.bench.workloads.workloads import relative_error
+
+    with np.load(folder / "expected.npz", allow_pickle=False) as stored:
+        expected = [stored[f"arr_{i}"] for i in range(len(stored.files))]
+    return relative_error([np.asarray(r) for r in prepared.results()], expected)
+
+
+def _calls(call: Callable[[], object], min_seconds: float) -> int:
+    """How many calls last `min_seconds`, doubled until they do."""
+    calls = 1
+    while min_seconds and _seconds(call, calls) < min_seconds:
+        calls *= 2
+    return calls
+
+
+def _seconds(call: Callable[[], object], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in repeat(None, calls):
+        call()
+    return time.perf_counter() - start
+
+
+def _resident_bytes(field: str) -> int:
+    """A field of this process's memory: ``VmRSS`` (now) or ``VmHWM`` (its peak)."""
+    return next(kib * 1024 for name, kib in _memory() if name == field)
+
+
+def _memory() -> Iterator[tuple[str, int]]:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.startswith("Vm"):
+            yield name, int(value.split()[0])
+
+
+def _own_stdout() -> IO[str]:
+    """Stdout for answers alone: whoever else writes there goes to stderr."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: IO[str], what: Any) -> None:
+    print(json.dumps(what), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""What suites share, and their reports as tables and pages."""

@@ -1,0 +1,163 @@
+"""The memory suite's report as Markdown: peaks, latency, geometric means, and every exception.
+
+Peaks are what one call takes beside inputs and constants, results included; the columns `/ iree`
+compare them with the least of plain IREE's. Transients leave the results out: XLA counts no others.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.tools.bench.report.table import environment_line, quantity, table_row
+from pyc_mlir.tools.bench.workloads.case import CLASSES
+
+_MODES = ("latency_first", "balanced", "memory_first")
+# The mode that is compared with XLA.
+_BALANCED = "balanced"
+
+ByMode = Mapping[str, Record]
+Ratio = Callable[[ByMode], float | None]
+
+
+@dataclass(frozen=True)
+class _Workload:
+    name: str
+    kind: str
+    modes: ByMode
+
+
+def markdown(report: Report) -> str:
+    """All tables of a report of the suite `memory`. Ends in a newline."""
+    found = list(_workloads(report.records))
+    threads = list(dict.fromkeys(t for w in found for t in w.modes[_BALANCED]["latency"]))
+    means = _ratios(threads)
+    parts = [
+        environment_line(report),
+        _table(_PEAK_HEAD, map(_peak_row, found)),
+        "Latency of a call; the ratio to IREE's quickest partitioning is taken within each round.",
+        _table(_LATENCY_HEAD, (r for w in found for t in threads for r in _latency_rows(w, t))),
+        "Geometric means of the ratios.",
+        _table(("class", "workloads", *means), _mean_rows(found, means)),
+        "\n".join(_exceptions(report.records, found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _workloads(records: Sequence[Record]) -> Iterator[_Workload]:
+    peaks = [r for r in records if r["metric"] == "peak"]
+    for name in dict.fromkeys(r["workload"] for r in peaks):
+        modes = {r["mode"]: r for r in peaks if r["workload"] == name}
+        yield _Workload(name, modes[_BALANCED]["class"], modes)
+
+
+_PEAK_HEAD = (
+    "workload", "class", "inputs", "constants", "iree", *_MODES,
+    *(f"{mode} / iree" for mode in _MODES), "lower bound, balanced", "transients, balanced",
+    "xla", "/ xla", "xla, no library", "/ that", "equal",
+)  # fmt: skip
+_LATENCY_HEAD = ("workload", "threads", "iree", *_MODES, *(f"{m} / iree" for m in _MODES))
+
+
+def _peak_row(workload: _Workload) -> Iterator[str]:
+    modes, one = workload.modes, workload.modes[_BALANCED]
+    yield from (workload.name, workload.kind)
+    for field in ("input_bytes", "constant_bytes", "iree_peak_bytes"):
+        yield _bytes(one[field])
+    yield from (_bytes(modes[mode]["peak_bytes"]) for mode in _MODES)
+    yield from (_times(_against_iree(mode)(modes)) for mode in _MODES)
+    yield from (_bytes(one["lower_bound_bytes"]), _bytes(one["transient_bytes"]))
+    for field in ("xla_temp_bytes", "xla_no_library_temp_bytes"):
+        yield from (_bytes(one[field]), _times(_against_xla(field)(modes)))
+    yield "yes" if all(modes[mode]["equal"] for mode in _MODES) else "NO"
+
+
+def _latency_rows(workload: _Workload, threads: str) -> Iterator[Iterable[str]]:
+    modes = {mode: workload.modes[mode]["latency"][threads] for mode in _MODES}
+    yield (
+        workload.name,
+        threads,
+        _spread(modes[_BALANCED]["iree_seconds"]),
+        *(_spread(modes[mode]["seconds"]) for mode in _MODES),
+        *(_spread(modes[mode]["ratio"], "x") for mode in _MODES),
+    )
+
+
+def _ratios(threads: Sequence[str]) -> dict[str, Ratio]:
+    """What is averaged: column -> ratio of one workload, None where there is none."""
+    found = {f"{mode} / iree": _against_iree(mode) for mode in _MODES}
+    found["memory_first / balanced"] = lambda modes: _quotient(
+        modes["memory_first"]["peak_bytes"], modes[_BALANCED]["peak_bytes"]
+    )
+    found["transients / xla"] = _against_xla("xla_temp_bytes")
+    found["transients / xla, no library"] = _against_xla("xla_no_library_temp_bytes")
+    for t in threads:
+        for mode in _MODES:
+            found[f"{mode}, latency, {t} thread{'s' * (t != '1')}"] = _slowdown(mode, t)
+    return found
+
+
+def _against_iree(mode: str) -> Ratio:
+    return lambda modes: _quotient(modes[mode]["peak_bytes"], modes[mode]["iree_peak_bytes"])
+
+
+def _against_xla(field: str) -> Ratio:
+    return lambda modes: _quotient(modes[_BALANCED]["transient_bytes"], modes[_BALANCED][field])
+
+
+def _slowdown(mode: str, threads: str) -> Ratio:
+    return lambda modes: modes[mode]["latency"][threads]["ratio"]["median"]
+
+
+def _quotient(a: float | None, b: float | None) -> float | None:
+    return a / b if a and b else None
+
+
+def _mean_rows(found: Sequence[_Workload], means: Mapping[str, Ratio]) -> Iterator[Iterable[str]]:
+    kinds = [kind for kind in CLASSES if any(w.kind == kind for w in found)]
+    for kind in (*kinds, "all"):
+        members = [w for w in found if kind in (w.kind, "all")]
+        yield (kind, str(len(members)), *(_times(_mean(members, r)) for r in means.values()))
+
+
+def _mean(members: Sequence[_Workload], ratio: Ratio) -> float | None:
+    """The geometric mean of a ratio over the workloads that have it."""
+    logs = [math.log(value) for w in members if (value := ratio(w.modes))]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def _exceptions(records: Sequence[Record], found: Sequence[_Workload]) -> Iterator[str]:
+    """One line per kind of exception, also where there is none."""
+    runs = [(f"{w.name} ({mode})", w.modes[mode]) for w in found for mode in _MODES]
+    above = [name for name, r in runs if r["peak_bytes"] > r["iree_peak_bytes"]]
+    yield _listed("Above plain IREE", above)
+    beyond = [w.name for w in found if (_against_xla("xla_temp_bytes")(w.modes) or 0) > 1]
+    yield _listed("Transients above XLA's", beyond)
+    other = [name for name, r in runs if not r["equal"]]
+    yield _listed("Not equal", other)
+    failed = [f"{r['workload']} ({r['reason']})" for r in records if r["metric"] == "failure"]
+    yield _listed("Failed", failed)
+
+
+def _listed(title: str, names: Sequence[str]) -> str:
+    return f"- {title}: {', '.join(names) or 'none'}."
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    return "\n".join(
+        [table_row(*head), "|---" * len(head) + "|", *(table_row(*cells) for cells in rows)]
+    )
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else quantity(value, "B")
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}x"
+
+
+def _spread(spread: Mapping[str, Any], unit: str = "s") -> str:
+    texts = [quantity(spread[k], unit).replace(" x", "x") for k in ("median", "p10", "p90")]
+    return f"{texts[0]} ({texts[1]} to {texts[2]})"

@@ -1,0 +1,17 @@
+"""A stored report as Markdown: by the suite's own tables where it has some, else the common one."""
+
+from collections.abc import Callable, Mapping
+
+from pyc_mlir.measure.records import Report
+from pyc_mlir.tools.bench.report import latency_table as cpu_table
+from pyc_mlir.tools.bench.report import memory_table, table
+
+TABLES: Mapping[str, Callable[[Report], str]] = {
+    "memory": memory_table.markdown,
+    "latency": cpu_table.markdown,
+}
+
+
+def markdown(report: Report) -> str:
+    """The whole report. Ends in a newline."""
+    return TABLES.get(report.suite, table.markdown)(report)

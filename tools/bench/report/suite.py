@@ -1,0 +1,71 @@
+"""What all suites share: their command line, progress on stderr, and where results go.
+
+    pyc-bench NAME [--json OUT] [--rounds N] [--quick]
+
+A quick run does two rounds of the smallest workload: it shows that a suite works, its figures
+mean nothing.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.util.files import require_writable
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Record, Report
+
+RESULTS = Path("docs/results")
+QUICK_ROUNDS = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a suite was asked for: rounds of interleaving, how much of it, and the report's file."""
+
+    suite: str
+    rounds: int
+    quick: bool
+    path: Path
+
+    @property
+    def min_seconds(self) -> float:
+        """How long one sample lasts at least."""
+        return 0.0 if self.quick else 0.05
+
+    def store(self, records: Sequence[Record], **settings: Any) -> None:
+        """Write the report, with the number of rounds and `settings` beside the records."""
+        everything = {"rounds": self.rounds, "quick": self.quick, **settings}
+        Report(self.suite, probe(), everything, records).save(self.path)
+        note(f"{len(records)} records stored in {self.path}")
+
+
+def parse(
+    suite: str,
+    description: str,
+    rounds: int,
+    arguments: Sequence[str],
+    parser: argparse.ArgumentParser | None = None,
+) -> tuple[Run, argparse.Namespace]:
+    """Read a suite's command line; `parser` may know options of the suite's own.
+
+    Raises PycError (FILE_ACCESS) when the report could not be stored: measuring takes minutes.
+    """
+    parser = argparse.ArgumentParser(add_help=True) if parser is None else parser
+    parser.prog, parser.description = f"pyc-bench {suite}", description
+    out = RESULTS / f"{suite}.json"
+    parser.add_argument("--json", type=Path, default=out, metavar="OUT", help=f"file; or {out}")
+    parser.add_argument("--rounds", type=int, help=f"how often each is timed; {rounds}")
+    parser.add_argument("--quick", action="store_true", help="two rounds of the smallest workload")
+    known = parser.parse_args(arguments)
+    require_writable(known.json, "a file for the report (`--json`; docs/results/ of the project)")
+    wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
+    return Run(suite, wanted, known.quick, known.json), known
+
+
+def note(text: str) -> None:
+    """One line of progress, with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

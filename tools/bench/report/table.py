@@ -1,0 +1,73 @@
+"""A stored report as a Markdown table: one row per workload and metric, one column a candidate.
+
+Where several candidates took time or memory for the same, a column for each of the others says
+how many times as much it took as PyC (or as the first one, in a report without PyC).
+"""
+
+from pyc_mlir.measure.records import Record, Report
+
+_TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
+_SCALES = {"s": _TIME, "B": _BYTES}
+_BASE = "pyc"
+
+
+def quantity(value: float, unit: str) -> str:
+    """`value` with a readable unit: 0.0123 s is ``12.3 ms``, 4718592 B is ``4.5 MiB``."""
+    scales = _SCALES.get(unit, ((1.0, unit),))
+    factor, name = next((s for s in scales if abs(value) >= s[0]), scales[-1])
+    scaled = value / factor
+    digits = (
+        f"{scaled:.0f}" if float(scaled).is_integer() or abs(scaled) >= 1000 else f"{scaled:.3g}"
+    )
+    return digits + (name if name == "%" else f" {name}")
+
+
+def cell(record: Record) -> str:
+    """The value of a record, with its 10th to 90th percentile where it has them."""
+    text = quantity(record["value"], record["unit"])
+    if "p10" not in record or "p90" not in record:
+        return text
+    low, high = (quantity(record[p], record["unit"]) for p in ("p10", "p90"))
+    return f"{text} ({low} to {high})"
+
+
+def markdown(report: Report) -> str:
+    """The whole report: a line on the environment, then the table. Ends in a newline."""
+    candidates = list(dict.fromkeys(r["candidate"] for r in report.records))
+    values = {(r["workload"], r["metric"], r["candidate"]): r for r in report.records}
+    rows = dict.fromkeys((r["workload"], r["metric"]) for r in report.records)
+    base = _BASE if _BASE in candidates else next(iter(candidates), _BASE)
+    ratios = {
+        (*row, c): ratio
+        for row in rows
+        for c in candidates
+        if c != base and (ratio := _ratio(values.get((*row, c)), values.get((*row, base))))
+    }
+    compared = [c for c in candidates if any(key[2] == c for key in ratios)]
+    head = ["workload", "metric", *candidates, *(f"{c} / {base}" for c in compared)]
+    lines = [table_row(*head), "|---" * len(head) + "|"]
+    for row in rows:
+        cells = [cell(values[*row, c]) if (*row, c) in values else "" for c in candidates]
+        lines.append(table_row(*row, *cells, *(ratios.get((*row, c), "") for c in compared)))
+    return f"{environment_line(report)}\n\n" + "\n".join(lines) + "\n"
+
+
+def _ratio(of: Record | None, to: Record | None) -> str:
+    """How many times as much the first record took as the second; '' where that says nothing."""
+    if of is None or to is None or of["unit"] not in _SCALES or to["value"] <= 0:
+        return ""
+    return f"{of['value'] / to['value']:.3g}x"
+
+
+def environment_line(report: Report) -> str:
+    """Which suite ran where, on one line."""
+    env = report.environment
+    place = [env.cpu, f"{env.cores} cores", f"{env.memory_gib} GiB", *env.accelerators, env.python]
+    commit = (env.commit or "no commit")[:12] + (" with changes" if env.modified else "")
+    return f"{report.suite}: {', '.join(place)}; {commit}; environment {env.fingerprint}"
+
+
+def table_row(*cells: str) -> str:
+    """One row of a Markdown table."""
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"

@@ -1,0 +1,1 @@
+"""What is measured: programs with inputs and reference answers."""

@@ -1,0 +1,63 @@
+"""Class `chain`: one thing after another, so that only reuse and packing can save memory.
+
+Growing matrix products, the demo models on a large batch, a plain multilayer perceptron.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+from pyc_mlir import nn
+from pyc_mlir.tools.bench.workloads.case import Case, Weights
+from pyc_mlir.tools.bench.workloads.workloads import digits
+
+
+@dataclass(frozen=True)
+class Chain:
+    """x [rows, widths[0]] times one matrix after another."""
+
+    rows: int = 256
+    widths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
+
+
+def growing_matmuls(shape: Chain) -> Case:
+    """x @ w0 @ w1 @ ...: no two buffers are of one size."""
+    draw = Weights(1)
+    x = draw.activations(shape.rows, shape.widths[0])
+    weights = _matrices(draw, shape.widths)
+    return Case("growing matmuls", "chain", lambda x: reduce(_product, weights, x), (x,))
+
+
+def mlp(shape: Chain) -> Case:
+    """relu(x w + b) again and again; no relu after the last."""
+    draw = Weights(2)
+    x = draw.activations(shape.rows, shape.widths[0])
+    weights = _matrices(draw, shape.widths)
+    biases = [draw.vector(n) for n in shape.widths[1:]]
+    return Case("mlp", "chain", _mlp(weights, biases), (x,))
+
+
+def _mlp(weights: Sequence[Any], biases: Sequence[Any]) -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        for w, b in zip(weights[:-1], biases[:-1], strict=True):
+            x = nn.relu(x @ w + b)
+        return x @ weights[-1] + biases[-1]
+
+    return run
+
+
+def demo(kind: str, batch: int) -> Case:
+    """A demo model (`mlp` or `cnn`), its batch given."""
+    workload = digits(kind, batch)
+    return Case(f"digits {kind}", "chain", workload.source, workload.inputs)
+
+
+def _matrices(draw: Weights, widths: Sequence[int]) -> list[Any]:
+    pairs = pairwise(widths)
+    return [draw.matrix(rows, columns, gain=1.4) for rows, columns in pairs]
+
+
+def _product(x: Any, w: Any) -> Any:
+    return x @ w

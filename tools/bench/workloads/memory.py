@@ -1,0 +1,77 @@
+"""The memory suite's workloads: name -> how to make it, at its published shape or at a tiny one.
+
+The shapes are committed as the defaults of the classes that describe them (`memory_wide` and its
+sisters); the tiny ones show in tests and in quick runs that all of it works.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.workloads.chain import Chain, demo, growing_matmuls, mlp
+from pyc_mlir.tools.bench.workloads.encoder import TINY
+from pyc_mlir.tools.bench.workloads.inference import GATED, LONG, decoder, encoder
+from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
+from pyc_mlir.tools.bench.workloads.training import LAYER, Perceptron, encoder_step, mlp_step
+from pyc_mlir.tools.bench.workloads.wide import (
+    Branches,
+    DenseNet,
+    Inception,
+    UNet,
+    branches,
+    densenet,
+    inception,
+    unet,
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A workload at both of its shapes."""
+
+    full: Callable[[], Case]
+    tiny: Callable[[], Case]
+
+
+_FEW = Branches(count=3, rows=8, depth=4, columns=16)
+_SHORT = Chain(rows=4, widths=(4, 8, 16))
+_WIDE_MLP = Chain(rows=512, widths=(784, 2048, 2048, 2048, 10))
+
+WORKLOADS: Mapping[str, Entry] = {
+    "branches reduced late": Entry(
+        partial(branches, Branches(), "reduced"), partial(branches, _FEW, "reduced")
+    ),
+    "branches added late": Entry(
+        partial(branches, Branches(), "added"), partial(branches, _FEW, "added")
+    ),
+    "inception blocks": Entry(
+        partial(inception, Inception()),
+        partial(inception, Inception(blocks=1, side=4, channels=8, scale=16)),
+    ),
+    "densenet block": Entry(
+        partial(densenet, DenseNet()),
+        partial(densenet, DenseNet(layers=2, side=4, channels=3, growth=2)),
+    ),
+    "u-net": Entry(partial(unet, UNet()), partial(unet, UNet(depth=1, side=4, channels=2))),
+    "growing matmuls": Entry(partial(growing_matmuls, Chain()), partial(growing_matmuls, _SHORT)),
+    "digits mlp": Entry(partial(demo, "mlp", 16384), partial(demo, "mlp", 2)),
+    "digits cnn": Entry(partial(demo, "cnn", 1440), partial(demo, "cnn", 2)),
+    "mlp": Entry(partial(mlp, _WIDE_MLP), partial(mlp, _SHORT)),
+    "encoder, 6 layers": Entry(partial(encoder, LONG, 6), partial(encoder, TINY, 6)),
+    "decoder block": Entry(partial(decoder, GATED), partial(decoder, TINY)),
+    "mlp, gradients": Entry(
+        partial(mlp_step, Perceptron()), partial(mlp_step, Perceptron(6, (5, 7, 4)))
+    ),
+    "encoder layer, gradients": Entry(partial(encoder_step, LAYER), partial(encoder_step, TINY)),
+    "layered graph, 500 ops": Entry(
+        partial(layered, Layered()),
+        partial(layered, Layered(ops=30, width=5, rows=4, columns=(4, 8))),
+    ),
+}
+
+
+def make(name: str, quick: bool) -> Case:
+    """The workload `name`, tiny if `quick`."""
+    entry = WORKLOADS[name]
+    return (entry.tiny if quick else entry.full)().named(name)

@@ -1,0 +1,140 @@
+"""Class `training`: forward plus backward, the gradients written out by hand.
+
+Weights are arguments; results are the loss and one gradient per weight. The encoder layer is that
+of `encoder` under the loss sum((y - target)^2) / 2. Tests compare the gradients with finite
+differences in float64.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir import nn
+from pyc_mlir.tools.bench.workloads.case import Case, Weights
+from pyc_mlir.tools.bench.workloads.encoder import EPSILON, EncoderShape, encoder_weights
+
+Named = Mapping[str, Any]
+LAYER = EncoderShape(seq=256, width=512, heads=8, hidden=2048)
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """A batch [rows, widths[0]], classified into widths[-1] classes."""
+
+    rows: int = 512
+    widths: tuple[int, ...] = (784, 1024, 1024, 1024, 16)
+
+
+def mlp_step(shape: Perceptron) -> Case:
+    """Mean cross entropy of an MLP with relu, and its gradients."""
+    draw = Weights(1)
+    pairs = list(zip(shape.widths[:-1], shape.widths[1:], strict=True))
+    weights = {f"w{i}": draw.matrix(a, b, gain=1.4) for i, (a, b) in enumerate(pairs)}
+    weights |= {f"b{i}": draw.vector(b) for i, (_, b) in enumerate(pairs)}
+    x = draw.activations(shape.rows, shape.widths[0])
+    labels = np.arange(shape.rows) % shape.widths[-1]
+    target = np.eye(shape.widths[-1], dtype=np.float32)[labels]
+    return Case("mlp, gradients", "training", mlp_gradients, (x, target, weights))
+
+
+def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
+    """The loss -sum(target * log softmax(logits)) / rows and its gradients; target is one-hot."""
+    last, rows = len(w) // 2 - 1, x.shape[0]
+    inputs = [x]
+    for i in range(last):
+        inputs.append(nn.relu(inputs[i] @ w[f"w{i}"] + w[f"b{i}"]))
+    logits = inputs[last] @ w[f"w{last}"] + w[f"b{last}"]
+    results = {"loss": -np.sum(target * nn.log_softmax(logits)) / rows}
+    gradient = (nn.softmax(logits) - target) / rows
+    for i in reversed(range(last + 1)):
+        results[f"w{i}"] = inputs[i].T @ gradient
+        results[f"b{i}"] = np.sum(gradient, axis=0)
+        if i:
+            gradient = np.where(inputs[i] > 0, gradient @ w[f"w{i}"].T, 0)
+    return results
+
+
+def encoder_step(shape: EncoderShape) -> Case:
+    """One encoder layer forward and backward."""
+    draw = Weights(2)
+    x, target = (draw.activations(shape.seq, shape.width) for _ in range(2))
+    weights = dict(encoder_weights(shape))
+
+    def step(x: Any, target: Any, w: Named) -> dict[str, Any]:
+        return encoder_gradients(shape, x, target, w)
+
+    return Case("encoder layer, gradients", "training", step, (x, target, weights))
+
+
+def encoder_gradients(shape: EncoderShape, x: Any, target: Any, w: Named) -> dict[str, Any]:
+    """The loss, and its gradients by x and by every weight but the key's bias.
+
+    That one is zero: what all keys share changes no softmax.
+    """
+    found: dict[str, Any] = {}
+    scale = 1 / math.sqrt(shape.depth)
+
+    def linear(x: Any, name: str) -> Any:
+        return x @ w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def linear_back(x: Any, g: Any, name: str) -> Any:
+        found[f"{name}.weight"] = x.T @ g
+        if name != "key":
+            found[f"{name}.bias"] = np.sum(g, axis=0)
+        return g @ w[f"{name}.weight"].T
+
+    def heads(x: Any) -> Any:
+        return x.reshape(shape.seq, shape.heads, shape.depth).transpose(1, 0, 2)
+
+    def joined(x: Any) -> Any:
+        return x.transpose(1, 0, 2).reshape(shape.seq, shape.width)
+
+    hat1, deviation1 = _standardized(x)
+    normed1 = hat1 * w["norm1.scale"] + w["norm1.bias"]
+    query, key, value = (heads(linear(normed1, n)) for n in ("query", "key", "value"))
+    weight = nn.softmax(query @ key.transpose(0, 2, 1) * scale)
+    mixed = joined(weight @ value)
+    middle = x + linear(mixed, "out")
+    hat2, deviation2 = _standardized(middle)
+    normed2 = hat2 * w["norm2.scale"] + w["norm2.bias"]
+    hidden = linear(normed2, "up")
+    active = nn.gelu(hidden)
+    difference = middle + linear(active, "down") - target
+    loss = np.sum(difference * difference) / 2
+
+    g = linear_back(active, difference, "down") * _gelu_slope(hidden)
+    g = linear_back(normed2, g, "up")
+    g_middle = difference + _norm_back(g, hat2, deviation2, w["norm2.scale"], "norm2", found)
+    g_mixed = heads(linear_back(mixed, g_middle, "out"))
+    g_weight = g_mixed @ value.transpose(0, 2, 1)
+    g_scores = weight * (g_weight - np.sum(g_weight * weight, axis=-1, keepdims=True)) * scale
+    g = linear_back(normed1, joined(weight.transpose(0, 2, 1) @ g_mixed), "value")
+    g = g + linear_back(normed1, joined(g_scores @ key), "query")
+    g = g + linear_back(normed1, joined(g_scores.transpose(0, 2, 1) @ query), "key")
+    g_x = g_middle + _norm_back(g, hat1, deviation1, w["norm1.scale"], "norm1", found)
+    return {"loss": loss, "x": g_x, **found}
+
+
+def _standardized(x: Any) -> tuple[Any, Any]:
+    """(x - mean) / deviation over the last axis, and 1 / deviation [..., 1]."""
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    inverse = nn.rsqrt(np.mean(centred * centred, axis=-1, keepdims=True) + EPSILON)
+    return centred * inverse, inverse
+
+
+def _norm_back(g: Any, hat: Any, inverse: Any, scale: Any, name: str, found: dict[str, Any]) -> Any:
+    """The gradient by layernorm's operand; those by its scale and bias go to `found`."""
+    found[f"{name}.scale"] = np.sum(g * hat, axis=0)
+    found[f"{name}.bias"] = np.sum(g, axis=0)
+    g = g * scale
+    along = np.mean(g * hat, axis=-1, keepdims=True)
+    return inverse * (g - np.mean(g, axis=-1, keepdims=True) - hat * along)
+
+
+def _gelu_slope(x: Any) -> Any:
+    """d/dx x/2 (1 + erf(x / sqrt 2))."""
+    density = np.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return 0.5 * (1 + nn.erf(x * math.sqrt(0.5))) + x * density

@@ -1,0 +1,148 @@
+"""What is measured: named programs with their inputs and what they must compute.
+
+`WORKLOADS` is a table of builders, so that a suite pays only for what it runs. The reference is
+computed in float64 by numpy, independently of every candidate: the encoder's own function on
+float64 arrays, ONNX's reference evaluator on a model whose weights were widened.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.tools.bench.workloads.encoder import (
+    BASE,
+    TINY,
+    EncoderShape,
+    encoder_block,
+    encoder_onnx,
+    encoder_weights,
+)
+
+# The trained demo models are data that is installed with the command lines.
+_MODELS = "pyc_mlir.tools"
+_DEMO_BATCHES = (1, 64, 360)
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """A program for `compile(source, inputs)`, its arguments, and how to judge what it computes.
+
+    `reference` gives the results in float64; `tolerance` is the largest error (see
+    `relative_error`) that counts as correct; `onnx` makes the same program as an ONNX model.
+    """
+
+    name: str
+    source: Any
+    inputs: tuple[np.ndarray, ...]
+    reference: Callable[[], Sequence[np.ndarray]]
+    tolerance: float = 1e-4
+    onnx: Callable[[], bytes] | None = None
+    # What the compiler is told of the arguments where that is less than they are (dynamic sizes).
+    types: tuple[Any, ...] | None = None
+
+    @property
+    def specs(self) -> tuple[Any, ...]:
+        """What a program is compiled for: `types`, else the inputs themselves."""
+        return self.inputs if self.types is None else self.types
+
+    def check(self, results: Sequence[np.ndarray], candidate: str) -> float:
+        """The largest relative error of `results`.
+
+        Raises PycError (WRONG_RESULT) above the tolerance: a wrong program has no latency.
+        """
+        error = relative_error(results, self.expected)
+        if not error <= self.tolerance:
+            raise PycError(
+                ReasonCode.WRONG_RESULT,
+                f"{self.name}: expected {candidate} to be within {self.tolerance:g} of the float64 "
+                f"reference, got an error of {error:.2g}",
+            )
+        return error
+
+    @functools.cached_property
+    def expected(self) -> Sequence[np.ndarray]:
+        """The reference's results, computed once."""
+        return self.reference()
+
+
+def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """max |got - expected| / max |expected|, the largest over all results; inf where shapes differ.
+
+    Relative to the largest element: where elements cancel to nearly 0, a ratio says nothing.
+    """
+    if [r.shape for r in results] != [e.shape for e in expected]:
+        return float("inf")
+    errors = [0.0]
+    for got, wanted in zip(results, expected, strict=True):
+        if wanted.size:
+            scale = float(np.max(np.abs(wanted))) or 1.0
+            errors.append(float(np.max(np.abs(got.astype(np.float64) - wanted))) / scale)
+    return float("nan") if np.isnan(errors).any() else max(errors)
+
+
+def encoder(name: str, shape: EncoderShape) -> Workload:
+    """An encoder block on one seeded sequence."""
+    weights = encoder_weights(shape)
+    x = np.random.default_rng(1).normal(0, 1, (shape.seq, shape.width)).astype(np.float32)
+    wide = {key: w.astype(np.float64) for key, w in weights.items()}
+    return Workload(
+        name,
+        encoder_block(shape, weights),
+        (x,),
+        lambda: (encoder_block(shape, wide)(x.astype(np.float64)),),
+        onnx=lambda: encoder_onnx(shape, weights),
+    )
+
+
+def digits(kind: str, batch: int) -> Workload:
+    """A demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
+    with as_file(files(_MODELS) / "models" / f"digits_{kind}.onnx") as found:
+        path = Path(found)
+    grey = np.random.default_rng(batch).integers(0, 17, (batch, 1, 8, 8)) / 16
+    images = grey.astype(np.float32)
+    return Workload(
+        f"digits {kind}, batch {batch}",
+        path,
+        (images,),
+        lambda: evaluate_wide(path.read_bytes(), {"image": images}),
+        onnx=path.read_bytes,
+    )
+
+
+def evaluate_wide(model: bytes, inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+    """Run an ONNX model of f32 in float64 by ONNX's reference evaluator (numpy)."""
+    import onnx
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    wide = onnx.load_from_string(model)
+    for tensor in wide.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.dtype == np.float32:
+            tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float64), tensor.name))
+    for value in (*wide.graph.input, *wide.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    feeds = {name: array.astype(np.float64) for name, array in inputs.items()}
+    return [np.asarray(r) for r in ReferenceEvaluator(wide).run(None, feeds)]
+
+
+ENCODER = "encoder block, seq 128"
+TINY_ENCODER = "tiny encoder block"
+# Cheapest first.
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    TINY_ENCODER: functools.partial(encoder, TINY_ENCODER, TINY),
+    **{
+        f"digits {kind}, batch {batch}": functools.partial(digits, kind, batch)
+        for kind in ("mlp", "cnn")
+        for batch in _DEMO_BATCHES
+    },
+    ENCODER: functools.partial(encoder, ENCODER, BASE),
+}
+# What the project publishes figures of.
+PUBLISHED = tuple(name for name in WORKLOADS if name != TINY_ENCODER)

@@ -1,0 +1,227 @@
+"""What the command lines share: exit codes, errors in one readable message, progress.
+
+Exit status 0 is success, 1 the user's fault (a message with place and reason code, never a
+traceback), 2 a fault of ours (with a traceback), 130 an interrupt.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import NoReturn, TextIO
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error, missing_compiler
+from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
+from pyc_mlir.tools.cli.guarded import Crash, run_guarded
+from pyc_mlir.util.temp_dir import require_room
+
+OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are PycErrors, and which takes no abbreviations."""
+
+    def __init__(self, tool: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            tool,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise PycError (BAD_ARGUMENT)."""
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"command line: {message}; see `{self.prog} --help`"
+        )
+
+
+def run_tool(tool: str, work: Callable[[], int]) -> int:
+    """Call `work`; turn whatever leaves it into a message on stderr and an exit status."""
+    try:
+        return work()
+    except SystemExit as ended:  # argparse, after --help or --version
+        return int(ended.code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; Python must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except Exception as error:  # noqa: BLE001  (the process boundary: told in full)
+        known = refusal(error)
+        if known.code is not ReasonCode.INTERNAL_ERROR:
+            print(explain(tool, known), file=sys.stderr)
+            return REFUSED
+        traceback.print_exc()
+        print(explain(tool, known), file=sys.stderr)
+        print(bug_note(tool), file=sys.stderr)
+        return BROKEN
+
+
+def refusal(error: Exception) -> PycError:
+    """What an exception is told as: INTERNAL_ERROR for those that are no user's fault."""
+    if isinstance(error, PycError):
+        return error
+    if isinstance(error, OSError):
+        return file_error(error, "what can be used")
+    # A compiler that is not installed is told in one message; other modules are our fault.
+    known = missing_compiler(error) if isinstance(error, ModuleNotFoundError) else None
+    return internal_error(error) if known is None else known
+
+
+def run_tool_guarded(
+    tool: str, work: Callable[[], int], crashed: Callable[[PycError], None] | None = None
+) -> int:
+    """As `run_tool`, in a child process whose crash is told; start no thread before.
+
+    crashed: what is left to do where the child could not: it gets what the crash is told as.
+    """
+    try:
+        ended = run_guarded(lambda _: run_tool(tool, work))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if not isinstance(ended, Crash):
+        return ended
+    error = _crash(ended)
+    print(explain(tool, error), file=sys.stderr)
+    if crashed is not None:
+        crashed(error)
+    if error.code is not ReasonCode.NATIVE_CRASH:
+        return REFUSED
+    print(bug_note(tool), file=sys.stderr)
+    return BROKEN
+
+
+def _crash(ended: Crash) -> PycError:
+    """What ended a child: a full disk ends the compiler like a fault of it."""
+    try:
+        require_room()
+    except PycError as error:
+        return error
+    return PycError(ReasonCode.NATIVE_CRASH, ended.reason)
+
+
+def require_own_log(tool: str, log: str | None, others: Iterable[str | None]) -> None:
+    """Raise PycError for a log that would overwrite what the tool reads or writes, or that cannot
+    be written: BAD_ARGUMENT, FILE_ACCESS."""
+    if log is None:
+        return
+    taken = {os.path.realpath(other) for other in others if other is not None}
+    if log == "-" or os.path.realpath(log) in taken:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"command line: expected a file of its own for --log, got {log!r}; see `{tool} --help`",
+        )
+    require_writable(log)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write to a file, or for ``-`` to stdout. Raises PycError (FILE_ACCESS)."""
+    if path == "-":
+        print(text, end="")
+    else:
+        write_file(path, text.encode())
+
+
+def explain(tool: str, error: PycError) -> str:
+    """The message of an error: place, expected, got, remedy, and the reason code.
+
+    A message of several lines shows source text: its code stands on the first line. One that
+    reads as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
+    """
+    first, newline, rest = error.message.partition("\n")
+    prefix = "" if ": error: " in first else f"{tool}: error: "
+    return f"{prefix}{first} [{error.code.name}]{newline}{rest}"
+
+
+def bug_note(tool: str) -> str:
+    """What is said after a fault of ours."""
+    return (
+        f"{tool}: error: this is a fault of PyC, not of your input; please report it with the "
+        "lines above and the command line"
+    )
+
+
+class Progress:
+    """Shows which stage runs and for how long, once the whole has taken `delay` seconds.
+
+    On a terminal one line is rewritten in place and cleared at the end; elsewhere, when asked
+    for, each stage gets a line. Use it as a context manager around the stages.
+    """
+
+    def __init__(
+        self,
+        err: TextIO,
+        asked: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        delay: float = 2.0,
+        interval: float = 0.25,
+    ) -> None:
+        self.stages: list[tuple[str, float]] = []
+        self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
+        self._in_place = err.isatty()
+        self._enabled = asked or self._in_place
+        self._began = clock()
+        self._stage = self._shown = ""
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Progress":
+        if self._enabled:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        if self._enabled:
+            self._thread.join()
+        if self._shown and self._in_place:
+            self._write("\r\x1b[K")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the beginning."""
+        return self._clock() - self._began
+
+    @contextlib.contextmanager
+    def stage(self, title: str) -> Iterator[None]:
+        """Name what runs inside; its seconds go to `stages`, also when it fails."""
+        began, self._stage = self._clock(), title
+        try:
+            yield
+        finally:
+            self.stages.append((title, self._clock() - began))
+            self._stage = ""
+
+    def tick(self) -> None:
+        """Show the stage that runs now, if it is time to."""
+        stage = self._stage
+        if not stage or self.seconds < self._delay:
+            return
+        if self._in_place:
+            self._write(f"\r\x1b[K[{self.seconds:5.1f} s] {stage} ...")
+        elif stage != self._shown:
+            self._write(f"[{self.seconds:5.1f} s] {stage} ...\n")
+        self._shown = stage
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._interval):
+            self.tick()
+
+    def _write(self, text: str) -> None:
+        # A terminal that went away must not end a compile.
+        with contextlib.suppress(OSError):
+            self._err.write(text)
+            self._err.flush()

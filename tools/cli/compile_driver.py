@@ -1,0 +1,259 @@
+"""What `pyc-compile` does between its flags and its output."""
+
+import argparse
+import os
+import re
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from pyc_mlir.artifact.artifact import Artifact, to_bytes
+from pyc_mlir.artifact.cache_record import CacheRecord
+from pyc_mlir.artifact.compile_log import head_of, read_recorded, refusal_of
+from pyc_mlir.artifact.contract_status import Counts, so_far
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.cache.cache import choose
+from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.lower import Options, emit, lower
+from pyc_mlir.debug.replay import replay
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.frontends.sources import allow_bytecode
+from pyc_mlir.iree.compiler import compile_module
+from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, write_log
+from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
+from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.tools.cli import guarded
+from pyc_mlir.tools.cli.common import Progress, refusal
+from pyc_mlir.tools.cli.contract_flags import read_contract
+from pyc_mlir.tools.cli.model_source import (
+    InputShape,
+    read_model,
+    read_range,
+    with_shapes,
+    with_shapes_of,
+)
+from pyc_mlir.tools.cli.run_inputs import example
+
+
+@dataclass(frozen=True)
+class Output:
+    """What to write, what was decided, and (for a program) what to say about it."""
+
+    data: bytes
+    decisions: tuple[Decision, ...]
+    summary: str = ""
+    promises: str = ""
+
+
+def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
+    """Compile as far as the flags ask; the log is written in any case. Raises PycError."""
+    contract = Contract()
+    try:
+        contract = read_contract(flags)
+        output = _compiled(flags, contract, progress, stdin)
+    except Exception as error:
+        if flags.log is not None:
+            # What refused the compile is what the user has to know of, not also a bad log.
+            with suppress(PycError):
+                write_log((refusal_of(refusal(error), contract),), flags.log)
+        raise
+    if flags.log is not None:
+        write_log(output.decisions, flags.log)
+    return output
+
+
+def _compiled(
+    flags: argparse.Namespace, contract: Contract, progress: Progress, stdin: BinaryIO
+) -> Output:
+    """What the flags ask for. Raises PycError."""
+    shapes = [InputShape.parse(text) for text in flags.input]
+    if flags.replay is not None:
+        return _replayed(flags, shapes, progress, stdin)
+    options = make_options(
+        flags.target,
+        contract,
+        flags.policy,
+        flags.recipe,
+        flags.Xiree,
+        flags.dump_phases,
+        flags.planner_mode,
+        flags.also_mode,
+        flags.kernels,
+        flags.calibration,
+        dict(read_range(text) for text in flags.dim),
+    )
+    makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
+    if makes_text and options.contract.max_compile_seconds is not None:
+        raise uncheckable("max_compile_seconds", "a program to be made", "text")
+    if guarded.in_child:
+        allow_bytecode()
+    with progress.stage(f"reading {flags.model}"):
+        source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
+    if flags.emit in ("pyc", "linalg"):
+        with progress.stage(f"PyC lowers to {flags.emit}"):
+            text, decisions = emit(source, inputs, options, flags.emit)
+        return Output(text.encode(), decisions)
+    if flags.compile_to:
+        return _to_phase(flags.compile_to, source, inputs, options, progress)
+    asked = flags.cache if flags.cache_dir is None else flags.cache_dir
+    cache = choose(asked, os.environ)
+    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
+    return _program(artifact, flags.output, progress)
+
+
+def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
+    """A program with its log: the conditions first, what the cache did last."""
+    data = to_bytes(artifact)
+    told = () if artifact.cached is None else (artifact.cached.decision,)
+    log = (head_of(artifact, data), *artifact.decisions, *told)
+    text = summary(path, len(data), artifact, progress.seconds)
+    return Output(data, log, text, promises(artifact))
+
+
+def _replayed(
+    flags: argparse.Namespace, shapes: Sequence[InputShape], progress: Progress, stdin: BinaryIO
+) -> Output:
+    """The program of a log or of another program, made again."""
+    recorded = read_recorded(flags.replay)
+    with progress.stage(f"reading {flags.model}"):
+        source, inputs = with_shapes_of(read_model(flags.model, stdin), recorded.signature, shapes)
+    artifact = replay(
+        source,
+        inputs,
+        recorded,
+        calibration=flags.calibration,
+        iree_flags=flags.Xiree,
+        stage=progress.stage,
+    )
+    return _program(artifact, flags.output, progress)
+
+
+def _to_phase(
+    phase: str, source: Any, inputs: Sequence[Any] | None, options: Options, progress: Progress
+) -> Output:
+    """IREE's IR at a phase."""
+    with progress.stage("PyC lowers to linalg"):
+        lowered = lower(source, inputs, options)
+    with progress.stage(f"IREE compiles for {options.target.name} to phase {phase}"):
+        data = compile_module(
+            lowered.code,
+            options.target,
+            options.iree_flags,
+            phase,
+            options.dump_phases,
+            lowered.locations,
+        )
+    return Output(data, lowered.decisions)
+
+
+def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
+    """What was made and how to run it."""
+    manifest, signature = artifact.manifest, artifact.signature
+    constants = manifest["constants_bytes"]
+    part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
+    place = "program.vmfb" if path == "-" else path
+    rows = [
+        ("inputs", _arguments(signature.inputs)),
+        ("outputs", _arguments(signature.outputs)),
+        *([("memory", memory)] if (memory := memory_line(artifact)) else []),
+        *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
+        ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
+        ("run it", run_command(place, signature)),
+        ("with IREE", iree_command(place, artifact)),
+    ]
+    head = (
+        f"{place}: {quantity(size, 'B')}{part} for target {manifest['target']}, "
+        f"in {quantity(seconds, 's')}\n"
+    )
+    return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def promises(artifact: Artifact) -> str:
+    """A line for each clause of the contract; nothing without one."""
+    verdict = None if artifact.evidence is None else artifact.evidence.verdict
+    report = so_far(artifact, Counts(verdict))
+    return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
+
+
+def memory_line(artifact: Artifact) -> str:
+    """``49 MB in all: constants 36 MB, inputs ...``; nothing where a part depends on the call."""
+    account = artifact.account
+    concurrency = artifact.manifest["contract"]["max_concurrency"]
+    total = account.total(concurrency)
+    if total is None:
+        return ""
+    parts = [
+        f"{name} {quantity(bytes_, 'B')}" for name, bytes_ in account.to_json().items() if bytes_
+    ]
+    calls = f" with arenas for {concurrency} calls" if concurrency > 1 else ""
+    return f"{quantity(total, 'B')} in all{calls}: {', '.join(parts)}"
+
+
+def cache_line(record: CacheRecord) -> str:
+    """``hit 0cf0b4480cf0b448``, or ``miss ...`` with the reasons."""
+    return "; ".join([f"{record.outcome} {record.key[:16]}".strip(), *map(str, record.events)])
+
+
+def run_command(path: str, signature: Signature) -> str:
+    """A command line that runs the program on random inputs; dynamic dimensions are small."""
+    shapes = {a.name: example(a, signature.ranges) for a in signature.inputs}
+    inputs = (f" --input {name}={shape}=@seed:0" for name, shape in shapes.items())
+    return f"pyc-run {path}{''.join(inputs)}"
+
+
+def iree_command(path: str, artifact: Artifact) -> str:
+    """The same for IREE's own tool, on ones."""
+    manifest = artifact.manifest
+    device = "local-task" if manifest["device"] == "local" else manifest["device"]
+    signature = artifact.signature
+    inputs = (f" --input={example(a, signature.ranges)}=1" for a in signature.inputs)
+    function = manifest["entries"]["main"]["function"]
+    return f"iree-run-module --module={path} --device={device} --function={function}" + "".join(
+        inputs
+    )
+
+
+def _arguments(arguments: Sequence[Argument]) -> str:
+    return ", ".join(f"{a.name}: {a}" for a in arguments) or "none"
+
+
+def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
+    """Stages with their times, then each decision on a line."""
+    lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
+    lines += [
+        f"{d.site.pass_name}: {describe(d)}"
+        for d in output.decisions
+        if d.site.pass_name != COMPILE
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def describe(decision: Decision) -> str:
+    """``op: chosen (not a, b; saves 12 KiB of traffic) at location``."""
+    others = [a.name for a in decision.alternatives if a.name != decision.chosen]
+    saved = traffic_saved(decision)
+    notes = [f"not {', '.join(others)}"] if others else []
+    notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
+    notes += decision.evidence
+    aside = f" ({'; '.join(notes)})" if notes else ""
+    where = f" at {place(decision.site.location)}" if decision.site.location else ""
+    return f"{decision.site.op_id}: {decision.chosen}{aside}{where}"
+
+
+def place(location: str) -> str:
+    """``loc("conv1"("model.onnx":1:1))`` as ``conv1 (model.onnx:1:1)``."""
+    text = location.removeprefix("loc(").removesuffix(")").replace('"', "")
+    named = re.match(r"([^()\[\]]+)\((.+)\)$", text)
+    return f"{named[1]} ({named[2]})" if named else text
+
+
+def traffic_saved(decision: Decision) -> int | None:
+    """Predicted bytes that need not be moved, against the costliest alternative; None: unknown."""
+    costs = {a.name: a.cost for a in decision.alternatives}
+    known = [cost.traffic_bytes for cost in costs.values() if cost is not None]
+    chosen = costs[decision.chosen]
+    if chosen is None or len(known) < len(costs):
+        return None
+    return max(known) - chosen.traffic_bytes

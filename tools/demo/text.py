@@ -1,0 +1,109 @@
+"""The demo's findings as plain text, at most 100 columns wide."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pyc_mlir.measure.environment import Environment
+from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.tools.cli.compile_driver import place, traffic_saved
+from pyc_mlir.tools.demo.compare import Comparison, Row
+from pyc_mlir.tools.demo.digits import Images
+
+WIDTH = 100
+_LATENCY_LEGEND = """
+  PyC, IREE   time of IREE's bare invoke of the program that each compiled; device local-sync,
+              one thread, arrays on the device. PyC/IREE below 1: PyC's program is faster.
+  IREE        is plain IREE: the same model lowered op by op, without PyC's passes, compiled by
+              the same IREE with the same flags (its O3 defaults, this host's CPU).
+  guarded     a call through PyC's Program: checks of the arguments and statistics included.
+  peak        device memory of one call on a fresh device; transients: the part of it that is
+              neither input nor result.
+"""
+_DECISIONS_LEGEND = """
+  traffic saved: predicted bytes of intermediate results that are neither written nor read again,
+  against the costliest alternative. (IREE also fuses by itself, where it sees fit.)
+"""
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Columns two blanks apart; the first `left` flush left, the others flush right."""
+    cells = [header, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            text.ljust(width) if i < left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return f"  {'  '.join(parts)}".rstrip() + "\n"
+
+    return "".join(map(line, cells))
+
+
+def heading(environment: Environment, iree: str) -> str:
+    """What this is and where it runs."""
+    return (
+        "Handwritten digits: two trained models, compiled by PyC and by plain IREE\n"
+        f"{environment.cpu}, {environment.cores} cores; PyC {environment.version}, IREE {iree}\n"
+    )
+
+
+def accuracy(found: Mapping[str, Comparison], images: Images) -> str:
+    """Right answers of PyC's programs beside those of onnx's reference evaluator."""
+    rows = []
+    for name, c in found.items():
+        shares = [f"{100 * images.accuracy(scores):.2f}%" for scores in (c.scores, c.reference)]
+        same = f"{c.agreeing} of {len(c.scores)}"
+        rows.append((name, *shares, same, f"{c.max_error:.1e}"))
+    header = ("model", "PyC", "onnx reference", "same answers", "largest error of a score")
+    title = f"ACCURACY on the {len(images.labels)} images held out of the training\n"
+    return title + table(header, rows, left=1)
+
+
+def latency_and_memory(found: Mapping[str, Comparison], rounds: int) -> str:
+    """One row per model and batch size, and what the columns mean."""
+    rows = [_row(name, row) for name, c in found.items() for row in c.rows]
+    header = ("model", "images", "PyC", "IREE", "PyC/IREE", "guarded")
+    memory = ("peak PyC", "IREE", "transients PyC", "IREE")
+    title = f"LATENCY AND MEMORY of one call (medians of {rounds} interleaved rounds)\n"
+    return title + table((*header, *memory), rows, left=1) + _LATENCY_LEGEND
+
+
+def _row(name: str, row: Row) -> tuple[str, ...]:
+    seconds = (row.pyc.seconds.median, row.plain.seconds.median)
+    peaks = (row.pyc.memory.peak_bytes, row.plain.memory.peak_bytes)
+    transients = (row.pyc.memory.transient_bytes, row.plain.memory.transient_bytes)
+    return (
+        name,
+        str(row.batch),
+        *(quantity(s, "s") for s in seconds),
+        f"{row.ratio.median:.2f}",
+        quantity(row.guarded.median, "s"),
+        *(quantity(b, "B") for b in (*peaks, *transients)),
+    )
+
+
+def decisions(found: Mapping[str, Comparison]) -> str:
+    """What was chosen where, and what was turned down."""
+    rows = []
+    for name, comparison in found.items():
+        for d in comparison.decisions:
+            others = ", ".join(a.name for a in d.alternatives if a.name != d.chosen)
+            saved = traffic_saved(d)
+            where = place(d.site.location).partition(" (")[0] or "all"
+            cost = "-" if saved is None else quantity(saved, "B")
+            rows.append((name, where, d.site.pass_name, d.chosen, others or "-", cost))
+    batch = max(row.batch for c in found.values() for row in c.rows)
+    header = ("model", "op", "decided in", "chosen", "turned down", "traffic saved")
+    title = f"DECISIONS for {batch} images a call\n"
+    return title + table(header, rows, left=5) + _DECISIONS_LEGEND
+
+
+def how_to_see_all(model: Path, shape: Sequence[int]) -> str:
+    """The command that shows every decision with its place, costs and reasons."""
+    path = model.relative_to(Path.cwd()) if model.is_relative_to(Path.cwd()) else model
+    dims = "x".join(map(str, shape))
+    return (
+        "See all of a compile's decisions, with places, costs and reasons:\n"
+        f"  pyc-compile {path} --input {dims} -o digits.vmfb -v --log decisions.jsonl\n"
+    )

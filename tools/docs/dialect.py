@@ -1,0 +1,132 @@
+"""docs/dialect.md: the reference of the pyc dialect, from the op definitions alone."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects import ops
+from pyc_mlir.dialects.ir.pyc import GroupOp, Pyc, YieldOp
+from pyc_mlir.dialects.opdef import OPS, OpDef, Param
+from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
+from pyc_mlir.pipelines.linalg.base.lowering import RULES
+from pyc_mlir.tools.docs.examples import accepted_dtypes, example_text, group_text
+
+_ATTRIBUTES: dict[Any, str] = {
+    bool: "i1",
+    int: "i64",
+    float: "f64",
+    str: "string",
+    np.dtype: "element type",
+    np.ndarray: "elements",
+    tuple[int, ...]: "array<i64>",
+}
+
+_INTRODUCTION = f"""\
+# The pyc dialect
+
+{inspect.getdoc(Pyc)} {len(OPS)} operations in {len(ops.__all__)} families, and
+`pyc.group` with its terminator.
+
+- Element types: {", ".join(f"`{name}`" for name in DTYPES)}.
+- Every dimension may be dynamic (`?`). Elementwise operations broadcast as numpy does, except that
+  a dynamic dimension is never stretched at run time: against another size it must turn out equal,
+  which the compiled program checks. Only a dimension known to be 1 is stretched.
+- A parameter is an attribute; one that has its default value may be left out of the text.
+- Every operation is pure, has one result, and is verified at its own location.
+- The meaning of an operation is its numpy reference. `pyc_mlir.interpret(module, arrays)` runs it.
+- A primitive operation has a rule that lowers it to linalg; a composite one has a decomposition,
+  which the lowering and `pyc-decompose` share.
+- In Python an operation is a method of a builder: `b.softmax(x, axis=-1)`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    sections = [_INTRODUCTION, _contents()]
+    for family in ops.__all__:
+        sections.append(_family(family))
+    return "\n".join([*sections, _groups()])
+
+
+def _contents() -> str:
+    lines = []
+    for family in ops.__all__:
+        links = ", ".join(f"[{op.name}](#pyc{op.name})" for op in _ops_of(family))
+        lines.append(f"- [{family}](#{family}): {links}")
+    return "\n".join([*lines, "- [groups](#groups)", ""])
+
+
+def _ops_of(family: str) -> list[type[OpDef]]:
+    return [op for op in OPS.values() if op.family == family]
+
+
+def _family(family: str) -> str:
+    module = sys.modules[f"{ops.__name__}.{family}"]
+    head = [f"## {family}", "", inspect.getdoc(module) or "", ""]
+    return "\n".join([*head, *("\n".join(_op(op)) for op in _ops_of(family))])
+
+
+def _op(op: type[OpDef]) -> Iterator[str]:
+    yield from (f"### pyc.{op.name}", "", f"`{_signature(op)}`", "", inspect.getdoc(op) or "", "")
+    if op.params:
+        yield from ("| parameter | attribute | default |", "|---|---|---|")
+        yield from (_parameter(p) for p in op.params)
+        yield ""
+    yield f"- Result: {_line(op.infer)}"
+    dtypes = accepted_dtypes(op)
+    if dtypes:
+        first = op.operands[0] if op.operands else op.optional
+        yield f"- Element types of `{first}`: {', '.join(f'`{d}`' for d in dtypes)}."
+    yield f"- {_kind(op)}"
+    yield from ("", "```mlir", example_text(op), "```", "")
+
+
+def _signature(op: type[OpDef]) -> str:
+    """The op as a method of a builder: optional operands in brackets, parameters by name."""
+    operands = [*op.operands, *([f"[{op.optional}]"] if op.optional else [])]
+    params = [p.name if p.is_required else f"{p.name}={_default(p)}" for p in op.params]
+    return f"{op.name}({', '.join([*operands, *(['*', *params] if params else [])])})"
+
+
+def _parameter(param: Param) -> str:
+    default = "required" if param.is_required else f"`{_default(param)}`"
+    return f"| `{param.name}` | {_ATTRIBUTES[param.kind]} | {default} |"
+
+
+def _default(param: Param) -> str:
+    return dtype_name(param.default) if param.kind is np.dtype else repr(param.default)
+
+
+def _kind(op: type[OpDef]) -> str:
+    if op.decompose is None:
+        return "Primitive."
+    how = _line(op.decompose)
+    return f"Primitive in some forms: {how}" if op.name in RULES else f"Composite: {how}"
+
+
+def _line(function: Any) -> str:
+    """A docstring on one line."""
+    return " ".join((inspect.getdoc(function) or "").split())
+
+
+def _groups() -> str:
+    return "\n".join(
+        [
+            "## groups",
+            "",
+            f"`pyc.group`: {_line(GroupOp)}",
+            "",
+            f"`pyc.yield`: {_line(YieldOp)}",
+            "",
+            "`pyc-fuse` makes groups; `kind` says what the first operation is.",
+            "",
+            "```mlir",
+            group_text(),
+            "```",
+            "",
+        ]
+    )

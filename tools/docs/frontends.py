@@ -1,0 +1,134 @@
+"""docs/frontends.md: what can be traced and imported, from the front ends' tables of handlers."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyc_mlir import nn
+from pyc_mlir.frontends.onnx import importer as onnx_import
+from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
+from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
+from pyc_mlir.frontends.python import trace
+from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, UFUNCS
+
+_PAGE = """\
+# Front ends
+
+`pyc_mlir.compile` takes a Python function in numpy style, an ONNX model (a path, bytes or a
+proto), MLIR (a path, text or a module), and finds out itself which it is. MLIR with pyc ops takes
+PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
+
+## numpy
+
+{trace}
+
+Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
+recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
+
+An integer index out of range is an error: while tracing, or when the program runs where the
+dimension is dynamic (`x[5]`, `x[-1]`). Index arrays differ from numpy: where the array is traced,
+or the dimension is dynamic, indices out of range are clamped into it and raise nothing.
+
+`//`, `%`, `np.divmod`, `np.fmod` and `np.remainder` are for integers. Of floats they are refused,
+since a rounded quotient may cross an integer (`1.0 // 0.1` is 9, not 10).
+
+ufuncs: {ufuncs}.
+
+functions: {functions}.
+
+## nn
+
+`pyc_mlir.nn` has what numpy lacks. On numpy arrays these compute the reference at once.
+
+| function | computes |
+|---|---|
+{nn}
+
+## ONNX
+
+{onnx}
+
+Opsets {first} to {last}; older models pass through ONNX's own version converter first. A model with
+unsupported nodes is refused with a list of all of them.
+
+| operator | imported as |
+|---|---|
+{handlers}
+
+## What breaks the graph
+
+Every import has an `ImportReport` (`pyc_mlir/artifact/import_report.py`), which is data and has a
+JSON form. `pyc-explain MODEL` shows it without compiling
+(`pyc_mlir.compilation.lower.report_import` in Python); of a program it stands in
+`program.stats().imported`, in the artifact and in `pyc-explain PROGRAM.vmfb`; of what is refused in
+`error.report` (`UnsupportedModel`), also where a worker process has read it.
+
+```
+$ pyc-explain model.onnx
+model.onnx: 1 of 4 nodes (25%, 16% of the flops) can be imported, 1 were not tried; breaks by
+family: rnn 1 (LSTM 1); tensor 1 (NonZero 1); the first at model.onnx:1
+```
+
+- `score` is the share that can be compiled: of the nodes of an ONNX model that is refused, else of
+  the ops of the program, constants aside. `flop_score` is the same share of the flops, where shapes
+  are static and each op's work is known; refused nodes count by the shapes that ONNX infers. A
+  program is compiled as a whole, so one that compiles has a score of 1, and a break is an error.
+- `where` counts what PyC compiles, what IREE alone compiles (`iree`: the ops of a module that
+  enters at IREE), what is refused, and what was not tried since it needs the result of a break.
+- `breaks` has each with its op, family, reason code and place; `by_op` and `by_family` count them.
+  The families of ONNX's ops are those of its own definitions, those of other domains the domain.
+- `first` is the place of the first break: `model.onnx:12` is node 12, `model.py:12` a line. Tracing
+  a Python function ends at its first break, and what would have come after is not known: its score
+  and `untried` are None.
+
+The report of a program follows from its graph alone: it is the same for each model of that graph.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    functions = {_numpy_name(f) for f in FUNCTIONS if f.__module__.startswith("numpy")}
+    handlers = [f"| {name} | {_first(HANDLERS[name])} |" for name in sorted(HANDLERS)]
+    return _PAGE.format(
+        trace=_paragraph(trace),
+        ufuncs=_listed(f"np.{u.__name__}" for u in UFUNCS),
+        functions=_listed(functions),
+        nn="\n".join(f"| `{_call(name, f)}` | {_first(f)} |" for name, f in _nn_functions()),
+        onnx=_paragraph(onnx_import),
+        first=OLDEST,
+        last=NEWEST,
+        handlers="\n".join(handlers),
+    )
+
+
+def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:
+    found = inspect.getmembers(nn, inspect.isfunction)
+    return [(n, f) for n, f in found if not n.startswith("_") and f.__module__ == nn.__name__]
+
+
+def _call(name: str, function: Callable[..., Any]) -> str:
+    """The call with its defaults, without annotations."""
+    signature = inspect.signature(function)
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return name + str(inspect.Signature(bare))
+
+
+def _numpy_name(function: Callable[..., Any]) -> str:
+    module = "np.linalg" if function.__module__.startswith("numpy.linalg") else "np"
+    return f"{module}.{function.__name__}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def _first(function: Callable[..., Any]) -> str:
+    """The first paragraph of a docstring on one line, as a table's cell."""
+    text = (inspect.getdoc(function) or "").partition("\n\n")[0]
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _paragraph(module: Any) -> str:
+    """A module's docstring without its example blocks."""
+    parts = (inspect.getdoc(module) or "").split("\n\n")
+    return "\n\n".join(p for p in parts if not p.startswith("    "))

@@ -1,0 +1,118 @@
+"""The other generated pages of docs/: passes, errors, and the tables of results."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyc_mlir.compilation.lower import HIGH_LEVEL, TO_LINALG
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.measure.records import Report
+from pyc_mlir.pipelines.driver.base import Pass, options_of
+from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
+from pyc_mlir.pipelines.driver.options import describe, option_types, write_value
+from pyc_mlir.pipelines.driver.registry import BUILT_IN, ENTRY_POINT_GROUP, PASSES
+from pyc_mlir.tools.bench.report.show import markdown
+
+_PASSES = f"""\
+# Passes
+
+A PyC pass is a frozen dataclass: its fields are its options, its `run` changes the module and
+returns counts. Where all counts are 0 the pass has found nothing to do: the module is not verified
+again, and the same pass is left out until another one has changed something. A pass without counts
+is taken to have changed the module. All run on `builtin.module`.
+
+`pyc-opt --list-passes` prints this page's tables and the {len(NATIVE_PASSES)} native passes of the
+pinned MLIR with their anchors and options.
+
+`pyc_mlir.compile` runs
+
+```
+{{high}}
+{{low}}
+```
+
+and for CPUs `pyc-select-kernels` between the two lines, with the host's own target.
+
+## Pipelines
+
+Passes of both kinds stand in one pipeline, as flags or as text. A native pass runs under its
+anchor; consecutive native passes run as one native pass manager. The whole text is checked before
+anything runs, and errors point at the column.
+
+```
+pyc-opt model.mlir --pyc-canonicalize --pyc-fuse='max-ops=8' --cse
+pyc-opt model.mlir --pass-pipeline='builtin.module(pyc-canonicalize,func.func(cse),pyc-fuse)'
+pyc-opt model.mlir --pyc-fuse --pyc-log=log.jsonl       # write what was decided
+pyc-opt model.mlir --pyc-fuse --pyc-recipe=log.jsonl    # decide the same again
+```
+
+A pass of your own takes part in both: register its class with
+`pyc_mlir.pipelines.driver.registry.PASSES.register`, or under the entry point group
+`{ENTRY_POINT_GROUP}` of an installed package. [The tutorial](tutorial.md) writes one.
+"""
+
+_ERRORS = """\
+# Errors
+
+Every error that an input can cause is a `pyc_mlir.PycError`. Its text says where, what was
+expected, what came and what to do, and ends in the code; `error.code` is the member of
+`pyc_mlir.ReasonCode`, `error.message` the text without it. Fallbacks, cache misses and switches
+are no errors: their codes stand in decisions, events and `Program.stats()`. Codes are added, never
+renamed; a test provokes each of them.
+
+| code | meaning | cause | remedy | example |
+|---|---|---|---|---|
+"""
+
+_RESULTS = """\
+# Results
+
+Each table is one file of [results/](results/README.md): one run of one suite, stored as it was
+measured. Values are medians, with the 10th to 90th percentile in parentheses where a measurement
+was repeated. A column `a / b` says how many times as much a took as b.
+"""
+
+
+def passes_page() -> str:
+    """docs/passes.md."""
+    head = _PASSES.format(high=HIGH_LEVEL, low=TO_LINALG)
+    return "\n".join([head, *("\n".join(_pass(PASSES[name])) for name in BUILT_IN)])
+
+
+def _pass(pass_class: type[Pass]) -> Iterator[str]:
+    module = sys.modules[pass_class.__module__]
+    yield from (f"## {pass_class.name}", "", inspect.getdoc(pass_class) or "", "")
+    yield from (inspect.getdoc(module) or "", "")
+    options = options_of(pass_class)
+    if not options:
+        yield from ("No options.", "")
+        return
+    kinds = option_types(pass_class)
+    yield from ("| option | takes | default | meaning |", "|---|---|---|---|")
+    for field, name in options:
+        default = f"`{write_value(field.default)}`"
+        cells = (f"`{name}`", describe(kinds[field.name]), default, field.metadata["help"])
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def errors_page() -> str:
+    """docs/errors.md."""
+    rows = (
+        f"| `{c.name}` | {c.meaning} | {c.cause} | {c.remedy} | {c.example} |" for c in ReasonCode
+    )
+    return _ERRORS + "\n".join(rows) + "\n"
+
+
+def results_page(folder: Path) -> str:
+    """docs/results.md, from the reports in `folder`. Raises PycError for a file that is none."""
+    reports = [(path, Report.load(path)) for path in sorted(folder.glob("*.json"))]
+    sections = [f"## {path.stem}\n\n{_settings(r)}{markdown(r)}" for path, r in reports]
+    return "\n".join([_RESULTS, *(sections or ["No results are stored yet.\n"])])
+
+
+def _settings(report: Report) -> str:
+    plain = {k: v for k, v in report.settings.items() if isinstance(v, str | int | float)}
+    listed = ", ".join(f"{name}: {value}" for name, value in plain.items())
+    return f"Settings: {listed}.\n\n" if plain else ""

@@ -1,0 +1,227 @@
+"""What can this machine compile for and run on, and how is each problem mended?
+
+`CHECKS` is a table of named questions about a `Machine`; `diagnose` answers them in order. A
+check is ``ok``, ``warn`` (something optional is missing) or ``fail`` (PyC does not work); every
+answer but ``ok`` comes with its fix. The same machine gives the same answers. No C compiler or
+linker is asked for: PyC needs none.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyc_mlir.measure.environment import PROJECT
+from pyc_mlir.pipelines.target.target import CpuInfo
+from pyc_mlir.tools.doctor.machine import TARGETS, Machine
+
+SCHEMA_VERSION = 1
+GIB = 2**30
+COMPILE_PACKAGES = ("torch-mlir", "iree-base-compiler")
+LEAST_MEMORY_GIB = 4
+LEAST_DISK = 1 * GIB
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a check found; `fix` says how to mend it and is empty when nothing is wrong."""
+
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A named question about a machine; PyC does not work where a required one finds a problem."""
+
+    name: str
+    required: bool
+    ask: Callable[[Machine], Answer]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to one check."""
+
+    name: str
+    status: str
+    found: str
+    fix: str
+
+
+def diagnose(machine: Machine) -> list[Finding]:
+    """Every check of the table, in its order."""
+    findings = []
+    for check in CHECKS:
+        answer = check.ask(machine)
+        status = "ok" if not answer.fix else "fail" if check.required else "warn"
+        findings.append(Finding(check.name, status, answer.found, answer.fix))
+    return findings
+
+
+def is_healthy(findings: list[Finding]) -> bool:
+    """True when no required check failed."""
+    return all(f.status != "fail" for f in findings)
+
+
+def to_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
+    """Findings and facts as plain JSON data."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "healthy": is_healthy(findings),
+        "compiles_for": machine.compiles_for,
+        "runs": machine.runs,
+        "checks": [asdict(f) for f in findings],
+        "environment": machine.environment.to_json(),
+    }
+
+
+def to_text(machine: Machine, findings: list[Finding]) -> str:
+    """Findings as aligned lines, fixes below the problems, a summary last."""
+    width = max(len(f.name) for f in findings)
+    lines = []
+    for f in findings:
+        lines.append(f"{f.status:4}  {f.name:{width}}  {f.found}")
+        if f.fix:
+            lines.append(f"{'':4}  {'':{width}}  fix: {f.fix}")
+    lines.append("")
+    lines.append(f"compiles for: {', '.join(machine.compiles_for) or 'nothing'}")
+    lines.append(f"runs:         {', '.join(machine.runs) or 'nothing'}")
+    return "\n".join(lines) + "\n"
+
+
+def _system(machine: Machine) -> Answer:
+    system = machine.environment.system
+    supported = system == "Linux x86_64"
+    return Answer(system, "" if supported else "use Linux on x86-64, where PyC is tested")
+
+
+def _wrong_versions(machine: Machine, pins: Mapping[str, str]) -> list[str]:
+    versions = machine.versions
+    return [f"{n}=={pin}" for n, pin in pins.items() if versions.get(n, pin) != pin]
+
+
+def _installation(machine: Machine) -> Answer:
+    if machine.pins:
+        return Answer(f"{PROJECT} {machine.environment.version}")
+    return Answer(f"{PROJECT} is not installed", "pip install .")
+
+
+def _versions_answer(machine: Machine, pins: Mapping[str, str]) -> Answer:
+    present = {n: machine.versions[n] for n in pins if n in machine.versions}
+    found = ", ".join(f"{n} {v}" for n, v in present.items()) or "none installed"
+    wrong = _wrong_versions(machine, pins)
+    return Answer(found, f"pip install {' '.join(wrong)}" if wrong else "")
+
+
+def _runtime_packages(machine: Machine) -> Answer:
+    pins = {n: v for n, v in machine.pins.items() if n not in COMPILE_PACKAGES}
+    missing = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
+    if missing:
+        return Answer(f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    return _versions_answer(machine, pins)
+
+
+def _compiler_versions(machine: Machine) -> Answer:
+    pins = {n: v for n, v in machine.pins.items() if n in COMPILE_PACKAGES}
+    return _versions_answer(machine, pins)
+
+
+def _compiler(machine: Machine) -> Answer:
+    wanted = [
+        f"{n}=={machine.pins[n]}"
+        for n in COMPILE_PACKAGES
+        if n in machine.pins and n not in machine.versions
+    ]
+    if wanted:
+        return Answer(
+            "not installed: programs run here, models do not compile",
+            f"pip install {' '.join(wanted)}",
+        )
+    lacking = [end for end, _ in TARGETS.values() if end not in machine.targets]
+    fix = f"install an IREE compiler with {', '.join(lacking)}" if lacking else ""
+    return Answer(f"back ends {', '.join(machine.targets)}", fix)
+
+
+def _optional_packages(machine: Machine) -> Answer:
+    return _versions_answer(machine, machine.extra_pins)
+
+
+def _onnx(machine: Machine) -> Answer:
+    version = machine.versions.get("onnx")
+    missing = "not installed: .onnx files cannot be read"
+    return Answer(version or missing, "" if version else f"pip install '{PROJECT}[onnx]'")
+
+
+def _cores(machine: Machine) -> Answer:
+    cores = machine.environment.cores
+    one = "give the process a second core, or run on local-sync"
+    return Answer(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
+
+
+def _vectors(machine: Machine) -> Answer:
+    env = machine.environment
+    width = 8 * CpuInfo(frozenset(env.features), env.cores).vector_bytes
+    known = "asimd" in env.features or width > 128
+    fix = "use a CPU with AVX2: PyC's kernels are written for it" if not known else ""
+    return Answer(f"{width} bits ({' '.join(env.features) or 'no known feature'})", fix)
+
+
+def _memory(machine: Machine) -> Answer:
+    gib = machine.environment.memory_gib
+    fix = f"use a machine with {LEAST_MEMORY_GIB} GiB or more to compile larger models"
+    return Answer(f"{gib} GiB", "" if gib >= LEAST_MEMORY_GIB else fix)
+
+
+def _disk(machine: Machine) -> Answer:
+    free = machine.free_bytes
+    fix = "free 1 GiB in the folder for temporary files, or set TMPDIR to another"
+    return Answer(f"{free // GIB} GiB free for temporary files", "" if free >= LEAST_DISK else fix)
+
+
+def _cpu_devices(machine: Machine) -> Answer:
+    drivers = [machine.driver(kind) for kind in TARGETS["cpu"][1]]
+    bad = [f"{d.name}: {d.problem}" for d in drivers if not d.devices]
+    found = "; ".join(bad) or ", ".join(d.name for d in drivers)
+    pin = machine.pins.get("iree-base-runtime", "")
+    fix = f"pip install --force-reinstall iree-base-runtime=={pin}" if bad else ""
+    return Answer(found, fix)
+
+
+def _cuda_device(machine: Machine) -> Answer:
+    driver, gpus = machine.driver("cuda"), machine.environment.accelerators
+    if driver.devices:
+        return Answer(", ".join(driver.devices))
+    if gpus:
+        return Answer(
+            f"{', '.join(gpus)}, but: {driver.problem}",
+            "make the NVIDIA driver's libcuda.so visible to the dynamic linker",
+        )
+    return Answer(
+        driver.problem,
+        "to run CUDA programs, use a machine with an NVIDIA GPU and driver "
+        "(compiling them needs neither)",
+    )
+
+
+def _vulkan_device(machine: Machine) -> Answer:
+    driver = machine.driver("vulkan")
+    fix = "install the GPU's Vulkan driver, or a software device by `make lavapipe`"
+    return Answer(", ".join(driver.devices) or driver.problem, "" if driver.devices else fix)
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("system", False, _system),
+    Check("installation", True, _installation),
+    Check("runtime packages", True, _runtime_packages),
+    Check("compiler packages", True, _compiler_versions),
+    Check("compiler", False, _compiler),
+    Check("optional packages", False, _optional_packages),
+    Check("onnx", False, _onnx),
+    Check("cores", False, _cores),
+    Check("vector width", False, _vectors),
+    Check("memory", False, _memory),
+    Check("disk", False, _disk),
+    Check("cpu devices", True, _cpu_devices),
+    Check("cuda device", False, _cuda_device),
+    Check("vulkan device", False, _vulkan_device),
+)

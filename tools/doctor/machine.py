@@ -1,0 +1,87 @@
+"""The facts about a machine and an installation that decide what PyC can do there.
+
+`examine` collects them once, as frozen data; `pyc_mlir.tools.doctor.checks` judges them.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
+
+from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
+from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
+
+# What PyC calls a target, IREE's back end that compiles for it and the driver kinds that run it.
+TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cpu": ("llvm-cpu", ("local-sync", "local-task")),
+    "cuda": ("cuda", ("cuda",)),
+    "vulkan": ("vulkan-spirv", ("vulkan",)),
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """All facts that the checks look at.
+
+    `pins` are the versions that PyC is tested with, `extra_pins` those of optional packages,
+    `versions` what is installed of both; `free_bytes` is the space for temporary files.
+    """
+
+    environment: Environment
+    pins: Mapping[str, str]
+    extra_pins: Mapping[str, str]
+    versions: Mapping[str, str]
+    targets: tuple[str, ...]
+    drivers: tuple[Driver, ...]
+    free_bytes: int
+
+    @property
+    def compiles_for(self) -> list[str]:
+        """PyC's kinds of targets that the installed compiler has a back end for."""
+        has_mlir = "torch-mlir" in self.versions
+        return [name for name, (end, _) in TARGETS.items() if has_mlir and end in self.targets]
+
+    @property
+    def runs(self) -> list[str]:
+        """PyC's kinds of targets with a device on this machine."""
+        alive = {d.name for d in self.drivers if d.devices}
+        return [name for name, (_, kinds) in TARGETS.items() if alive.intersection(kinds)]
+
+    def driver(self, name: str) -> Driver:
+        """The runtime's driver of that name; one with a problem when the runtime lacks it."""
+        missing = Driver(name, problem="the installed runtime has no such driver")
+        return next((d for d in self.drivers if d.name == name), missing)
+
+
+def examine() -> Machine:
+    """Collect the facts about this machine and installation."""
+    pins, extra_pins = read_pins()
+    return Machine(
+        environment=probe(),
+        pins=pins,
+        extra_pins=extra_pins,
+        versions=installed((*pins, *extra_pins)),
+        targets=compiler_targets(),
+        drivers=runtime_drivers(),
+        free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+    )
+
+
+def read_pins() -> tuple[dict[str, str], dict[str, str]]:
+    """The versions that the installed PyC pins: what it always needs, and its optional packages.
+
+    Tools for developing PyC are left out; without PyC's metadata both are empty.
+    """
+    try:
+        requirements = requires(PROJECT) or []
+    except PackageNotFoundError:
+        return {}, {}
+    pins: dict[str, str] = {}
+    extra_pins: dict[str, str] = {}
+    for text in requirements:
+        found = re.match(r"([\w.-]+)==([^;\s]+)(?:.*extra == \"(\w+)\")?", text)
+        if found and found[3] != "dev":
+            (extra_pins if found[3] else pins)[found[1]] = found[2]
+    return pins, {k: v for k, v in extra_pins.items() if k not in pins}

@@ -1,0 +1,56 @@
+"""`pyc-explain --bisect GOOD BAD MODEL`: which decision makes the program wrong or slow?"""
+
+import argparse
+import sys
+
+from pyc_mlir.artifact.compile_log import read_recorded
+from pyc_mlir.compilation.lower import Options
+from pyc_mlir.debug.bisect import (
+    Bisection,
+    Check,
+    bisect,
+    command_check,
+    error_check,
+    latency_check,
+)
+from pyc_mlir.debug.replay import replay_options
+from pyc_mlir.tools.cli.model_source import InputShape, read_model, with_shapes_of
+from pyc_mlir.tools.explain.text import decision_text
+
+
+def run(flags: argparse.Namespace) -> str:
+    """Find it; tries are told on stderr. Raises PycError."""
+    good, bad = map(read_recorded, flags.bisect)
+    options = replay_options(bad, flags.calibration)
+    shapes = [InputShape.parse(text) for text in flags.input]
+    model = read_model(flags.program, sys.stdin.buffer)
+    source, inputs = with_shapes_of(model, bad.signature, shapes)
+    check = _check(flags, source, inputs, options)
+    found = bisect(source, inputs, good, bad, options, check, _tell)
+    return told(found)
+
+
+def _check(flags: argparse.Namespace, source: object, inputs: list | None, o: Options) -> Check:
+    if flags.check is not None:
+        return command_check(flags.check)
+    return latency_check() if flags.by == "latency" else error_check(source, inputs, o)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def told(found: Bisection) -> str:
+    """The culprits with what both logs say of them, and what it took."""
+    several = len(found.culprits.changes) > 1
+    head = "these decisions together" if several else "this decision"
+    lines = [f"{head}, of {found.differing} that differ ({found.culprits.tests} programs tried)\n"]
+    for site in found.culprits.changes:
+        for name, log in (("good", found.good), ("bad", found.bad)):
+            text = decision_text(log[site]) if site in log else f"  {site}: not decided\n"
+            lines.append(f"{name}:\n{text}")
+    if found.culprits.untold:
+        lines.append(f"{found.culprits.untold} programs could not be compiled, or not be told\n")
+    if found.vanished:
+        lines.append(f"{found.vanished} recorded choices did not apply in some program\n")
+    return "".join(lines)

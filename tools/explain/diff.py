@@ -1,0 +1,58 @@
+"""`pyc-explain --diff A B` as text: what changed between two compiles, and why."""
+
+import json
+from typing import Any
+
+from pyc_mlir.debug.diff import Change, Difference, Values
+from pyc_mlir.tools.explain.facts import size
+
+_SHOWN = 100
+
+
+def told(found: Difference, every: bool = False) -> str:
+    """Conditions, choices, sizes; with `every` also choices that stayed, on other grounds."""
+    if found.is_empty:
+        return f"no difference: {found.same} equal decisions\n"
+    parts = [
+        _section("compiled with", "".join(map(_condition, found.conditions))),
+        _section("bytes", "".join(map(_size, found.sizes))),
+        _section("choices that differ", "".join(map(_change, found.changes))),
+    ]
+    if every:
+        parts.append(_section("the same choice on other grounds", _all(found.restated)))
+    rest = f"{found.same} choices are the same"
+    told = f", {len(found.restated)} of them on other grounds" if found.restated else ""
+    more = "; --decisions shows them" if found.restated and not every else ""
+    return "\n".join([*(p for p in parts if p), f"{rest}{told}{more}\n"])
+
+
+def _section(title: str, text: str) -> str:
+    return f"{title}\n{text}" if text else ""
+
+
+def _all(changes: tuple[Change, ...]) -> str:
+    return "".join(map(_change, changes))
+
+
+def _condition(values: Values) -> str:
+    name, before, after = values
+    return f"  {name}: {_short(before)} -> {_short(after)}\n"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _size(values: Values) -> str:
+    name, before, after = values
+    shown = [size(v) if isinstance(v, int) else "at run time" for v in (before, after)]
+    return f"  {name}: {shown[0]} -> {shown[1]}\n"
+
+
+def _change(change: Change) -> str:
+    before, after = (d.chosen if d else "not decided" for d in (change.before, change.after))
+    either = change.after or change.before
+    where = f"  at {either.site.location}" if either and either.site.location else ""
+    head = f"  {change.site}{where}\n    {before} -> {after}\n"
+    return head + "".join(f"      {text}\n" for text in change.why)

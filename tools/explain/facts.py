@@ -1,0 +1,295 @@
+"""What is there to say about a program? The facts that the text and the page both show.
+
+Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and for each region a
+`Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision
+from pyc_mlir.pipelines.memory.planner.picture import Layout, Rectangle
+from pyc_mlir.tools.bench.report.table import quantity
+
+# The parts of the manifest's account, and what they are called.
+_PARTS = {
+    "constants": "constants",
+    "inputs": "inputs",
+    "transients": "transients (the arena)",
+    "outputs": "outputs",
+}
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is explained: the program's file, itself, its decisions and its memory report."""
+
+    name: str
+    artifact: Artifact
+    decisions: tuple[Decision, ...]
+    report: MemoryReport
+
+    @staticmethod
+    def of(name: str, artifact: Artifact, log: Sequence[Decision] | None = None) -> "Subject":
+        """A log of the same compile stands in for the decisions: it has source locations.
+
+        Raises PycError (BAD_ARTIFACT) for a memory report that cannot be read.
+        """
+        report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
+        return Subject(name, artifact, tuple(artifact.decisions if log is None else log), report)
+
+    def matching(self, text: str) -> "Subject":
+        """With only those decisions that concern `text` (see `concerning`)."""
+        found = concerning(self.decisions, text, self.report)
+        return Subject(self.name, self.artifact, found, self.report)
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Rows for the head: what it is, for what it was compiled, by what."""
+        manifest = self.artifact.manifest
+        versions = ", ".join(f"{n} {v}" for n, v in sorted(manifest["versions"].items()))
+        return [
+            ("target", f"{manifest['target']} (device {manifest['device']})"),
+            ("graph id", manifest["graph_id"] or "none: not a pyc program"),
+            ("compiled by", versions),
+            ("imported", str(self.artifact.imported)),
+            ("decisions", str(len(self.decisions))),
+        ]
+
+    def account(self) -> list[tuple[str, int | None]]:
+        """Rows (what, bytes or None where only a call tells) of one call at a time.
+
+        The constants alone, where the manifest says no more.
+        """
+        manifest = self.artifact.manifest
+        account = manifest.get("memory")
+        if account is None:
+            return [("constants", manifest["constants_bytes"])]
+        parts = [account[name] for name in _PARTS]
+        rows = [(said, account[name]) for name, said in _PARTS.items()]
+        return [*rows, ("total", None if None in parts else sum(parts))]
+
+    def stories(self) -> list["Story"]:
+        """One for each region."""
+        every = (*self.artifact.decisions, *self.decisions)
+        found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
+        return [Story(r, found.get(r.name)) for r in self.report.regions]
+
+
+def concerning(
+    decisions: Sequence[Decision], text: str, report: MemoryReport | None = None
+) -> tuple[Decision, ...]:
+    """The decisions about an op: its id, its name (``pyc.softmax``), its location, its dispatch.
+
+    A name also stands in alternatives that take the op in, such as ``fuse:matmul+softmax``; a
+    dispatch is one of the tasks of a region, whose plan was chosen.
+    """
+    word = re.compile(rf"(?<!\w){re.escape(text.removeprefix('pyc.'))}(?!\w)")
+    regions = {r.name for r in (report or MemoryReport()).regions if _has_task(r, text)}
+
+    def concerns(decision: Decision) -> bool:
+        site = decision.site
+        named = any(word.search(a.name) for a in decision.alternatives)
+        held = text in site.key or text in site.location or word.search(site.key) is not None
+        return named or held or bool(regions & {site.key, site.op_id})
+
+    return tuple(filter(concerns, decisions))
+
+
+def _has_task(region: RegionReport, text: str) -> bool:
+    return any(text == task.name for task in region.tasks)
+
+
+@dataclass(frozen=True)
+class Story:
+    """One region: what its memory was, what it is, and who says so."""
+
+    region: RegionReport
+    decision: Decision | None
+
+    @property
+    def arena(self) -> str:
+        """Arena before and after."""
+        before, after = self.region.before, self.region.after
+        if after is None:
+            return "not recorded"
+        if before is None or before is after:
+            return size(after.arena_bytes)
+        if before.arena_bytes == after.arena_bytes:
+            return f"{size(after.arena_bytes)}, as before"
+        change = after.arena_bytes / max(before.arena_bytes, 1) - 1
+        return f"{size(before.arena_bytes)} → {size(after.arena_bytes)} ({change:+.1%})"
+
+    @property
+    def bound(self) -> str:
+        """The lower bound and how far the arena is above it."""
+        bound, after = self.region.lower_bound, self.region.after
+        if not bound or after is None:
+            return "not known"
+        above = f"is {self.gap:.1%} above it" if self.gap else "reaches it"
+        return f"{size(bound)} for the planned order; the arena {above}"
+
+    @property
+    def gap(self) -> float:
+        """The arena above the lower bound, as a share of it."""
+        bound, after = self.region.lower_bound, self.region.after
+        return after.arena_bytes / bound - 1 if bound and after is not None else 0.0
+
+    @property
+    def why(self) -> str:
+        """Which plan runs, who decided, and the reason given."""
+        if self.decision is None:
+            return f"{self.region.chosen}; the log holds no decision for it"
+        reason = "; ".join(self.decision.evidence) or next(
+            (a.reason for a in self.decision.alternatives if a.name == self.decision.chosen), ""
+        )
+        by = f"{self.region.chosen} (decided by: {self.decision.decided_by})"
+        return f"{by}; {reason or 'no reason given'}"
+
+    @property
+    def work(self) -> str:
+        """How many tasks, what runs again, what is done in place."""
+        after = self.region.after
+        tasks = _count(len(self.region.tasks), "task")
+        if after is None:
+            return tasks
+        again = sum(run.copy > 0 for run in after.runs)
+        taken = sum(r.takes_over is not None for r in after.rectangles)
+        return (
+            f"{tasks} in {_count(after.steps, 'step')}, {again} recomputed; "
+            f"{_count(len(after.rectangles), 'buffer')}, {taken} in place"
+        )
+
+    @property
+    def latency(self) -> str:
+        """Predicted seconds before and after."""
+        before, after = self.region.before, self.region.after
+        values = [quantity(x.seconds, "s") for x in (before, after) if x and x.seconds]
+        if len(values) > len(set(values)):
+            return f"{values[0]}, before and after"
+        return " → ".join(values) or "not predicted"
+
+    @property
+    def others(self) -> str:
+        """What else was planned, with its arena and predicted time; empty if nothing."""
+        found = []
+        for name, layout in self.region.layouts.items():
+            if name not in (self.region.chosen, UNPLANNED):
+                seconds = f" in {quantity(layout.seconds, 's')}" if layout.seconds else ""
+                found.append(f"{name} {size(layout.arena_bytes)}{seconds}")
+        return ", ".join(found)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """All of it, as rows."""
+        return [
+            ("runs with", self.why),
+            *([("turned down", self.others)] if self.others else []),
+            ("arena", self.arena),
+            ("lower bound", self.bound),
+            ("predicted", self.latency),
+            ("work", self.work),
+        ]
+
+
+def compared(region: RegionReport) -> list[str]:
+    """The two layouts to look at first: what was before, then what runs.
+
+    Where IREE's own plan runs, the smallest of those that were turned down stands beside it.
+    """
+    others = [name for name in region.layouts if name not in (region.chosen, UNPLANNED)]
+    beside = [UNPLANNED] if region.chosen != UNPLANNED else []
+    if not beside and others:
+        beside = [min(others, key=lambda name: (region.layouts[name].arena_bytes, name))]
+    return [name for name in (*beside, region.chosen) if name in region.layouts]
+
+
+def role(region: RegionReport, name: str) -> str:
+    """What a layout is in its region: what was before, what runs after, what was turned down."""
+    if name == region.chosen:
+        return "after" if region.before is not None and name != UNPLANNED else "runs"
+    return "before" if name == UNPLANNED else "turned down"
+
+
+def size(value: int | None) -> str:
+    """Bytes with a unit, three digits or more."""
+    if value is None:
+        return "known at run time"
+    factor, name = unit_of(value)
+    return f"{value / factor:.2f} {name}" if factor > 1 else f"{value} B"
+
+
+def unit_of(largest: int) -> tuple[int, str]:
+    """The unit in which `largest` bytes read well, for a whole table or axis."""
+    return next((u for u in _UNITS if largest >= u[0]), _UNITS[-1])
+
+
+def in_table(rows: Sequence[tuple[str, int | None]]) -> tuple[str, list[tuple[str, str]]]:
+    """The unit of a table of bytes, and its rows in that unit: MiB, or KiB for small programs."""
+    largest = max((v for _, v in rows if v is not None), default=0)
+    factor, unit = (2**20, "MiB") if largest >= 2**20 else (2**10, "KiB")
+    return unit, [(name, _in_unit(value, factor)) for name, value in rows]
+
+
+def _in_unit(value: int | None, factor: int) -> str:
+    if value is None:
+        return "at run time"
+    shown = f"{value / factor:,.2f}"
+    return "<0.01" if value and shown == "0.00" else shown
+
+
+def cost_of(alternative: Alternative) -> list[tuple[str, str]]:
+    """The parts of a predicted cost that are not zero."""
+    cost = alternative.cost
+    if cost is None:
+        return []
+    parts = [
+        ("time", quantity(cost.seconds, "s") if cost.seconds else ""),
+        ("workspace", size(cost.workspace_bytes) if cost.workspace_bytes else ""),
+        ("constants", size(cost.constant_bytes) if cost.constant_bytes else ""),
+        ("traffic", size(cost.traffic_bytes) if cost.traffic_bytes else ""),
+    ]
+    return [(name, text) for name, text in parts if text] or [("time", "0 s")]
+
+
+def rectangle_facts(region: RegionReport, layout: Layout, number: int) -> list[str]:
+    """What is known of one buffer, a fact a line."""
+    r = layout.rectangles[number]
+    facts = [
+        f"{r.buffer}{f' (copy {r.copy})' if r.copy else ''}",
+        f"{size(r.bytes)} at offset {size(r.offset)}",
+        f"alive in {_steps(r)}",
+    ]
+    if r.writer is not None:
+        facts.append(f"written by {task_name(region, r.writer)}")
+    if r.recomputed:
+        facts.append("recomputed: its task runs again here")
+    if r.takes_over is not None:
+        taken = layout.rectangles[r.takes_over]
+        by = "" if taken.writer is None else f", written by task {taken.writer}"
+        facts.append(f"in place: takes over the storage of {taken.buffer}{by}")
+    return facts
+
+
+def task_name(region: RegionReport, task: int) -> str:
+    """A task with its number: many may be calls of one dispatch."""
+    return f"task {task}: {region.tasks[task].name}"
+
+
+def alive_at_peak(layout: Layout) -> tuple[int, list[int]]:
+    """The first step with the most live bytes, and the rectangles in it, largest first."""
+    if not layout.live_bytes:
+        return 0, []
+    step = layout.live_bytes.index(layout.peak_bytes)
+    found = [i for i, r in enumerate(layout.rectangles) if r.first <= step <= r.last]
+    return step, sorted(found, key=lambda i: (-layout.rectangles[i].bytes, i))
+
+
+def _steps(r: Rectangle) -> str:
+    return f"step {r.first}" if r.first == r.last else f"steps {r.first} to {r.last}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,44 @@
+"""`pyc-explain MODEL`: how much of a model can be compiled, and what breaks it, without compiling.
+
+The model is read as `pyc-compile` reads it, in a child process whose crash is survived.
+"""
+
+import argparse
+import json
+import sys
+
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.compilation.lower import report_import
+from pyc_mlir.frontends.sources import allow_bytecode
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli import guarded
+from pyc_mlir.tools.cli.model_source import InputShape, read_model, with_shapes
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Show the report; REFUSED for a model with breaks. Raises PycError for one that is none."""
+    if guarded.in_child:
+        allow_bytecode()
+    report = _report(flags)
+    if flags.json is not None:
+        text = json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n"
+        cli.write_text(flags.json, text)
+    if flags.json != "-":
+        print(told(flags.program, report), end="")
+    return cli.REFUSED if report.breaks else cli.OK
+
+
+def _report(flags: argparse.Namespace) -> ImportReport:
+    shapes = [InputShape.parse(text) for text in flags.input]
+    try:
+        source, inputs = with_shapes(read_model(flags.program, sys.stdin.buffer), shapes)
+        return report_import(source, inputs)
+    except UnsupportedModel as error:  # of a model that was read for its inputs' names
+        return error.report
+
+
+def told(name: str, report: ImportReport) -> str:
+    """The report, then each break with its place."""
+    places = (report.name if b.place is None else f"{report.name}:{b.place}" for b in report.breaks)
+    lines = (f"  {p}: {b}\n" for p, b in zip(places, report.breaks, strict=True))
+    return f"{name}: {report}\n{''.join(lines)}"

@@ -1,0 +1,133 @@
+"""The explanation for a terminal: head, memory with charts, decisions, as one string."""
+
+import textwrap
+from collections.abc import Sequence
+
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.memory.planner.picture import Layout
+from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+
+# Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
+BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"
+_WIDTH, _HEIGHT = 64, 6
+_FIRST = 12
+_WITHOUT_REPORT = "no memory report in this program: compile it with a planner mode to have one\n"
+
+
+def overview(subject: Subject, levels: str = BLOCKS) -> str:
+    """All of it, the decisions cut off after some."""
+    shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
+    more = f"  ... and {left} more; --decisions shows all\n" if left > 0 else ""
+    parts = [
+        f"{subject.name}\n{_rows(subject.facts())}",
+        _account(subject),
+        _promises(subject),
+        *(_region(story, levels) for story in subject.stories()),
+        _WITHOUT_REPORT if not subject.report.regions else "",
+        f"decisions, `>` marks the choice\n{''.join(map(decision_text, shown))}{more}",
+    ]
+    return _plain("\n".join(p for p in parts if p), levels)
+
+
+def decisions(subject: Subject, levels: str = BLOCKS) -> str:
+    """All decisions and nothing else."""
+    return listing(subject.decisions, levels)
+
+
+def listing(shown: Sequence[Decision], levels: str = BLOCKS) -> str:
+    """Decisions, one after the other."""
+    return _plain("".join(map(decision_text, shown)), levels)
+
+
+def _plain(text: str, levels: str) -> str:
+    if levels != ASCII:
+        return text
+    return text.replace("→", "->").encode("ascii", "backslashreplace").decode()
+
+
+def _rows(rows: Sequence[tuple[str, str]]) -> str:
+    width = max((len(name) for name, _ in rows), default=0) + 2
+    return "".join(f"  {name:<{width}}{text}\n" for name, text in rows)
+
+
+def _account(subject: Subject) -> str:
+    unit, rows = in_table(subject.account())
+    width = max(len(text) for _, text in rows)
+    return f"memory of one call, {unit}\n{_rows([(n, f'{t:>{width}}') for n, t in rows])}"
+
+
+def _promises(subject: Subject) -> str:
+    report = subject.artifact.promises
+    return f"contract, as compiled\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
+
+
+def _region(story: Story, levels: str) -> str:
+    region = story.region
+    views = [(name, region.layouts[name]) for name in compared(region)]
+    top = max((layout.peak_bytes for _, layout in views), default=0)
+    steps = max((layout.steps for _, layout in views), default=0)
+    charts = "".join(
+        f"\n  live memory over steps, {role(region, name)}: {name}\n"
+        + chart(layout, top, steps, levels)
+        for name, layout in views
+        if layout.rectangles
+    )
+    return f"region {region.name}\n{_rows(story.rows())}{charts}{_frontier(story)}"
+
+
+def chart(layout: Layout, top: int, steps: int, levels: str = BLOCKS, width: int = _WIDTH) -> str:
+    """Live bytes over steps as columns of blocks; a column shows the most of its steps.
+
+    `top` bytes fill the height and `steps` the width, so that two charts can be compared.
+    """
+    # A step takes several columns, or a column several steps.
+    columns = steps * max(1, width // steps) if steps <= width else width
+    live = (*layout.live_bytes, *[0] * (steps - layout.steps))
+    most = [
+        max(live[c * steps // columns : max(c * steps // columns + 1, (c + 1) * steps // columns)])
+        for c in range(columns)
+    ]
+    fine = len(levels) - 1
+    heights = [-(-value * _HEIGHT * fine // max(top, 1)) for value in most]
+    labels = {_HEIGHT - 1: size(top), 0: "0"}
+    lines = []
+    for row in reversed(range(_HEIGHT)):
+        cells = "".join(levels[min(fine, max(0, h - row * fine))] for h in heights)
+        lines.append(f"  {labels.get(row, ''):>12} |{cells.rstrip()}\n")
+    peak = layout.live_bytes.index(layout.peak_bytes)
+    lines.append(f"  {'':>12} +{'-' * columns}\n")
+    lines.append(
+        f"  {'':>12}  steps 0 to {steps - 1}; peak {size(layout.peak_bytes)} in step {peak}\n"
+    )
+    return "".join(lines)
+
+
+def _frontier(story: Story) -> str:
+    points = story.region.frontier
+    if not points:
+        return ""
+    after = story.region.after
+    own = None if after is None else (after.arena_bytes, after.seconds)
+    lines = [
+        f"  {'>' if (p.arena_bytes, p.seconds) == own else ' '} "
+        f"{size(p.arena_bytes):>12}  {quantity(p.seconds, 's')}\n"
+        for p in points
+    ]
+    return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
+
+
+def decision_text(decision: Decision) -> str:
+    """A decision: site, alternatives with costs and reasons, evidence."""
+    place = f"  at {decision.site.location}" if decision.site.location else ""
+    head = f"  {decision.site.key}{place}  (by {decision.decided_by})\n"
+    width = max((len(a.name) for a in decision.alternatives), default=0)
+    lines = []
+    for a in decision.alternatives:
+        mark = ">" if a.name == decision.chosen else " "
+        costs = ", ".join(f"{name} {text}" for name, text in cost_of(a))
+        said = "; ".join(t for t in (costs, a.reason) if t)
+        lines.append(f"    {mark} {a.name:<{width}}  {said}".rstrip() + "\n")
+    lines += [f"      evidence: {e}\n" for e in decision.evidence]
+    lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
+    return head + "".join(lines)

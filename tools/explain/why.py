@@ -1,0 +1,50 @@
+"""Where does a reason code occur in a compile or a run, and what does it mean?"""
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from pyc_mlir.artifact.compile_log import Recorded
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Decision
+
+
+def code_named(name: str) -> ReasonCode:
+    """The reason code of a name, in any case. Raises PycError (BAD_ARGUMENT)."""
+    found = ReasonCode.__members__.get(name.upper())
+    if found is None:
+        near = get_close_matches(name.upper(), ReasonCode.__members__) or ["see docs/errors.md"]
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--why {name}: expected a reason code, got none of that name; {', '.join(near)}",
+        )
+    return found
+
+
+def why(recorded: Recorded, code: ReasonCode) -> str:
+    """The code's row of the table, then each place with the words that hold the code."""
+    head = f"{code.name}: {code.meaning}\n  remedy: {code.remedy}\n"
+    places = "".join((*_decisions(recorded, code), *_clauses(recorded, code)))
+    return head + (places or f"  does not occur in {recorded.name}\n")
+
+
+def _decisions(recorded: Recorded, code: ReasonCode) -> Iterator[str]:
+    for decision in (*recorded.decisions, *recorded.others):
+        said = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
+        if said:
+            where = f" at {decision.site.location}" if decision.site.location else ""
+            head = f"{decision.site.key}: {decision.chosen} (by {decision.decided_by}){where}"
+            yield "".join((f"  {head}\n", *(f"    {text}\n" for text in said)))
+
+
+def _words(decision: Decision) -> Iterator[str]:
+    yield from decision.evidence
+    yield from (a.reason for a in decision.alternatives)
+    yield from (f"{name} {value}" for name, value in decision.measured.items())
+
+
+def _clauses(recorded: Recorded, code: ReasonCode) -> Iterator[str]:
+    artifact = recorded.artifact
+    for clause in () if artifact is None else artifact.promises.clauses:
+        if code.name in (clause.code, *re.findall(r"\w+", " ".join(clause.evidence))):
+            yield f"  contract: {clause}\n"
