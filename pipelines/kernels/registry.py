@@ -17,9 +17,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.match.offers import Offer, Work
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {

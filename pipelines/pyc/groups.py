@@ -6,6 +6,7 @@ its inputs the value and the cuts of its dimensions (`kernels/matching.py`). A l
 group of one.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,8 +15,10 @@ from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Input, Node, Work
-from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, params_of
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Input, Node, Work, work_cost
 
 
 @dataclass(frozen=True)
@@ -114,3 +117,18 @@ class Attached:
 def _feed(text: str) -> Feed:
     value, _, cuts = text.partition("|")
     return Feed(int(value), tuple(map(int, cuts.split(","))) if cuts else ())
+
+
+def predicted_seconds(module: ir.Module, target: Target) -> float:
+    """All groups of a module one after the other on one core of the target, at its peaks.
+
+    Each is a dispatch, and costs what a dispatch was measured to cost.
+    """
+    peak = target.peak_flops / target.cores
+    return math.fsum(
+        work_cost(members.work(), peak, target.peak_bandwidth).seconds + target.dispatch_seconds
+        for function in functions_of(module)
+        for op in function.regions[0].blocks[0].operations
+        if op.operation.name.startswith("pyc.")
+        and (members := Members.of(op.operation)) is not None
+    )

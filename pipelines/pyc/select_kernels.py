@@ -17,13 +17,13 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import option
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
-from pyc_mlir.pipelines.kernels.match.offers import Node, Offer, Work
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.pipelines.target.work_cost import work_cost
+from pyc_mlir.pipelines.target.work import Node, Work, work_cost
 
 IREE = "iree"
 # The share of the roofline that IREE 3.13's code is taken to reach, by a group's first op: rounded

@@ -36,10 +36,10 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS
+from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.pipelines.target.work_cost import predicted_seconds
 
 HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"

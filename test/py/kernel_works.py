@@ -6,7 +6,7 @@ import numpy.typing as npt
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.kernels.match.offers import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Node, Work
 
 
 def lone(name, *shapes, dtype: npt.DTypeLike = np.float32, **params):

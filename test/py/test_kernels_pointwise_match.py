@@ -15,9 +15,9 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families import elementwise_family, rows_family
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Read
-from pyc_mlir.pipelines.kernels.match.offers import F32, Input, Node, Work
 from pyc_mlir.pipelines.kernels.match.pointwise import View
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import F32, Input, Node, Work
 
 TARGET = Target.named("cpu-avx512")
 FULL_2X3X8 = (2, 3, 8)

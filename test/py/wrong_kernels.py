@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from pyc_mlir.pipelines.kernels.families import rows_family
-from pyc_mlir.pipelines.kernels.match.offers import Offer, Work
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
 
 NAME = "wrong"
 

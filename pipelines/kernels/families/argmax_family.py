@@ -6,10 +6,11 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.families.argmax import OPERATIONS, Argmax
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
 
 _FLOPS = 3  # a comparison that heeds NaN
 

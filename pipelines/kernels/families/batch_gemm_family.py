@@ -14,10 +14,11 @@ from pyc_mlir.pipelines.kernels.families.gemm_family import refusal as refuse_ti
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.match.contraction import find
-from pyc_mlir.pipelines.kernels.match.offers import Offer, Work
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
 
 _DEPTHS = (520, 1100)  # of several blocks
 

@@ -11,13 +11,13 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.families.columns import FEW, Columns
-from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, sizes
-from pyc_mlir.pipelines.kernels.match.spans import span
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, sizes
 
 
 def refusal(knobs: Columns, target: Target) -> str:

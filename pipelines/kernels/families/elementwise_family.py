@@ -7,13 +7,14 @@ import numpy as np
 
 from pyc_mlir.pipelines.kernels.families.elementwise import Elementwise
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, nominal
-from pyc_mlir.pipelines.kernels.match.offers import sizes as numbers
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, nominal
+from pyc_mlir.pipelines.target.work import sizes as numbers
 
 # IREE computes these in the code that reads them.
 _JOINED_FROM = {"slice", "transpose", "pad", "concat", "gather", "broadcast_to", "iota"}

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
+from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.pipelines.kernels.families.full_reduce import Whole
-from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
 from pyc_mlir.pipelines.kernels.lang.language import LINE
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, nominal, sizes
-from pyc_mlir.pipelines.kernels.match.spans import span
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, nominal, sizes
 
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup

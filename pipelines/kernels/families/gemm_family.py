@@ -9,13 +9,14 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm, pack, unpack
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.cost import Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
 
 _NARROW = 5
 SIZES = (1, 2, 3, 5, 6, 7, 8, 12, 13, 16, 17, 31, 33, 48, 64, 65, 79, 100, 130)

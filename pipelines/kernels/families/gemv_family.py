@@ -7,10 +7,11 @@ from pyc_mlir.pipelines.kernels.families.gemm_family import SIZES, is_packed, ra
 from pyc_mlir.pipelines.kernels.families.gemv import ROWS, Gemv, is_streamed
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.match.contraction import find
-from pyc_mlir.pipelines.kernels.match.offers import Offer, Work
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
 
 
 def refusal(knobs: Gemv, target: Target) -> str:

@@ -27,19 +27,11 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     fma,
     larger,
     least,
-    maximum,
-    minimum,
     square_root,
 )
+from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import Target
 
-# name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
-REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
-    "sum": (add, 0.0),
-    "mean": (add, 0.0),
-    "max": (maximum, -math.inf),
-    "min": (minimum, math.inf),
-}
 WEIGHTS = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
 # In numbers; six kilobytes.
 _STREAM_AHEAD = 1536

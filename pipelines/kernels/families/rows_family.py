@@ -12,21 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.families.rows import (
-    EXPONENTIALS,
-    OPERATIONS,
-    REDUCTIONS,
-    WEIGHTS,
-    Rows,
-)
+from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, OPERATIONS, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Node, Offer, Work, is_f32, nominal
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, longest, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.cost import Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Node, Work, is_f32, nominal
 
 _FLOPS = {"softmax": 24, "log_softmax": 24, "layernorm": 9, "rmsnorm": 6}
 Exact = tuple[np.ndarray, np.ndarray]

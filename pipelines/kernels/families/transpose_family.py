@@ -9,10 +9,11 @@ import numpy as np
 
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.families.transpose import Transpose
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer, Work, is_f32, sizes
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work, is_f32, sizes
 
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100)
 _LEAST_INNER = 8

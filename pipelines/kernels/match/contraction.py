@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Work, is_f32, nominal, sizes
+from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, longest
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
+from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
 
 _BATCH = "abcdefgh"
 _ROWS_TO_TURN = 8

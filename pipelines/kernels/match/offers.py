@@ -5,70 +5,11 @@ the knobs of a kernel, how many of the ops it computes, and which values it is f
 holds MLIR, so that families are tested without it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from pyc_mlir.dialects.types import Shape, TensorType
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
-
-F32 = np.dtype(np.float32)
-
-
-@dataclass(frozen=True)
-class Input:
-    """A value that the group reads; `array` gives its contents where it is a constant.
-
-    `maker` is the pyc op that makes it, without the dialect; "" for arguments and other ops.
-    """
-
-    type: TensorType
-    array: Callable[[], np.ndarray] | None = field(default=None, compare=False)
-    maker: str = ""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A pyc op: its name without the dialect, the numbers of its operands, its parameters."""
-
-    name: str
-    operands: tuple[int, ...]
-    params: Mapping[str, Any]
-    type: TensorType
-
-
-@dataclass(frozen=True)
-class Work:
-    """Ops that are fused: values are numbered, first the inputs, then what each op makes.
-
-    The last op's value is the group's result; values of the others are used inside only. `readers`
-    are the pyc ops that read the result.
-    """
-
-    inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
-    readers: tuple[str, ...] = ()
-
-    def type(self, value: int) -> TensorType:
-        """The type of a value."""
-        count = len(self.inputs)
-        return self.inputs[value].type if value < count else self.nodes[value - count].type
-
-    def is_constant(self, value: int) -> bool:
-        """Is a value known when compiling?"""
-        return value < len(self.inputs) and self.inputs[value].array is not None
-
-    def number_of(self, node: int) -> int:
-        """The number of the value that an op makes."""
-        return len(self.inputs) + node
-
-    def closed(self, covers: int) -> bool:
-        """Is of the first `covers` ops only the last one's value used by the others?"""
-        inner = range(len(self.inputs), self.number_of(covers - 1))
-        return not any(o in inner for node in self.nodes[covers:] for o in node.operands)
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.work import Work
 
 
 @dataclass(frozen=True)
@@ -100,18 +41,3 @@ class Offer:
     feeds: tuple[Feed, ...]
     cost: Cost
     worth: bool = True
-
-
-def sizes(shape: Shape) -> int | None:
-    """The product of sizes; None where one is dynamic."""
-    return None if None in shape else prod(d for d in shape if d is not None)
-
-
-def nominal(shape: Shape) -> int:
-    """The product of sizes, dynamic ones taken for the nominal dimension."""
-    return prod(NOMINAL_DIMENSION if d is None else d for d in shape)
-
-
-def is_f32(work: Work, values: Sequence[int]) -> bool:
-    """Are all these values of f32?"""
-    return all(work.type(v).dtype == F32 for v in values)

@@ -17,7 +17,8 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, Read, Step
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
-from pyc_mlir.pipelines.kernels.match.offers import F32, Feed, Node, Work, is_f32, sizes
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.work import F32, Node, Work, is_f32, sizes
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,24 @@
-"""Which dimensions does a reduction run over? The axes of a pyc op as one run of neighbours."""
+"""Reductions that kernels compute, and the dimensions that a pyc reduction runs over."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from pyc_mlir.pipelines.kernels.families.rows import REDUCTIONS
-from pyc_mlir.pipelines.kernels.match.offers import Node, Work, is_f32
+from pyc_mlir.pipelines.kernels.lang.values import (
+    add,
+    maximum,
+    minimum,
+)
+from pyc_mlir.pipelines.target.work import Node, Work, is_f32
+
+# name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
+REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "sum": (add, 0.0),
+    "mean": (add, 0.0),
+    "max": (maximum, -math.inf),
+    "min": (minimum, math.inf),
+}
 
 
 @dataclass(frozen=True)

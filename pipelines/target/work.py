@@ -1,0 +1,102 @@
+"""A group of ops as plain data (`Work`), and its cost by the roofline."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+
+F32 = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Input:
+    """A value that the group reads; `array` gives its contents where it is a constant.
+
+    `maker` is the pyc op that makes it, without the dialect; "" for arguments and other ops.
+    """
+
+    type: TensorType
+    array: Callable[[], np.ndarray] | None = field(default=None, compare=False)
+    maker: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A pyc op: its name without the dialect, the numbers of its operands, its parameters."""
+
+    name: str
+    operands: tuple[int, ...]
+    params: Mapping[str, Any]
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Work:
+    """Ops that are fused: values are numbered, first the inputs, then what each op makes.
+
+    The last op's value is the group's result; values of the others are used inside only. `readers`
+    are the pyc ops that read the result.
+    """
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    readers: tuple[str, ...] = ()
+
+    def type(self, value: int) -> TensorType:
+        """The type of a value."""
+        count = len(self.inputs)
+        return self.inputs[value].type if value < count else self.nodes[value - count].type
+
+    def is_constant(self, value: int) -> bool:
+        """Is a value known when compiling?"""
+        return value < len(self.inputs) and self.inputs[value].array is not None
+
+    def number_of(self, node: int) -> int:
+        """The number of the value that an op makes."""
+        return len(self.inputs) + node
+
+    def closed(self, covers: int) -> bool:
+        """Is of the first `covers` ops only the last one's value used by the others?"""
+        inner = range(len(self.inputs), self.number_of(covers - 1))
+        return not any(o in inner for node in self.nodes[covers:] for o in node.operands)
+
+
+def sizes(shape: Shape) -> int | None:
+    """The product of sizes; None where one is dynamic."""
+    return None if None in shape else prod(d for d in shape if d is not None)
+
+
+def nominal(shape: Shape) -> int:
+    """The product of sizes, dynamic ones taken for the nominal dimension."""
+    return prod(NOMINAL_DIMENSION if d is None else d for d in shape)
+
+
+def is_f32(work: Work, values: Sequence[int]) -> bool:
+    """Are all these values of f32?"""
+    return all(work.type(v).dtype == F32 for v in values)
+
+
+def work_cost(work: Work, flops_rate: float, bandwidth: float, start: int = 0) -> Cost:
+    """The ops from number `start` on, as one kernel at so many FLOP/s and bytes/s."""
+    nodes = work.nodes[start:]
+    if not nodes:
+        return Cost()
+    flops = 0
+    for node in nodes:
+        inputs = [_nominal(work.type(v)) for v in node.operands]
+        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
+    inside = {work.number_of(i) for i in range(start, len(work.nodes))}
+    read = {v for n in nodes for v in n.operands} - inside
+    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
+    return roofline(flops, traffic, flops_rate, bandwidth)
+
+
+def _nominal(type_: TensorType) -> TensorType:
+    shape: Shape = tuple(NOMINAL_DIMENSION if d is None else d for d in type_.shape)
+    return type_.with_shape(shape)
