@@ -24,16 +24,16 @@ from pyc_mlir.pipelines.target.work import Work
 
 ENTRY_POINT_GROUP = "pyc_mlir.kernels"
 BUILT_IN = {
-    "rows": "pyc_mlir.pipelines.kernels.families.rows_family",
-    "gemm": "pyc_mlir.pipelines.kernels.families.gemm_family",
-    "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm_family",
-    "gemv": "pyc_mlir.pipelines.kernels.families.gemv_family",
-    "packing": "pyc_mlir.pipelines.kernels.families.packing_family",
-    "columns": "pyc_mlir.pipelines.kernels.families.columns_family",
-    "whole": "pyc_mlir.pipelines.kernels.families.full_reduce_family",
-    "argmax": "pyc_mlir.pipelines.kernels.families.argmax_family",
-    "transpose": "pyc_mlir.pipelines.kernels.families.transpose_family",
-    "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise_family",
+    "rows": "pyc_mlir.pipelines.kernels.families.rows",
+    "gemm": "pyc_mlir.pipelines.kernels.families.gemm",
+    "batch_gemm": "pyc_mlir.pipelines.kernels.families.batch_gemm",
+    "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
+    "packing": "pyc_mlir.pipelines.kernels.families.packing",
+    "columns": "pyc_mlir.pipelines.kernels.families.columns",
+    "whole": "pyc_mlir.pipelines.kernels.families.full_reduce",
+    "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
+    "transpose": "pyc_mlir.pipelines.kernels.families.transpose",
+    "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
 }
 Arrays = Sequence[np.ndarray]
 # Lengths of rows and of what is reduced, for samples: around vectors and blocks of them.

@@ -6,8 +6,7 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.argmax import OPERATIONS, Argmax
-from pyc_mlir.pipelines.kernels.families.argmax_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.argmax import FAMILY, OPERATIONS, Argmax
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 

@@ -6,8 +6,7 @@ from kernel_runs import Kernels, agrees, any_target, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
-from pyc_mlir.pipelines.kernels.families.batch_gemm import STACK, BatchGemm
-from pyc_mlir.pipelines.kernels.families.batch_gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.batch_gemm import FAMILY, STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.families.packing import Packing
 from pyc_mlir.pipelines.kernels.knobs import decode, encode

@@ -10,9 +10,9 @@ from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.nn import silu, softmax
 from pyc_mlir.pipelines.kernels.assembly import innermost_loops
-from pyc_mlir.pipelines.kernels.families import elementwise, elementwise_family
-from pyc_mlir.pipelines.kernels.families.elementwise import Elementwise
-from pyc_mlir.pipelines.kernels.families.elementwise_family import FAMILY
+from pyc_mlir.pipelines.kernels.families import elementwise
+from pyc_mlir.pipelines.kernels.families import elementwise as elementwise_family
+from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, Elementwise
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
 from pyc_mlir.pipelines.target.target import Target

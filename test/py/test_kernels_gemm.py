@@ -9,8 +9,7 @@ from kernel_runs import Kernels, agrees, assembly, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
-from pyc_mlir.pipelines.kernels.families.gemm import Gemm, pack, unpack
-from pyc_mlir.pipelines.kernels.families.gemm_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.gemm import FAMILY, Gemm
 from pyc_mlir.pipelines.kernels.families.rows import OPERATIONS, Rows
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import TARGETS, Target
@@ -54,9 +53,9 @@ def test_knobs_that_make_no_kernel_are_refused(knobs):
 def test_packing_can_be_undone(columns):
     knobs = Gemm(4, columns, 7)
     b = np.arange(7 * columns, dtype=np.float32).reshape(7, columns)
-    packed = pack(knobs, b)
+    packed = knobs.panels.pack(b)
     assert packed.shape == (knobs.panels.size,)
-    assert np.array_equal(unpack(knobs, packed), b)
+    assert np.array_equal(knobs.panels.unpack(packed), b)
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
@@ -67,7 +66,7 @@ def test_constant_weights_and_every_block(target):
     b = (random.normal(size=(2100, 201)) / math.sqrt(2100)).astype(np.float32)
     b[2000, 150] = b[3, 200] = -np.inf
     bias = random.normal(size=201).astype(np.float32)
-    constants = {"b": pack(knobs, b), "e0": bias}
+    constants = {"b": knobs.panels.pack(b), "e0": bias}
     run = Kernels(target, [knobs.kernel("product")], {"product": constants})
     a = random.normal(size=(20, 2100)).astype(np.float32)
     a[7, 3] = np.nan

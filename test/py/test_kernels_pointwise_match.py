@@ -12,7 +12,12 @@ from kernel_works import lone
 
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.kernels.families import elementwise_family, rows_family
+from pyc_mlir.pipelines.kernels.families import (
+    elementwise as elementwise_family,
+)
+from pyc_mlir.pipelines.kernels.families import (
+    rows as rows_family,
+)
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Read
 from pyc_mlir.pipelines.kernels.match.pointwise import View

@@ -7,7 +7,7 @@ import pytest
 from kernel_runs import targets
 
 from pyc_mlir import compile
-from pyc_mlir.pipelines.kernels.families.gemm import Gemm, pack
+from pyc_mlir.pipelines.kernels.families.gemm import Gemm
 from pyc_mlir.pipelines.kernels.families.rows import Rows
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
@@ -59,7 +59,7 @@ def test_planned_memory_changes_no_bit(target):
     text, random = layers(target), np.random.default_rng(7)
     x = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
     b = (random.normal(size=(WIDTH, WIDTH)) / math.sqrt(WIDTH)).astype(np.float32)
-    packed = pack(Gemm.on(target, ROWS, WIDTH, WIDTH), b)
+    packed = Gemm.on(target, ROWS, WIDTH, WIDTH).panels.pack(b)
     results = {}
     for mode in ("iree", "memory_first"):
         program = compile(text, target=target, device=Device("local-sync"), planner_mode=mode)

@@ -10,8 +10,7 @@ from kernel_runs import FLOAT, Kernels, agrees, targets
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, WEIGHTS, Rows
-from pyc_mlir.pipelines.kernels.families.rows_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, FAMILY, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.lang import carrier, functions, values
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, Read, Step
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS

@@ -6,8 +6,7 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.full_reduce import Whole
-from pyc_mlir.pipelines.kernels.families.full_reduce_family import FAMILY
+from pyc_mlir.pipelines.kernels.families.full_reduce import FAMILY, Whole
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import TARGETS, Target

@@ -1,4 +1,4 @@
-"""How are matrices multiplied that are known at run time only? C = epilogue(A B), tile by tile.
+"""The kernel family ``batch_gemm``: C = epilogue(A B) of two run-time matrices, tile by tile.
 
 A workgroup copies a panel of B to its stack, transposed where the depth lies last, and runs all
 its register tiles over it. Small matrices are read in place, without a copy. Single products, of
@@ -8,22 +8,31 @@ batches, heads of an attention layer: `Contraction` says where rows and columns 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
+from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
+from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
+from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, cost, reference
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
+from pyc_mlir.pipelines.kernels.match.contraction import find
+from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands, View
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
 
 STACK = 32 << 10
 _HEIGHT = 6
@@ -323,3 +332,70 @@ def _refusal(expected: str, came: object) -> PycError:
     return PycError(
         ReasonCode.BAD_ARGUMENT, f"batch_gemm kernel: expected {expected}, got {came!r}"
     )
+
+
+_DEPTHS = (520, 1100)  # of several blocks
+
+
+def refusal(knobs: BatchGemm, target: Target) -> str:
+    """The register tile must fit, and be whole vectors."""
+    lanes = target.vector_bytes // 4
+    if knobs.panel % lanes:
+        return f"batch_gemm: expected a panel in vectors of {lanes}, got {knobs.panel}"
+    return refuse_tile(knobs, target)
+
+
+def sample(random: Random, target: Target) -> tuple[BatchGemm, list[Arrays]]:
+    """Random knobs, and three calls: half of the time the tile that ships for the target."""
+    knobs = _shipped(random, target) if random.random() < 0.5 else _any(random)
+    return knobs, [arrays(knobs, random) for _ in range(3)]
+
+
+def _shipped(random: Random, target: Target) -> BatchGemm:
+    """What a program gets; now and then with several blocks of the depth."""
+    what = _what(random)
+    if random.random() < 0.25:
+        small = random.choice(SIZES[:9])
+        what = replace(what, rows=small, depth=random.choice(_DEPTHS))
+    cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2)))
+    cuts = cuts if what.batch else (1, *cuts[1:])
+    return BatchGemm.on(target, what, epilogue=random_epilogue(random), workgroups=cuts)
+
+
+def _any(random: Random) -> BatchGemm:
+    """Knobs that fit 16 registers."""
+    what = _what(random)
+    cuts = random.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (3, 2, 2)))
+    unroll = random.choice((1, 2, 4))
+    return BatchGemm(
+        what,
+        random_epilogue(random),
+        height=random.choice((1, 4, 6)),
+        panel=16,
+        depth_block=random.choice((unroll, 16, 60, 128)),
+        unroll=unroll,
+        local=what.transposed or random.random() < 0.5,
+        workgroups=cuts if what.batch else (1, *cuts[1:]),
+    )
+
+
+def _what(random: Random) -> Contraction:
+    """A product in any order of dimensions, each known or not."""
+    orders = random.choice(ORDERS)
+    letters = [x for x in orders[2] if x not in "mn"]
+    m, n, k = (random.choice((random.choice(SIZES), x)) for x in "mnk")
+    return Contraction(tuple(random.choice((1, 2, 3, x)) for x in letters), m, n, k, *orders)
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for a product of matrices that are not known when compiling."""
+    found = find(work)
+    if found is None or is_packed(work) or is_streamed(found.what) or is_narrow(found.what.columns):
+        return []
+    knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue)
+    if refusal(knobs, target):
+        return []
+    return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
+
+
+FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample, match)

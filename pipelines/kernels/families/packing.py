@@ -1,17 +1,24 @@
-"""How does B get into a product's panels when it is known at run time only? A kernel that packs.
+"""The kernel family ``packing``: B, known at run time only, into the panels of a product.
 
 In comes B[depth, columns], row-major, or transposed, B[columns, depth]; out go the panels that
-`gemm.pack` makes of a constant: each [depth][panel], the last one narrower, padded with zeros. It
+`Panels.pack` makes of a constant: each [depth][panel], the last one narrower, padded with zeros. It
 is worth its pass over B where the product reads B often: many rows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
+
+import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
+from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,23 @@ class Panels:
     def size(self) -> int:
         """How many f32 the packed B has."""
         return self.depth * (self.edge + self.last_width)
+
+    def pack(self, b: np.ndarray) -> np.ndarray:
+        """B[depth, columns] as panels, each [depth][panel], the last one padded with zeros;
+        flat."""
+        assert b.shape == (self.depth, self.columns)
+        panels = b[:, : self.edge].reshape(self.depth, self.full, self.panel).transpose(1, 0, 2)
+        last = np.zeros((self.depth, self.last_width), np.float32)
+        last[:, : self.columns - self.edge] = b[:, self.edge :]
+        return np.concatenate([panels.ravel(), last.ravel()]).astype(np.float32)
+
+    def unpack(self, packed: np.ndarray) -> np.ndarray:
+        """The B that `pack` was given."""
+        edge = self.depth * self.edge
+        panels = packed[:edge].reshape(self.full, self.depth, self.panel)
+        whole = panels.transpose(1, 0, 2).reshape(self.depth, -1)
+        last = packed[edge:].reshape(self.depth, self.last_width)
+        return np.concatenate([whole, last], axis=1)[:, : self.columns]
 
 
 @dataclass(frozen=True)
@@ -144,3 +168,42 @@ def _transposed(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
             square(row, at, Lanes(row), k.lanes)
         if knobs.depth % k.lanes:
             square(Index.of(whole), at, k.tail(Index.of(whole), depth), knobs.depth % k.lanes)
+
+
+_SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
+
+
+def refusal(knobs: Packing, target: Target) -> str:
+    """Nothing beyond what every family asks for."""
+    return refuse_narrow(target)
+
+
+def cost(knobs: Packing, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """B is read once and its panels are written once."""
+    traffic = 4 * (knobs.columns * knobs.depth + knobs.panels.size)
+    return roofline(0.0, traffic, target.peak_flops, target.peak_bandwidth)
+
+
+def reference(knobs: Packing, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The panels, exactly: every error is below the smallest number."""
+    b = arrays[0].T if knobs.transposed else arrays[0]
+    packed = knobs.panels.pack(b).astype(np.float64)
+    return packed, np.full_like(packed, np.finfo(np.float64).tiny)
+
+
+def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
+    """Random knobs and three calls."""
+    knobs = Packing(
+        random.choice(_SIZES),
+        random.choice(_SIZES),
+        panel=random.choice((16, 32, 64)),
+        transposed=random.random() < 0.5,
+        workgroups=random.choice((1, 2, 3)),
+    )
+    shape = knobs.kernel("k").operands[0].shape
+    values = np.random.default_rng(random.randrange(1 << 30))
+    sizes = [d for d in shape if isinstance(d, int)]
+    return knobs, [[values.normal(size=sizes).astype(np.float32)] for _ in range(3)]
+
+
+FAMILY = Family("packing", Packing, refusal, cost, reference, sample)

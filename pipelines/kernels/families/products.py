@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.families.gemm_family import SIZES, contents, slack
+from pyc_mlir.pipelines.kernels.families.gemm import SIZES, contents, slack
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.registry import Arrays
 from pyc_mlir.pipelines.target.cost import Cost, roofline

@@ -1,4 +1,4 @@
-"""Which kernels work along rows? softmax and its logarithm, layer and RMS norms, and reductions.
+"""The kernel family ``rows``: softmax and its logarithm, layer and RMS norms, reductions of rows.
 
 Each takes a matrix `x` of `rows` by `columns`, either known or dynamic, works on one row after
 another while it is in the first-level cache, and leaves rows to workgroups in contiguous parts.
@@ -6,35 +6,48 @@ A pointwise program may run on each number before (while the row is first read) 
 Knobs are data; `kernel` gives the carrier what to build. Following the two-pass variance of
 Chan, Golub and LeVeque (1983): one pass has eight times the error and is no faster, since a row
 is in cache.
+
+The bounds follow from the order of the additions: a row of n numbers is summed in `unroll`
+vectors, so that n / (unroll * lanes) additions follow each other, and a tree of the rest.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import isfinite
+from random import Random
 from typing import Any
 
+import numpy as np
+
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.functions import exp_nonpositive, log
-from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import (
-    Index,
-    Scalar,
-    Vector,
-    add,
-    fma,
-    larger,
-    least,
-    square_root,
+from pyc_mlir.pipelines.kernels.families.row_passes import (
+    Row,
+    log_softmax,
+    normalize,
+    reduce_row,
+    softmax,
 )
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.values import (
+    ROUNDING,
+    SMALLEST,
+    Index,
+    least,
+)
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, longest, sources
+from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
+from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
+from pyc_mlir.pipelines.target.cost import Cost, roofline
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Node, Work, is_f32, nominal
 
 WEIGHTS = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
-# In numbers; six kilobytes.
-_STREAM_AHEAD = 1536
 EXPONENTIALS = ("softmax", "log_softmax")
 OPERATIONS = (*EXPONENTIALS, *WEIGHTS, *REDUCTIONS)
 
@@ -136,165 +149,215 @@ class Rows:
             soon = least(i + self.ahead, rows - 1)
             row = Row(k, self, x, y, i, soon, before.row(i), after.row(i))
             if self.operation in REDUCTIONS:
-                _reduce(row, self.operation)
+                reduce_row(row, self.operation)
             elif self.operation == "softmax":
-                _softmax(row)
+                softmax(row)
             elif self.operation == "log_softmax":
-                _log_softmax(row)
+                log_softmax(row)
             else:
-                _normalize(row, self.epsilon, *weights)
-
-
-@dataclass(frozen=True)
-class Row:
-    """Row `i` of `x` to `y`, the row that is needed soon, and what is done before and after."""
-
-    k: Build
-    knobs: Rows
-    x: Memory
-    y: Memory
-    i: Index
-    soon: Index
-    before: Callable[[Vector, Lanes], Vector]
-    after: Callable[[Vector, Lanes], Vector]
-
-    @property
-    def length(self) -> Index:
-        """How many numbers."""
-        return self.x.shape[1]
-
-    def fetch(self, at: Lanes) -> None:
-        """Ask for the same place in the row that is needed soon."""
-        if self.knobs.ahead:
-            self.x.prefetch(self.soon, at.start)
-
-    def stream(self, at: Lanes) -> None:
-        """Ask for what lies a page and a half further: rows that are read once follow each other.
-
-        Processors do not prefetch across a page. Measured on sums of 4096x4096 (Zen 4): 5 % less
-        time than two rows ahead, 10 % less than nothing.
-        """
-        if self.knobs.ahead:
-            self.x.prefetch(self.i, at.start + _STREAM_AHEAD, level=2)
-
-    def first(self, at: Lanes) -> Vector:
-        """The row's numbers, read for the first time; what the prologue made is kept in y."""
-        value = self.before(self.x.load(self.i, at), at)
-        if self._kept:
-            self.y.store(value, self.i, at)
-        return value
-
-    def again(self, at: Lanes) -> Vector:
-        """The row's numbers, once all of them were read."""
-        return (self.y if self._kept else self.x).load(self.i, at)
-
-    @property
-    def _kept(self) -> bool:
-        return bool(self.knobs.prologue.steps) and self.knobs.operation not in REDUCTIONS
-
-    def finish(self, value: Vector, at: Lanes) -> None:
-        """Write the result's numbers."""
-        self.y.store(self.after(value, at), self.i, at)
-
-    def fold(self, combine: Any, start: float) -> Any:
-        """`Build.fold` along the row."""
-        return self.k.fold(self.length, combine, start, self.knobs.unroll)
-
-    def each(self) -> Any:
-        """`Build.each` along the row."""
-        return self.k.each(self.length, self.knobs.unroll)
-
-    def mean_of(self, total: Scalar) -> Scalar:
-        """A sum along the row, divided by its length."""
-        return total / self.length.to_float()
-
-
-def _softmax(row: Row) -> None:
-    """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
-    y, i = row.y, row.i
-
-    # Passing over NaN is enough: exp carries it into the sum, and so to the whole row.
-    @row.fold(larger, -math.inf)
-    def peak(at: Lanes) -> Any:
-        return row.first(at)
-
-    @row.fold(add, 0.0)
-    def total(at: Lanes) -> Any:
-        row.fetch(at)
-        power = exp_nonpositive(row.again(at) - peak)
-        y.store(power, i, at)
-        return power
-
-    share = 1.0 / total
-
-    @row.each()
-    def _(at: Lanes) -> None:
-        row.finish(y.load(i, at) * share, at)
-
-
-def _log_softmax(row: Row) -> None:
-    """y = x - max x - log sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
-
-    @row.fold(larger, -math.inf)
-    def peak(at: Lanes) -> Any:
-        return row.first(at)
-
-    @row.fold(add, 0.0)
-    def total(at: Lanes) -> Any:
-        row.fetch(at)
-        return exp_nonpositive(row.again(at) - peak)
-
-    share = log(total.across(row.k.lanes))
-
-    @row.each()
-    def _(at: Lanes) -> None:
-        row.finish(row.again(at) - peak - share, at)
-
-
-def _normalize(row: Row, epsilon: float, scale: Memory, shift: Memory | None = None) -> None:
-    """y = (x - m) / sqrt(mean (x - m)^2 + epsilon) * scale + shift; without shift, m is 0."""
-    centre: Any = 0.0
-    if shift is not None:
-
-        @row.fold(add, 0.0)
-        def total(at: Lanes) -> Any:
-            row.fetch(at)
-            return row.first(at)
-
-        centre = row.mean_of(total)
-
-    @row.fold(add, 0.0)
-    def squares(at: Lanes) -> Any:
-        if shift is None:
-            row.fetch(at)
-        distance = (row.first(at) if shift is None else row.again(at)) - centre
-        return distance * distance
-
-    factor = 1.0 / square_root(row.mean_of(squares) + epsilon)
-
-    @row.each()
-    def _(at: Lanes) -> None:
-        unit = (row.again(at) - centre) * factor
-        if shift is None:
-            row.finish(unit * scale.load(at), at)
-        else:
-            row.finish(fma(unit, scale.load(at), shift.load(at)), at)
-
-
-def _reduce(row: Row, operation: str) -> None:
-    """y[i] = the numbers of row i, combined; max and min are NaN where a number is."""
-
-    @row.fold(*REDUCTIONS[operation])
-    def total(at: Lanes) -> Any:
-        row.stream(at)
-        return row.first(at)
-
-    value = row.mean_of(total) if operation == "mean" else total
-    if row.knobs.epilogue.steps:
-        start = Lanes(Index.of(0))
-        value = row.after(value.across(row.k.lanes), start).lane(0)
-    row.y.put(value, row.i)
+                normalize(row, self.epsilon, *weights)
 
 
 def _refusal(expected: str, came: object) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"row kernel: expected {expected}, got {came!r}")
+
+
+_FLOPS = {"softmax": 24, "log_softmax": 24, "layernorm": 9, "rmsnorm": 6}
+Exact = tuple[np.ndarray, np.ndarray]
+
+
+def refusal(knobs: Rows, target: Target) -> str:
+    """Rows that no cache holds would be read from memory several times."""
+    columns = knobs.columns
+    if isinstance(columns, int) and 4 * columns > target.l2_bytes:
+        expected = f"expected rows of at most {target.l2_bytes} bytes (L2)"
+        return f"{knobs.operation}: {expected}, got {4 * columns}"
+    return refuse_narrow(target)
+
+
+def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each number is read once and, unless it is reduced, written once."""
+    rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
+    across = 1 if knobs.operation in REDUCTIONS else columns
+    flops = (_FLOPS.get(knobs.operation, 1) + knobs.prologue.flops) * rows * columns
+    flops += knobs.epilogue.flops * rows * across
+    traffic = 4 * rows * (columns + across)
+    traffic += knobs.prologue.read_bytes(rows, columns) + knobs.epilogue.read_bytes(rows, across)
+    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+
+
+def reference(knobs: Rows, arrays: Arrays) -> Exact:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    x, *others = (np.asarray(a, np.float64) for a in arrays)
+    first = len(knobs.prologue.reads)
+    second = first + len(WEIGHTS.get(knobs.operation, ()))
+    x, off = evaluate(knobs.prologue, x, others[:first])
+    with np.errstate(all="ignore"):
+        if knobs.operation in EXPONENTIALS:
+            y, bound = _exponential(knobs, x, off)
+        elif knobs.operation in WEIGHTS:
+            y, bound = _norm(knobs, x, off, *others[first:second])
+        else:
+            y, bound = (v[:, None] for v in _reduction(knobs, x, off))
+    bound = np.where(np.isnan(bound), np.inf, bound)
+    y, bound = evaluate(knobs.epilogue, y, others[second:], bound)
+    return (y[:, 0], bound[:, 0]) if knobs.operation in REDUCTIONS else (y, bound)
+
+
+def _steps(knobs: Rows, x: np.ndarray) -> float:
+    """Roundings that a sum along a row may see, with 4 lanes: the narrowest vectors."""
+    return x.shape[1] / (4 * knobs.unroll) + 12 + knobs.unroll
+
+
+def _exponential(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
+    """Of softmax or its logarithm; `off` is the error of x."""
+    below = x - x.max(1, keepdims=True)
+    power = np.exp(below)
+    total = power.sum(1, keepdims=True)
+    y, steps = power / total, _steps(knobs, x) + 8
+    moved = off + np.log((y * np.exp(off)).sum(1, keepdims=True))
+    # An infinite distance is exact.
+    near = np.where(np.isinf(below), 0.0, np.abs(below))
+    if knobs.operation == "softmax":
+        return y, y * (np.expm1(moved) + (near + steps) * ROUNDING) + 2 * SMALLEST
+    share = np.log(total)
+    weighed = (y * near).sum(1, keepdims=True)
+    bound = moved + (near + weighed + steps + np.abs(share)) * ROUNDING
+    return below - share, bound + ROUNDING * (near + share) + SMALLEST
+
+
+def _norm(
+    knobs: Rows,
+    x: np.ndarray,
+    off: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray | None = None,
+) -> Exact:
+    steps = _steps(knobs, x)
+    centre = 0.0 if shift is None else x.mean(1, keepdims=True)
+    slip = 0.0 if shift is None else steps * ROUNDING * np.abs(x).mean(1, keepdims=True)
+    far = x - centre
+    factor = 1 / np.sqrt((far * far).mean(1, keepdims=True) + knobs.epsilon)
+    unit = far * factor
+    y = unit * scale + (0.0 if shift is None else shift)
+    # What the mean is off moves each number; it changes the spread in the second order only, but
+    # the roundings of x - mean and what x is off do so in the first.
+    moved = (slip + ROUNDING * np.abs(far)) * factor
+    spread = np.abs(unit) * ((steps + 8) * ROUNDING + moved.max(1, keepdims=True) ** 2)
+    common = 0.0 if shift is None else off.mean(1, keepdims=True)
+    carried = off + common + np.abs(unit) * (np.abs(unit) * off).mean(1, keepdims=True)
+    bound = (moved + spread + factor * carried) * np.abs(scale) + 2 * ROUNDING * np.abs(y)
+    return y, bound + (0.0 if shift is None else ROUNDING * np.abs(shift)) + SMALLEST
+
+
+def _reduction(knobs: Rows, x: np.ndarray, off: np.ndarray) -> Exact:
+    if knobs.operation in ("max", "min"):
+        return x.max(1) if knobs.operation == "max" else x.min(1), off.max(1)
+    y, bound = x.sum(1), _steps(knobs, x) * ROUNDING * np.abs(x).sum(1) + off.sum(1)
+    if knobs.operation == "mean":
+        y, bound = y / x.shape[1], bound / x.shape[1]
+    return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
+
+
+def sample(random: Random, target: Target) -> tuple[Rows, list[Arrays]]:
+    """Random knobs and three calls: other values each, other sizes where these are dynamic."""
+    rows, columns = random.choice(LENGTHS[:12]), random.choice(LENGTHS)
+    operation = random.choice(OPERATIONS)
+    reduces = operation in REDUCTIONS
+    knobs = Rows(
+        operation,
+        random.choice((rows, "m")),
+        random.choice((columns, "n")),
+        rows_per_workgroup=random.choice((1, 4, 64)),
+        unroll=random.choice((1, 2, 4)),
+        ahead=random.choice((0, 2)),
+        in_place=not reduces and random.random() < 0.2,
+        prologue=random_program(random, 2, choices=False) if random.random() < 0.4 else NOTHING,
+        epilogue=random_program(random, 3, columns=not reduces),
+    )
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: Rows, random: Random) -> Arrays:
+    rows = random.choice(LENGTHS[:12]) if isinstance(knobs.rows, str) else knobs.rows
+    columns = random.choice(LENGTHS) if isinstance(knobs.columns, str) else knobs.columns
+    values = np.random.default_rng(random.randrange(1 << 30))
+    x = values.normal(random.choice((0, 3)), random.choice((0.1, 1, 20)), (rows, columns))
+    weights = [values.normal(size=columns) for _ in WEIGHTS.get(knobs.operation, ())]
+    before = random_reads(knobs.prologue, rows, columns, random)
+    after = random_reads(knobs.epilogue, rows, columns, random)
+    return [a.astype(np.float32) for a in (x, *before, *weights, *after)]
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A kernel for the first op that works along rows, with the elementwise ops around it.
+
+    What comes before it must be its prologue; of what follows, as much as an epilogue can do.
+    """
+    anchor = next((n for n, node in enumerate(work.nodes) if _operation(node)), None)
+    if anchor is None or not is_f32(work, work.nodes[anchor].operands):
+        return []
+    node = work.nodes[anchor]
+    x, *weights = node.operands
+    shape = work.type(x).shape
+    # Knobs have finite numbers only.
+    if not isfinite(node.params.get("epsilon", 0.0)):
+        return []
+    if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
+        return []
+    view = View(shape, len(shape) - 1)
+    start = _start(work, anchor, view)
+    if start is None or any(v >= len(work.inputs) for v in weights):
+        return []
+    if any(work.type(v).shape != shape[-1:] for v in weights):
+        return []
+    own, before = start
+    reduces = _operation(node) in REDUCTIONS
+    result = View(node.type.shape, view.cut) if reduces else view
+    covers, after = longest(work, anchor + 1, result)
+    if not work.closed(covers):
+        return []
+    knobs = _knobs(node, view, target, before.program, after.program)
+    if refusal(knobs, target):
+        return []
+    feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
+    priced = cost(knobs, target, {"m": nominal(shape[:-1])})
+    return [Offer(knobs, covers, feeds, priced)]
+
+
+def _operation(node: Node) -> str:
+    """The operation of row kernels that an op may be, "" for none."""
+    operation = node.name.removeprefix("reduce_")
+    return operation if operation in OPERATIONS else ""
+
+
+def _start(work: Work, anchor: int, view: View) -> tuple[int, Found] | None:
+    """The value that the kernel reads first, and the ops before the anchor as its prologue."""
+    x = work.nodes[anchor].operands[0]
+    if anchor == 0:
+        return x, Found()
+    if x != work.number_of(anchor - 1):
+        return None
+    for own in sources(work, 0, anchor):
+        found = find(work, 0, anchor, own, view)
+        if found is not None:
+            return own, found
+    return None
+
+
+def _knobs(node: Node, view: View, target: Target, before: Pointwise, after: Pointwise) -> Rows:
+    operation, columns = _operation(node), view.columns
+    assert columns is not None
+    others: dict[str, Any] = {"epsilon": node.params["epsilon"]} if operation in WEIGHTS else {}
+    share = min(64, max(1, -(-(view.rows or 64) // target.cores)))
+    knobs = Rows.on(target, operation, view.rows or "m", columns, rows_per_workgroup=share)
+    return replace(knobs, prologue=before, epilogue=after, **others)
+
+
+def _along_rows(node: Node, rank: int) -> bool:
+    """Does an op work along the last dimension alone?"""
+    axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
+    return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
+
+
+FAMILY = Family("rows", Rows, refusal, cost, reference, sample, match)
