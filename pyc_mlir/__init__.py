@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyc_mlir import nn
-    from pyc_mlir.api import jit
-    from pyc_mlir.compilation.build import compile
+    from pyc_mlir.api import compile, jit
     from pyc_mlir.dialects.errors import PycError, ReasonCode
     from pyc_mlir.dialects.ir.interpreter import interpret
     from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec

@@ -8,18 +8,33 @@ y = model(images)
 """
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
+from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Ranges
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.cache.cache import Cache, choose
+from pyc_mlir.cache.lookup import compiled
+from pyc_mlir.cache.verdicts import Verdicts, noted
+from pyc_mlir.compilation.build import Stage, build_here, untold
+from pyc_mlir.compilation.contract_check import as_asked, kept
+from pyc_mlir.compilation.options import ALL_KERNELS, Options, make_options
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
-from pyc_mlir.pipelines.choices.choices import Policy, Recipe
+from pyc_mlir.frontends.sources import holds_bytecode
+from pyc_mlir.pipelines.choices.choices import (
+    Policy,
+    Recipe,
+)
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.worker.front import in_workers
 
 
 @overload
@@ -47,3 +62,98 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     inspect.signature(compile).bind(None, None, **options)
     return frontend.jit(function, compile=compile, **options)
+
+
+def compile(
+    source: Any,
+    inputs: Sequence[Any] | None = None,
+    *,
+    target: str | Target = "cpu",
+    contract: Contract | None = None,
+    policy: Policy | str | None = None,
+    recipe: Recipe | str | Path | None = None,
+    device: Device | None = None,
+    iree_flags: Sequence[str] = (),
+    dump_phases: str | Path | None = None,
+    planner_mode: str = "",
+    also_modes: Sequence[str] = (),
+    kernels: str = ALL_KERNELS,
+    calibration: Calibration | str | Path | None = None,
+    dims: Ranges | None = None,
+    cache: Cache | bool | str | Path | None = None,
+    untrusted: bool = False,
+) -> Program:
+    """Compile `source` and load it on a device.
+
+    source: a Python function, an ``.onnx`` or ``.mlir`` file, an ONNX model, MLIR text, a module.
+    inputs: for functions the arguments' specs or example arrays; for other sources shapes (or
+        arrays) that refine dynamic dimensions.
+    target: a name of `pyc_mlir.pipelines.target.target.TARGETS`, or a Target.
+    contract: clauses that must be kept; those that cannot be are refused.
+    policy, recipe: who answers the choices: a policy or its name (`load_policy`), and the log of
+        an earlier compile, which comes first.
+    iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
+    planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
+        wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
+        policy, which has a say if it names `planner_modes`; else it is ``balanced``.
+    also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
+    kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
+        code to IREE.
+    calibration: figures of this CPU by `pyc-doctor --calibrate`, for choices to go by in place of
+        the target's published ones; log and manifest name them.
+    dims: for dynamic dimensions the smallest and the largest size, ``{"batch": (1, 64)}``; one
+        without a name goes by its place, ``"x[0]"``. Calls outside are refused, and a memory
+        budget is kept up to the largest sizes.
+    cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
+        `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
+    untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
+        bytecode always is, and what has a limit of seconds.
+
+    Raises PycError with the reason's code.
+    """
+    decided = (planner_mode, also_modes, kernels, calibration, dims)
+    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, *decided)
+    chosen = choose(cache, os.environ)
+    made = build(source, inputs, options, cache=chosen, untrusted=untrusted)
+    return Program(made, device)
+
+
+def build(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    stage: Stage = untold,
+    cache: Cache | None = None,
+    untrusted: bool = False,
+) -> Artifact:
+    """Compile to an artifact; no device is needed. Raises as `compile`.
+
+    stage: a context manager around each step, called with what the step does.
+    cache: is asked first, and keeps what is compiled.
+    untrusted: as for `compile`.
+    """
+    untrusted = untrusted or holds_bytecode(source)
+    if untrusted or options.contract.max_compile_seconds is not None:
+        return in_workers(source, inputs, options, stage, cache, untrusted, build)
+    if cache is None:
+        return build_here(source, inputs, options, stage)
+    found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
+    verdicts = Verdicts.of(cache, found.cached)
+    if found.evidence is not None:
+        return noted(found, verdicts)
+    # What was compiled elsewhere is tried here.
+    return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
+
+
+def tried(
+    found: Artifact,
+    options: Options,
+    again: Callable[[Options], Artifact],
+    verdicts: Verdicts | None = None,
+) -> Artifact:
+    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
+
+    again: compiles the program under other options. verdicts: of earlier comparisons.
+    """
+    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
+    return as_asked(made, options)

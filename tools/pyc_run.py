@@ -185,7 +185,7 @@ def latency(
 ) -> str:
     """Time `calls` calls one by one: median, 10th and 90th percentile."""
     from pyc_mlir.measure.interleave import Spread
-    from pyc_mlir.tools.bench.report.table import quantity
+    from pyc_mlir.util.units import quantity
 
     for _ in range(_WARMUP):
         call()
@@ -201,7 +201,7 @@ def latency(
 
 def statistics(stats: "ProgramStats", program: "Program") -> str:
     """What the program did, a fact a line."""
-    from pyc_mlir.tools.bench.report.table import quantity
+    from pyc_mlir.util.units import quantity
 
     memory = stats.memory
     # local-task keeps transients in a pool that its statistics leave out.

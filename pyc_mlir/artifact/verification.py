@@ -9,7 +9,6 @@ in.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,13 +16,8 @@ import numpy as np
 from pyc_mlir.artifact.test_vectors import Expected
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
-from pyc_mlir.runtime.device import Device, host_cpu
-from pyc_mlir.util.versions import installed_version
 
 SCHEMA_VERSION = 1
-# The package that runs programs.
-RUNTIME = "iree-base-runtime"
-_GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Oracle(Protocol):
@@ -60,9 +54,9 @@ class Verdict:
         """Whether all samples agree."""
         return not self.wrong and self.done == self.of
 
-    def fits(self, artifact: str, device: Device) -> bool:
-        """Whether it speaks of this program, here."""
-        return self.artifact == artifact and dict(self.environment) == environment_of(device)
+    def fits(self, artifact: str, environment: Mapping[str, str]) -> bool:
+        """Whether it speaks of this program, in this environment."""
+        return self.artifact == artifact and dict(self.environment) == dict(environment)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -111,32 +105,3 @@ def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:
     digest.update(samples)
     digest.update(repr(max_error).encode())
     return digest.hexdigest()
-
-
-def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
-    """What a verdict depends on: the runtime, the kind of device, the CPU; a GPU and its driver.
-
-    driver: where the system's GPU driver tells its release, if it does.
-    """
-    cpu = host_cpu()
-    found = {
-        "runtime": runtime_version(),
-        "device": device.runs,
-        "cpu": cpu.model if cpu else "",
-        "features": hashlib.sha256(
-            " ".join(sorted(cpu.features if cpu else ())).encode()
-        ).hexdigest()[:16],
-    }
-    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
-
-
-def _first_line(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").partition("\n")[0]
-    except OSError:
-        return ""
-
-
-def runtime_version() -> str:
-    """The release of IREE's runtime that is installed."""
-    return installed_version(RUNTIME)

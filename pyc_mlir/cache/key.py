@@ -17,7 +17,7 @@ from typing import Any
 from pyc_mlir.cache.identity import Identity, plugin_kernels, policy_part
 from pyc_mlir.cache.parts import SCHEMA_VERSION, Key, as_data
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation.lower import HIGH_LEVEL, NO_KERNELS, Options
+from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
 from pyc_mlir.iree.flags import reaches_out
 
 

@@ -21,7 +21,7 @@ from pyc_mlir.cache.parts import Key
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded
 from pyc_mlir.dialects.errors import ReasonCode

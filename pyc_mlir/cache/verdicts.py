@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import CacheRecord
-from pyc_mlir.artifact.verification import Verdict, environment_of
+from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.json import parse_json
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, environment_of
 
 KIND = "verdict"
 

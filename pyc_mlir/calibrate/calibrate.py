@@ -20,7 +20,7 @@ from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, Measured, check_name
 from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.util.units import quantity
 
 _DIGITS = 4  # that measuring again agrees on, and more
 _MEMORY_BYTES = 64 << 20

@@ -19,12 +19,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.measure.processes import environment, hold_to
+from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
-from pyc_mlir.tools.bench.peers.candidates import compile_plain, default_device, plain_flags
-from pyc_mlir.tools.bench.peers.systems import environment, hold_to
 
 # Two FMA units of four or five cycles need ten; AVX2 has sixteen registers.
 ACCUMULATORS = 12

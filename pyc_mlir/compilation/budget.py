@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pyc_mlir.compilation.lower import NO_KERNELS, Options
+from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Choices, Decision, Site

@@ -7,35 +7,27 @@
 loads the artifact on a device.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
-from pyc_mlir.artifact.compile_log import recipe_at
 from pyc_mlir.artifact.contract_status import Facts, promised
 from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
-from pyc_mlir.artifact.signature import Ranges, checked_range
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence, Oracle
-from pyc_mlir.cache.cache import Cache, choose
-from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.budget import within_budget
-from pyc_mlir.compilation.contract_check import as_asked, checked_options, kept
+from pyc_mlir.compilation.contract_check import as_asked, kept
 from pyc_mlir.compilation.fallback import Request, compile_with_fallback
-from pyc_mlir.compilation.lower import ALL_KERNELS, NO_KERNELS, Lowered, Options, lower
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, compile_planned, planner_of
 from pyc_mlir.compilation.stages import at_a_stage, replayed
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.sources import holds_bytecode
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import Budget
@@ -44,224 +36,19 @@ from pyc_mlir.pipelines.choices.choices import (
     Alternative,
     Choices,
     Decision,
-    FirstIsBest,
-    Policy,
-    Recipe,
     Site,
 )
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.policies import load_policy, planner_modes
-from pyc_mlir.pipelines.memory.planner.planner import MODES
-from pyc_mlir.pipelines.target.calibration import Calibration
-from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.arena_call import read_facts
-from pyc_mlir.runtime.device import Device, host_cpu
-from pyc_mlir.runtime.program import Program
 from pyc_mlir.util.temp_dir import require_room
-from pyc_mlir.worker.front import in_workers
 
 _EVIDENCE_CHARACTERS = 300
-# IREE's flags that change what a program needs of its CPU.
-_CPU_FLAGS = "iree-llvmcpu-target-cpu"
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
 def untold(_title: str) -> AbstractContextManager[None]:
     """A `Stage` that tells nobody."""
     return nullcontext()
-
-
-def compile(
-    source: Any,
-    inputs: Sequence[Any] | None = None,
-    *,
-    target: str | Target = "cpu",
-    contract: Contract | None = None,
-    policy: Policy | str | None = None,
-    recipe: Recipe | str | Path | None = None,
-    device: Device | None = None,
-    iree_flags: Sequence[str] = (),
-    dump_phases: str | Path | None = None,
-    planner_mode: str = "",
-    also_modes: Sequence[str] = (),
-    kernels: str = ALL_KERNELS,
-    calibration: Calibration | str | Path | None = None,
-    dims: Ranges | None = None,
-    cache: Cache | bool | str | Path | None = None,
-    untrusted: bool = False,
-) -> Program:
-    """Compile `source` and load it on a device.
-
-    source: a Python function, an ``.onnx`` or ``.mlir`` file, an ONNX model, MLIR text, a module.
-    inputs: for functions the arguments' specs or example arrays; for other sources shapes (or
-        arrays) that refine dynamic dimensions.
-    target: a name of `pyc_mlir.pipelines.target.target.TARGETS`, or a Target.
-    contract: clauses that must be kept; those that cannot be are refused.
-    policy, recipe: who answers the choices: a policy or its name (`load_policy`), and the log of
-        an earlier compile, which comes first.
-    iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
-    planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
-        wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
-        policy, which has a say if it names `planner_modes`; else it is ``balanced``.
-    also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
-    kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
-        code to IREE.
-    calibration: figures of this CPU by `pyc-doctor --calibrate`, for choices to go by in place of
-        the target's published ones; log and manifest name them.
-    dims: for dynamic dimensions the smallest and the largest size, ``{"batch": (1, 64)}``; one
-        without a name goes by its place, ``"x[0]"``. Calls outside are refused, and a memory
-        budget is kept up to the largest sizes.
-    cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
-        `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
-    untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
-        bytecode always is, and what has a limit of seconds.
-
-    Raises PycError with the reason's code.
-    """
-    decided = (planner_mode, also_modes, kernels, calibration, dims)
-    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, *decided)
-    chosen = choose(cache, os.environ)
-    made = build(source, inputs, options, cache=chosen, untrusted=untrusted)
-    return Program(made, device)
-
-
-def make_options(
-    target: str | Target = "cpu",
-    contract: Contract | None = None,
-    policy: Policy | str | None = None,
-    recipe: Recipe | str | Path | None = None,
-    iree_flags: Sequence[str] = (),
-    dump_phases: str | Path | None = None,
-    planner_mode: str = "",
-    also_modes: Sequence[str] = (),
-    kernels: str = ALL_KERNELS,
-    calibration: Calibration | str | Path | None = None,
-    dims: Ranges | None = None,
-) -> Options:
-    """Options from what users give.
-
-    Raises PycError for an unknown target, policy, planner mode or kernel family, a refused
-    clause, a flag that names another CPU, or a calibration that is damaged or of another CPU.
-    """
-    _check_kinds(target=target, policy=policy, kernels=kernels, contract=contract)
-    _check_flags(iree_flags)
-    found = Target.named(target) if isinstance(target, str) else target
-    cpu = host_cpu()
-    if found.name == "cpu" and cpu is not None:
-        found = found.on(cpu)
-    measured = Calibration.load(calibration) if isinstance(calibration, str | Path) else calibration
-    if measured is not None:
-        found = found.calibrated(measured)
-    promised = contract or Contract()
-    promised.check(found.name)
-    asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
-    modes = planner_modes(asked) if not planner_mode else (planner_mode,)
-    also_modes = (also_modes,) if isinstance(also_modes, str) else also_modes
-    _check_modes(modes, also_modes, promised)
-    if kernels not in (ALL_KERNELS, NO_KERNELS):
-        _require_families(kernels.split("+"))
-    options = Options(
-        found,
-        promised,
-        asked,
-        recipe_at(recipe) if isinstance(recipe, (str, Path)) else recipe,
-        tuple(iree_flags),
-        None if dump_phases is None else Path(dump_phases),
-        planner_modes=() if modes == (UNPLANNED,) else modes,
-        kernels=kernels,
-        also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
-        calibration=measured,
-        ranges={name: checked_range(name, value) for name, value in (dims or {}).items()},
-    )
-    return checked_options(options)
-
-
-def _check_modes(modes: Sequence[str], also_modes: Sequence[str], promised: Contract) -> None:
-    """Raise PycError (BAD_ARGUMENT) for modes that are none, or that leave out what is asked."""
-    if modes != (UNPLANNED,):
-        planner_of(modes, also_modes)
-    elif also_modes:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"also_modes: expected a planner mode of {sorted(MODES)} beside them, got "
-            f"{UNPLANNED!r}, which plans nothing",
-        )
-    elif promised.memory_budget_bytes is not None:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"contract clause `memory_budget_bytes`: expected a planner mode of {sorted(MODES)}, "
-            f"got {UNPLANNED!r}, which plans nothing",
-        )
-
-
-def _check_flags(iree_flags: Sequence[str]) -> None:
-    """Raise PycError (BAD_ARGUMENT) for a flag that names a CPU."""
-    for flag in iree_flags:
-        if str(flag).lstrip("-").startswith(_CPU_FLAGS):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
-                "where a feature of its target is lacking, so name the CPU by `target`",
-            )
-
-
-def _check_kinds(**given: Any) -> None:
-    """Raise PycError (BAD_ARGUMENT) for what is of another kind than an argument takes."""
-    kinds: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "target": ("a name or a Target", lambda v: isinstance(v, str | Target)),
-        "policy": (
-            "a name or an object with `name` and `prefer`",
-            lambda v: v is None or isinstance(v, str) or hasattr(v, "prefer"),
-        ),
-        "kernels": ("names of families joined by +", lambda v: isinstance(v, str)),
-        "contract": ("a Contract", lambda v: v is None or isinstance(v, Contract)),
-    }
-    for name, value in given.items():
-        expected, fits = kinds[name]
-        if not fits(value):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"{name}: expected {expected}, got {value!r} of type {type(value).__name__}",
-            )
-
-
-def _require_families(names: Sequence[str]) -> None:
-    from pyc_mlir.pipelines.kernels.registry import FAMILIES
-
-    unknown = sorted(set(names) - set(FAMILIES))
-    if unknown:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"kernels: expected {ALL_KERNELS!r}, {NO_KERNELS!r} or some of {', '.join(FAMILIES)} "
-            f"joined by +, got {unknown}",
-        )
-
-
-def build(
-    source: Any,
-    inputs: Sequence[Any] | None,
-    options: Options,
-    stage: Stage = untold,
-    cache: Cache | None = None,
-    untrusted: bool = False,
-) -> Artifact:
-    """Compile to an artifact; no device is needed. Raises as `compile`.
-
-    stage: a context manager around each step, called with what the step does.
-    cache: is asked first, and keeps what is compiled.
-    untrusted: as for `compile`.
-    """
-    untrusted = untrusted or holds_bytecode(source)
-    if untrusted or options.contract.max_compile_seconds is not None:
-        return in_workers(source, inputs, options, stage, cache, untrusted, build)
-    if cache is None:
-        return build_here(source, inputs, options, stage)
-    found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
-    verdicts = Verdicts.of(cache, found.cached)
-    if found.evidence is not None:
-        return noted(found, verdicts)
-    # What was compiled elsewhere is tried here.
-    return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
 
 
 def build_here(
@@ -280,20 +67,6 @@ def build_here(
     at, decision = replayed(options)
     made = kept(at, lambda options: within_budget(options, make))
     return as_asked(made if decision is None else at_a_stage(made, decision), options)
-
-
-def tried(
-    found: Artifact,
-    options: Options,
-    again: Callable[[Options], Artifact],
-    verdicts: Verdicts | None = None,
-) -> Artifact:
-    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
-
-    again: compiles the program under other options. verdicts: of earlier comparisons.
-    """
-    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
-    return as_asked(made, options)
 
 
 def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:

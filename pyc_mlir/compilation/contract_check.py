@@ -5,9 +5,8 @@ the samples under `max_error`, equal bits under strict determinism, the median c
 goal. The artifact's bytes do not depend on that; what was found stands in its `evidence`.
 """
 
-import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -19,62 +18,23 @@ from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.compilation.lower import NO_KERNELS, Options
+from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import (
     IREE_CODE,
     NO_FALLBACK,
-    OTHER_PLANS,
-    STRICT,
     Contract,
-    conflict,
     uncheckable,
 )
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.util.env_overrides import steering
 
 SITE = "oracle"
 _EVIDENCE_CHARACTERS = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
-
-
-def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
-    """The options. Raises PycError for a contract that this compile cannot keep or check.
-
-    CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
-    determinism beside an IREE flag that names a file or a variable that has other code take part;
-    UNSUPPORTED_CLAUSE for strict determinism off CPUs.
-    """
-    contract = options.contract
-    if OTHER_PLANS in contract.fallbacks and not options.also_modes:
-        raise conflict(f"fallback {OTHER_PLANS!r}", "no `also_modes`", "there is no other plan")
-    if IREE_CODE in contract.fallbacks and options.kernels == NO_KERNELS:
-        raise conflict(f"fallback {IREE_CODE!r}", f"kernels={NO_KERNELS!r}", "they are the same")
-    if contract.is_strict and options.target.device != "local":
-        raise PycError(
-            ReasonCode.UNSUPPORTED_CLAUSE,
-            "contract clause `determinism`: expected a CPU target, got "
-            f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
-        )
-    if contract.is_strict:
-        _require_named_parts(options, steering(environment))
-    return options
-
-
-def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
-    """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
-    strict = f"determinism={STRICT!r}"
-    for flag in (*options.target.flags, *options.iree_flags):
-        if names_file(flag):
-            name = flag.partition("=")[0]
-            raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
-    for name in steered:
-        raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
 
 
 def kept(

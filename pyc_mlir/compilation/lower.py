@@ -4,15 +4,14 @@
 signature, decisions, graph id, and where each op came from.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
-from pyc_mlir.artifact.signature import Ranges, Signature
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -31,22 +30,14 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Choices, Decision, FirstIsBest, Policy, Recipe
-from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, FirstIsBest, Recipe
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
-from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
-HIGH_LEVEL = (
-    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
-    "pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
-)
-# For `Options.kernels`: every family that is there, or IREE's own code for everything.
-ALL_KERNELS, NO_KERNELS = "all", "iree"
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
@@ -72,56 +63,8 @@ def high_level(options: "Options") -> str:
     return options.passes.replace("pyc-chunk,", told)
 
 
-_PATH = re.compile(r"[/\\]")
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
-
-
-def _without_path(flag: str) -> str:
-    return flag.partition("=")[0] if _PATH.search(flag) else flag
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to compile; see `compile` for the meaning of each."""
-
-    target: Target = field(default_factory=lambda: Target.named("cpu"))
-    contract: Contract = field(default_factory=Contract)
-    policy: Policy = field(default_factory=FirstIsBest)
-    recipe: Recipe | None = None
-    iree_flags: tuple[str, ...] = ()
-    dump_phases: Path | None = None
-    # The passes between front end and linalg; none leaves every op alone.
-    passes: str = HIGH_LEVEL
-    # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
-    # IREE.
-    planner_modes: tuple[str, ...] = ()
-    # Families whose generated kernels are offered, joined by +; ALL_KERNELS or NO_KERNELS.
-    kernels: str = "all"
-    # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
-    parts_for: str = ""
-    # Further modes, each with a plan and an entry of its own, to be switched to at run time.
-    also_modes: tuple[str, ...] = ()
-    # By dynamic dimension, the smallest and the largest size of it in a call.
-    ranges: Ranges = field(default_factory=dict)
-    # The evidence for the target's figures, which are its own already; None: they are published.
-    calibration: Calibration | None = None
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What a replay needs besides target, contract, calibration and recipe, as JSON data.
-
-        A flag with a path in it keeps only its name: artifacts carry no paths.
-        """
-        return {
-            "planner_modes": list(self.planner_modes),
-            "also_modes": list(self.also_modes),
-            "kernels": self.kernels,
-            "parts_for": self.parts_for,
-            "passes": "" if self.passes == HIGH_LEVEL else self.passes,
-            "iree_flags": [_without_path(flag) for flag in self.iree_flags],
-            "ranges": {name: list(ends) for name, ends in sorted(self.ranges.items())},
-        }
 
 
 @dataclass(frozen=True)

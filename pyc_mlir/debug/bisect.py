@@ -15,14 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import Recorded
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
 from pyc_mlir.cache.parts import differences
-from pyc_mlir.compilation.build import build, oracle_of
+from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import SITE as ORACLE_SITE
 from pyc_mlir.compilation.contract_check import calls, some_inputs
-from pyc_mlir.compilation.lower import Options, lower
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import make_samples
 from pyc_mlir.debug.culprits import Culprits, NothingToFind, find_culprits
 from pyc_mlir.dialects.errors import PycError, ReasonCode

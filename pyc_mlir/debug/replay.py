@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, installed_versions, to_bytes
 from pyc_mlir.artifact.compile_log import Recorded, conditions_of
-from pyc_mlir.compilation.build import Stage, build, make_options, untold
-from pyc_mlir.compilation.lower import HIGH_LEVEL, Options
+from pyc_mlir.compilation.build import Stage, untold
+from pyc_mlir.compilation.options import HIGH_LEVEL, Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract

@@ -7,12 +7,14 @@ because an array that outlived its device would end the process.
 """
 
 import functools
+import hashlib
 import os
 import re
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
 from pyc_mlir.runtime.threads import running, spread
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
+from pyc_mlir.util.versions import runtime_version
 
 CPU_KINDS = ("local-sync", "local-task")
 KINDS = (*CPU_KINDS, "cuda", "vulkan", "hip")
@@ -271,3 +274,36 @@ def _reason(error: Exception) -> str:
     """The first line of what IREE says, without the source file that says it."""
     line = (str(error).splitlines() or [""])[0]
     return re.sub(r"^.*?\.c:\d+: ", "", line).strip(" :")
+
+
+def default_device(threads: int, seconds: float | None = None) -> Device:
+    """What a PyC program of so many predicted seconds runs on by default on that many cores."""
+    kind = Device.cpu_kind(threads, seconds)
+    return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
+
+
+_GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
+    """What a verdict depends on: the runtime, the kind of device, the CPU; a GPU and its driver.
+
+    driver: where the system's GPU driver tells its release, if it does.
+    """
+    cpu = host_cpu()
+    found = {
+        "runtime": runtime_version(),
+        "device": device.runs,
+        "cpu": cpu.model if cpu else "",
+        "features": hashlib.sha256(
+            " ".join(sorted(cpu.features if cpu else ())).encode()
+        ).hexdigest()[:16],
+    }
+    return found if device.is_cpu else {**found, "gpu": device.name, "driver": _first_line(driver)}
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").partition("\n")[0]
+    except OSError:
+        return ""

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.verification import RUNTIME, runtime_version
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.executable import Executable
+from pyc_mlir.util.versions import RUNTIME, runtime_version
 
 # Compilers are released with the runtime of the same number.
 _MADE_FOR = (RUNTIME, "iree-base-compiler")

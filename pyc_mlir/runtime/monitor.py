@@ -17,11 +17,11 @@ import numpy as np
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import Counts
 from pyc_mlir.artifact.test_vectors import Expected, Samples, compare, make_inputs
-from pyc_mlir.artifact.verification import Evidence, Verdict, environment_of, hash_of
+from pyc_mlir.artifact.verification import Evidence, Verdict, hash_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
 from pyc_mlir.runtime.array import Array, to_device
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, environment_of
 from pyc_mlir.runtime.events import REFUSED
 
 Run = Callable[[Sequence[Array]], list[Array]]
@@ -127,7 +127,7 @@ class Watch:
         Raises PycError (WRONG_RESULT) if they differ, and no fallback is left.
         """
         for verdict in filter(None, (known, self._evidence.verdict)):
-            if verdict.passed and verdict.fits(self._hash, self._program.device):
+            if verdict.passed and verdict.fits(self._hash, environment_of(self._program.device)):
                 self.verdict = verdict
                 return
         while True:

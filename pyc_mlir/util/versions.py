@@ -19,3 +19,12 @@ def installed_version(package: str) -> str:
         text = None
     found = _VERSION.search(text or "")
     return metadata.version(package) if found is None else found[1]
+
+
+# The package that runs programs.
+RUNTIME = "iree-base-runtime"
+
+
+def runtime_version() -> str:
+    """The release of IREE's runtime that is installed."""
+    return installed_version(RUNTIME)

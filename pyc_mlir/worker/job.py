@@ -1,7 +1,7 @@
 """A compile in worker processes, against the clock where the contract has a limit.
 
 The first worker compiles what was asked. Once an eighth of the limit is gone a second one climbs
-the stages from below (`pyc_mlir/compilation/compile_stage.py`): the cheapest first, then better
+the stages from below (`pyc_mlir/compilation/stages.py`): the cheapest first, then better
 ones. At the limit the best that is there is the answer, and both are ended. Where the cheapest
 stage leaves out little, the second worker only gets what the first one leaves of the processor.
 Without a limit, as for a program that is not trusted, there is only the first.
@@ -17,10 +17,19 @@ from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.compilation.compile_stage import ASKED, DEFAULT, OFFERED, REASONS, SITE
 from pyc_mlir.compilation.contract_check import is_tried
-from pyc_mlir.compilation.lower import Options
-from pyc_mlir.compilation.stages import CLAUSE, at_a_stage, stages_below, takes_no_overrun
+from pyc_mlir.compilation.options import Options
+from pyc_mlir.compilation.stages import (
+    ASKED,
+    CLAUSE,
+    DEFAULT,
+    OFFERED,
+    REASONS,
+    SITE,
+    at_a_stage,
+    stages_below,
+    takes_no_overrun,
+)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.choices.contract_report import Status

@@ -16,9 +16,10 @@ from typing import Any
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.compilation.compile_stage import ASKED
-from pyc_mlir.compilation.lower import Options, bytecode_of
+from pyc_mlir.compilation.lower import bytecode_of
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
+from pyc_mlir.compilation.stages import ASKED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from pyc_mlir.api import tried
 from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation.build import build_here, tried
+from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.bindings import ir

@@ -6,7 +6,7 @@ class TestMine(PolicySuite):
 
 from stream_programs import bits, branches, layered
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Policy, Site
 from pyc_mlir.pipelines.choices.policies import planner_modes
 from pyc_mlir.pipelines.memory.planner.planner import MODES

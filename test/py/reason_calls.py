@@ -28,8 +28,9 @@ from reason_table import (
 
 import pyc_mlir
 from pyc_mlir import Contract, Device, Recipe
+from pyc_mlir.api import build
 from pyc_mlir.compilation import plan_memory as planned
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir

@@ -21,14 +21,15 @@ from stream_programs import branches
 
 import pyc_mlir
 from pyc_mlir import Contract
+from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation.budget import within_budget
-from pyc_mlir.compilation.build import build, make_options
-from pyc_mlir.compilation.compile_stage import CHEAPEST, OFFERED
-from pyc_mlir.compilation.compile_stage import SITE as COMPILE_STAGE
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
+from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need

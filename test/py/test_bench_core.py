@@ -14,7 +14,8 @@ from pyc_mlir.measure.environment import Environment, parse_cpuinfo, probe
 from pyc_mlir.measure.interleave import Spread, Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Report, check_record, compare, record
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.report.table import markdown, quantity
+from pyc_mlir.tools.bench.report.table import markdown
+from pyc_mlir.util.units import quantity
 
 HERE = Environment(
     cpu="Test CPU",

@@ -12,6 +12,7 @@ from pyc_mlir.calibrate.peaks import fma_program, measure_flops
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.processes import environment
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.latency import rounds as cpu_rounds
@@ -19,7 +20,7 @@ from pyc_mlir.tools.bench.latency import suite as cpu_suite
 from pyc_mlir.tools.bench.latency.rounds import How, specialized
 from pyc_mlir.tools.bench.peers import worker as peers_worker
 from pyc_mlir.tools.bench.peers.graph import Work, count_work
-from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, Task, environment
+from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, Task
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
 from pyc_mlir.tools.bench.report import latency_table as cpu_table
 from pyc_mlir.tools.bench.report.latency_facts import Result, groups, mean, means, results

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from conftest import sample
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport
-from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyc_mlir.compilation.build import compile, make_options
+from pyc_mlir.api import compile
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.records import Report

@@ -12,10 +12,11 @@ import wrong_kernels
 from conftest import FULL
 
 from pyc_mlir import nn
+from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import Recorded, read_recorded
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug import bisect as bisection
 from pyc_mlir.debug.bisect import Check, LatencyCheck, bisect, command_check, error_check
 from pyc_mlir.debug.replay import replay_options

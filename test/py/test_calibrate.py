@@ -14,7 +14,7 @@ from calibrations import calibration
 from pyc_mlir.calibrate import calibrate as measuring
 from pyc_mlir.calibrate.calibrate import Effort, calibrate, require_cpu, table
 from pyc_mlir.calibrate.peaks import copy_probe, fma_probes, fma_program
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.pipelines.target.calibration import Calibration, Figure

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from calibrations import calibration, host_calibration
 
+from pyc_mlir.api import build, compile
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import build, compile, make_options
 from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.calibration_choice import SITE
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe, read_log

@@ -15,8 +15,9 @@ from op_modules import module_of, ops_of
 from random_ops import draw_graph
 
 from pyc_mlir import nn
-from pyc_mlir.compilation.build import build, make_options
-from pyc_mlir.compilation.lower import HIGH_LEVEL, NO_KERNELS, high_level, lower
+from pyc_mlir.api import build
+from pyc_mlir.compilation.lower import high_level, lower
+from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function, interpret

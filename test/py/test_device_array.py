@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from modules import add_program, ramp
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.contract import Contract

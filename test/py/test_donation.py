@@ -8,7 +8,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir import nn
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.choices.contract import Contract

@@ -9,7 +9,7 @@ import pytest
 from compiled import OpCall, add_function, assert_close, compile_and_load, run_function
 from iree.compiler import ir as iree_ir
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.bindings import ir

@@ -6,7 +6,7 @@ from kernel_runs import targets
 from kernel_works import lone
 
 import pyc_mlir.dialects.ops  # noqa: F401
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.python.specs import TensorSpec

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_runs import Kernels, targets
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module

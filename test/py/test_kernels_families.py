@@ -11,7 +11,7 @@ import pytest
 from conftest import FULL
 from kernel_runs import Kernels, any_target, in_place, targets
 
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier

@@ -7,7 +7,7 @@ import pytest
 from kernel_runs import targets
 
 from pyc_mlir import nn, trace
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.pipelines.target.target import Target

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernel_runs import any_target, targets
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.runtime.device import Device
 

@@ -9,8 +9,9 @@ import pytest
 from conftest import FULL
 from stream_programs import LOOP, Program, bits, branches, chain, layered
 
+from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze

@@ -12,10 +12,11 @@ from stream_programs import bits, branches, layered
 
 import pyc_mlir.nn as nn
 from pyc_mlir import jit
+from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Argument, Signature
-from pyc_mlir.compilation.build import build, compile, make_options
 from pyc_mlir.compilation.lower import emit
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import BudgetNotKept

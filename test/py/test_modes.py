@@ -15,7 +15,7 @@ from stream_programs import Writer, bits, branches
 
 from pyc_mlir import compile
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import ArenaPool

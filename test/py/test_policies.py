@@ -8,7 +8,8 @@ from example_policy import Thrifty
 from policy_suite import PolicySuite
 from stream_programs import bits, branches, layered
 
-from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.api import build, compile
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy, planner_modes

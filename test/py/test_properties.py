@@ -17,7 +17,8 @@ from random_graphs import Graph
 from random_ops import draw_graph
 
 from pyc_mlir.artifact.test_vectors import Expected, compare
-from pyc_mlir.compilation.lower import HIGH_LEVEL, TO_LINALG
+from pyc_mlir.compilation.lower import TO_LINALG
+from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir

@@ -11,13 +11,13 @@ import pytest
 from calibrations import host_calibration
 
 from pyc_mlir import nn
+from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded, recipe_at
 from pyc_mlir.compilation import lower as lowering
-from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.compilation.fallback import Request
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir

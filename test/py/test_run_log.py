@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from modules import add_artifact, add_program, ramp
 
+from pyc_mlir.api import compile
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.compilation.build import compile
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import RUN, Recipe, read_log, write_log
 from pyc_mlir.pipelines.choices.contract_report import ContractReport

@@ -9,8 +9,9 @@ import pytest
 from kernel_runs import any_target, targets
 from kernel_works import lone
 
-from pyc_mlir.compilation.build import build, compile, make_options
+from pyc_mlir.api import build, compile
 from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module

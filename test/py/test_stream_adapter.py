@@ -14,9 +14,10 @@ import pytest
 from conftest import FULL
 from stream_programs import Program, branches, chain, layered
 
+from pyc_mlir.api import compile
 from pyc_mlir.compilation import plan_memory as planned_module
-from pyc_mlir.compilation.build import compile, make_options
 from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import Planner, compile_planned, pack_slices
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.compilation.build import make_options
 from pyc_mlir.compilation.fallback import SETTINGS, Request, compile_with_fallback
-from pyc_mlir.compilation.lower import NO_KERNELS, Lowered, lower
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.compilation.plan_memory import planner_of
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened

@@ -8,7 +8,8 @@ import pytest
 from compiled import assert_close
 
 from pyc_mlir import nn
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.api import build
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.runtime import threads
 from pyc_mlir.runtime.device import Device
 

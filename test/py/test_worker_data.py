@@ -13,11 +13,9 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.artifact.verification import Evidence, Verdict
-from pyc_mlir.compilation.build import make_options
-from pyc_mlir.compilation.compile_stage import CHEAPEST, DEFAULT, FewestSteps
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
-from pyc_mlir.compilation.stages import at_stage, stages_below
+from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.session import CompileError, Diagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site

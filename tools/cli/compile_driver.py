@@ -9,21 +9,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_recorded, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, so_far
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.cache.cache import choose
-from pyc_mlir.compilation.build import build, make_options
-from pyc_mlir.compilation.lower import Options, emit, lower
+from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, write_log
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
-from pyc_mlir.tools.bench.report.table import quantity
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract
@@ -35,6 +35,7 @@ from pyc_mlir.tools.cli.model_source import (
     with_shapes_of,
 )
 from pyc_mlir.tools.cli.run_inputs import example
+from pyc_mlir.util.units import quantity
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.compilation.build import build, make_options
-from pyc_mlir.compilation.lower import NO_KERNELS
+from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Spread, interleave, ratio
 from pyc_mlir.pipelines.choices.choices import Decision

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyc_mlir.measure.environment import Environment
-from pyc_mlir.tools.bench.report.table import quantity
 from pyc_mlir.tools.cli.compile_driver import place, traffic_saved
 from pyc_mlir.tools.demo.compare import Comparison, Row
 from pyc_mlir.tools.demo.digits import Images
+from pyc_mlir.util.units import quantity
 
 WIDTH = 100
 _LATENCY_LEGEND = """

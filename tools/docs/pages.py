@@ -5,7 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyc_mlir.compilation.lower import HIGH_LEVEL, TO_LINALG
+from pyc_mlir.compilation.lower import TO_LINALG
+from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.driver.base import Pass, options_of

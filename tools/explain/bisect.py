@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from pyc_mlir.artifact.compile_log import read_recorded
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.debug.bisect import (
     Bisection,
     Check,

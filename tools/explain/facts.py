@@ -12,7 +12,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.memory.planner.picture import Layout, Rectangle
-from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account, and what they are called.
 _PARTS = {

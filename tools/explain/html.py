@@ -11,7 +11,6 @@ from pathlib import Path
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.planner.picture import Layout
-from pyc_mlir.tools.bench.report.table import quantity
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
     Story,
@@ -31,6 +30,7 @@ from pyc_mlir.tools.explain.svg import (
     line_kind,
     live_chart,
 )
+from pyc_mlir.util.units import quantity
 
 _FOLDER = Path(__file__).parent / "report"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"

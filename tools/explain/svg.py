@@ -10,9 +10,9 @@ from html import escape
 
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.pipelines.memory.planner.picture import Layout, Rectangle
-from pyc_mlir.tools.bench.report.table import quantity
 from pyc_mlir.tools.explain.axes import Scale, bytes_scale, line, px, seconds_scale, svg, text
 from pyc_mlir.tools.explain.facts import alive_at_peak, compared, rectangle_facts, role, size
+from pyc_mlir.util.units import quantity
 
 # Pixels: the axis left of a plot, the plot, and the rest around it.
 AXIS, PLOT, FOOT, HEAD = 76, 1060, 40, 26

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.planner.picture import Layout
-from pyc_mlir.tools.bench.report.table import quantity
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+from pyc_mlir.util.units import quantity
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from pyc_mlir.compilation.build import make_options
 from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.tools.cli.guarded import run_guarded
 

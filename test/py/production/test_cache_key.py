@@ -23,7 +23,7 @@ from pyc_mlir.cache.program import module_digests
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.cache.unkeyed import Unkeyed
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context

@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from pyc_mlir import Tensor
+from pyc_mlir.api import build
 from pyc_mlir.artifact import verification as evidence
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.verification import Verdict, environment_of
+from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.identity import Identity
 from pyc_mlir.cache.store import Store, side_name
 from pyc_mlir.cache.verdicts import KIND, Verdicts
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.device import Device, _first_name
+from pyc_mlir.runtime.device import Device, _first_name, environment_of
 from pyc_mlir.runtime.monitor import Watch
 from pyc_mlir.runtime.program import Program
 

@@ -19,8 +19,9 @@ import pytest
 from faults import largest_file
 
 import pyc_mlir
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util import files
 from pyc_mlir.measure.environment import probe

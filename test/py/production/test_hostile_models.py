@@ -8,7 +8,8 @@ import hostile_models
 import pytest
 from hostile_models import CASES
 
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.api import build
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 

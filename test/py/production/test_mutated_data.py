@@ -23,10 +23,11 @@ from mutation import BATCH, require_all_right
 from scenarios import count_of
 
 from pyc_mlir import Tensor
+from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact, memory_report
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Verdict
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json import MAX_JSON_BYTES, parse_json
 from pyc_mlir.pipelines.choices.choices import read_log, write_log

@@ -13,8 +13,8 @@ import pytest
 from mutation import BATCH, mutated_text, require_all_right
 from scenarios import count_of
 
-from pyc_mlir.compilation.build import make_options
 from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 
 TEXTS, PROTOS = count_of("mutated `.mlir`"), count_of("mutated ONNX models")

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import pyc_mlir
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.cpu_features import LINUX_NAMES, used_in_code

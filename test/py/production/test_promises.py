@@ -11,6 +11,7 @@ from faults import without_aggressive_fusion
 from promised import LARGE, TEXT, W, X, reference
 
 import pyc_mlir
+from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import head_of, read_recorded
@@ -20,7 +21,7 @@ from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation import lower as lowering
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.pipelines.choices.choices import write_log

@@ -13,7 +13,7 @@ from conftest import FULL
 
 import pyc_mlir
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import STRICT, Contract

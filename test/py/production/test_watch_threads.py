@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from promised import TEXT, W, X, reference
 
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Expected
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program

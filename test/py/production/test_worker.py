@@ -30,11 +30,12 @@ from worker_hooks import (
 )
 
 import pyc_mlir
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract

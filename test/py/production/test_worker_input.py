@@ -8,8 +8,9 @@ from conftest import sample
 from scenarios import count_of
 from worker_hooks import CRASHES, hook
 
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.api import build
 from pyc_mlir.compilation.lower import bytecode_of, lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context

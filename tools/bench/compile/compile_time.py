@@ -13,14 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.api import build
 from pyc_mlir.compilation.fallback import SETTINGS, SITE
 from pyc_mlir.compilation.lower import emit, lower
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.plain import compile_plain
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
 from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.tools.bench.peers.candidates import compile_plain, plain_options
+from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS, Workload
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc_mlir.compilation.lower import HIGH_LEVEL, TO_LINALG
+from pyc_mlir.compilation.lower import TO_LINALG
+from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir

@@ -14,11 +14,12 @@ from math import prod
 import numpy as np
 
 from pyc_mlir.calibrate.peaks import fma_probes
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import Spread, interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.peers.candidates import default_device, pyc
+from pyc_mlir.runtime.device import default_device
+from pyc_mlir.tools.bench.peers.candidates import pyc
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.cpu import gemm_gelu
 

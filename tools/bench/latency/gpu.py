@@ -10,8 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from pyc_mlir.compilation.build import make_options
-from pyc_mlir.compilation.lower import Options
+from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import interleave, timing_records
 from pyc_mlir.measure.records import Record, record

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc_mlir.compilation.build import compile
+from pyc_mlir.api import compile
 from pyc_mlir.measure.interleave import Timing, interleave, timing_records
 from pyc_mlir.measure.records import record
 from pyc_mlir.runtime.array import Array, to_device

@@ -24,9 +24,11 @@ from time import perf_counter
 import numpy as np
 
 import pyc_mlir
+from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
-from pyc_mlir.compilation.build import build, make_options
 from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Timing, timing_records
 from pyc_mlir.measure.records import Record
@@ -34,12 +36,7 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import load
-from pyc_mlir.tools.bench.peers.candidates import (
-    IREE_COMPILES,
-    compile_plain,
-    plain_flags,
-    plain_options,
-)
+from pyc_mlir.tools.bench.peers.candidates import IREE_COMPILES, plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.encoder import (
     BASE,

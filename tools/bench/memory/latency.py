@@ -23,9 +23,8 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Timing, interleave
 from pyc_mlir.runtime.array import Array, to_device
-from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.peers.candidates import default_device
 
 _INPUTS = "inputs.npz"
 _BARE = "bare-"

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.compilation.build import finish, make_options
+from pyc_mlir.compilation.build import finish
 from pyc_mlir.compilation.fallback import SETTINGS
 from pyc_mlir.compilation.fallback import SITE as FUSION_SITE
 from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, regions_of

@@ -12,14 +12,15 @@ from itertools import product
 
 import numpy as np
 
-from pyc_mlir.compilation.build import build, make_options
+from pyc_mlir.api import build
 from pyc_mlir.compilation.fallback import SETTINGS as FUSION
-from pyc_mlir.compilation.lower import NO_KERNELS, Lowered, Options, lower
+from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
+from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.compilation.plan_memory import UNPLANNED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.session import Session
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.device import DEFAULT_ALLOCATOR, Device
+from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import onnxruntime as peers_onnxruntime
@@ -68,12 +69,6 @@ def _prepared(program: Program, workload: Workload) -> Prepared:
     return Prepared(lambda: program(*arrays), results)
 
 
-def default_device(threads: int, seconds: float | None = None) -> Device:
-    """What a PyC program of so many predicted seconds runs on by default on that many cores."""
-    kind = Device.cpu_kind(threads, seconds)
-    return Device(kind, threads if kind == "local-task" else None, DEFAULT_ALLOCATOR)
-
-
 def plain_iree(workload: Workload, threads: int) -> Settings:
     """The linalg that PyC emits, compiled and called by IREE alone, under all settings.
 
@@ -114,19 +109,6 @@ def plain_settings(
 def _kinds(threads: int) -> tuple[str, str]:
     """The device for that many threads first."""
     return ("local-sync", "local-task") if threads == 1 else ("local-task", "local-sync")
-
-
-def plain_flags(options: Options, *flags: str) -> tuple[str, ...]:
-    """IREE's own highest level for the target, and `flags`."""
-    return ("--iree-opt-level=O3", *options.target.flags, *flags)
-
-
-def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
-    """IREE's compiler and nothing of ours: MLIR text or bytecode to a vmfb. Raises PycError."""
-    with Session(flags) as session:
-        session.parse(code)
-        session.run()
-        return session.vmfb()
 
 
 def _plain_program(

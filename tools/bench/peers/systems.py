@@ -13,9 +13,8 @@ is missing raises ModuleNotFoundError when it is imported.
     torch-compile  inductor, weights frozen
 """
 
-import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -229,16 +228,3 @@ SYSTEMS: Mapping[str, System] = {
     "torch-compile": System(_load_inductor, _inductor),
 }
 PEERS = tuple(name for name in SYSTEMS if name != PYC)
-
-
-def environment(threads: int, base: Mapping[str, str]) -> dict[str, str]:
-    """What libraries read when they are loaded: the number of threads, by all its names."""
-    count = str(threads)
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")
-    return {**base, **dict.fromkeys(names, count), "JAX_PLATFORMS": "cpu"}
-
-
-def hold_to(threads: int) -> None:
-    """Keep this process on that many cores: XLA takes its number of threads from them."""
-    cores: Iterator[int] = iter(sorted(os.sched_getaffinity(0)))
-    os.sched_setaffinity(0, {core for core, _ in zip(cores, range(threads), strict=False)})

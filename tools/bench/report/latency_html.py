@@ -17,7 +17,8 @@ from pyc_mlir.tools.bench.report.latency_facts import (
 )
 from pyc_mlir.tools.bench.report.latency_svg import bar_chart, legend, roofline_chart
 from pyc_mlir.tools.bench.report.latency_table import GOAL_CLASSES
-from pyc_mlir.tools.bench.report.table import environment_line, quantity
+from pyc_mlir.tools.bench.report.table import environment_line
+from pyc_mlir.util.units import quantity
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:68rem;margin:2rem auto;padding:0 1rem;

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from pyc_mlir.tools.bench.report.latency_facts import PYC, Result
-from pyc_mlir.tools.bench.report.table import quantity
+from pyc_mlir.util.units import quantity
 
 # PyC stands out; the others are told apart in the usual kinds of colour blindness (Okabe and Ito).
 _COLOURS = ("#0072b2", "#999999", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#f0e442")

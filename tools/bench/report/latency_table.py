@@ -16,7 +16,8 @@ from pyc_mlir.tools.bench.report.latency_facts import (
     results,
     systems_of,
 )
-from pyc_mlir.tools.bench.report.table import environment_line, quantity, table_row
+from pyc_mlir.tools.bench.report.table import environment_line, table_row
+from pyc_mlir.util.units import quantity
 
 # As in cpu_workloads, which needs the front ends.
 GOAL_CLASSES = ("gemm", "mlp", "rows", "columns", "elementwise", "encoder")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.measure.records import Record, Report
-from pyc_mlir.tools.bench.report.table import environment_line, quantity, table_row
+from pyc_mlir.tools.bench.report.table import environment_line, table_row
 from pyc_mlir.tools.bench.workloads.case import CLASSES
+from pyc_mlir.util.units import quantity
 
 _MODES = ("latency_first", "balanced", "memory_first")
 # The mode that is compared with XLA.

@@ -5,22 +5,9 @@ how many times as much it took as PyC (or as the first one, in a report without 
 """
 
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.util.units import SCALES, quantity
 
-_TIME = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-_SCALES = {"s": _TIME, "B": _BYTES}
 _BASE = "pyc"
-
-
-def quantity(value: float, unit: str) -> str:
-    """`value` with a readable unit: 0.0123 s is ``12.3 ms``, 4718592 B is ``4.5 MiB``."""
-    scales = _SCALES.get(unit, ((1.0, unit),))
-    factor, name = next((s for s in scales if abs(value) >= s[0]), scales[-1])
-    scaled = value / factor
-    digits = (
-        f"{scaled:.0f}" if float(scaled).is_integer() or abs(scaled) >= 1000 else f"{scaled:.3g}"
-    )
-    return digits + (name if name == "%" else f" {name}")
 
 
 def cell(record: Record) -> str:
@@ -55,7 +42,7 @@ def markdown(report: Report) -> str:
 
 def _ratio(of: Record | None, to: Record | None) -> str:
     """How many times as much the first record took as the second; '' where that says nothing."""
-    if of is None or to is None or of["unit"] not in _SCALES or to["value"] <= 0:
+    if of is None or to is None or of["unit"] not in SCALES or to["value"] <= 0:
         return ""
     return f"{of['value'] / to['value']:.3g}x"
 
