@@ -13,9 +13,10 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
-from pyc_mlir.pipelines.memory.planner.planner import MODES
 
 GROUP = "pyc_mlir.policies"
+# The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
+PLANNER_MODES = ("latency_first", "balanced", "memory_first")
 DEFAULT_MODE = "balanced"
 
 
@@ -33,7 +34,7 @@ class Preset:
 
 BUILT_IN: dict[str, Policy] = {
     "default": FirstIsBest(),
-    **{mode: Preset(mode, (mode,)) for mode in MODES},
+    **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 
 
@@ -44,11 +45,11 @@ def planner_modes(policy: Policy) -> tuple[str, ...]:
     """
     wanted = getattr(policy, "planner_modes", (DEFAULT_MODE,))
     listed = isinstance(wanted, tuple | list) and len(wanted) > 0
-    unknown = [m for m in wanted if m not in MODES] if listed else [wanted]
+    unknown = [m for m in wanted if m not in PLANNER_MODES] if listed else [wanted]
     if unknown:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"policy `{policy.name}`: expected planner modes of {sorted(MODES)}, "
+            f"policy `{policy.name}`: expected planner modes of {sorted(PLANNER_MODES)}, "
             f"got {unknown[0]!r}",
         )
     return tuple(wanted)

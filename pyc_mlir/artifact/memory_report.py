@@ -1,6 +1,6 @@
 """What is there to see of a program's memory: the report that artifacts carry and tools draw.
 
-Comes in: the layouts of each execution region (`pipelines/memory/planner/picture.py`), the
+Comes in: the layouts of each execution region (`pipelines/memory/picture.py`), the
 frontier, what was chosen. Goes out: `MemoryReport`, frozen, and its JSON: the same report gives the
 same bytes. Rows are arrays, in the order of the fields, since a program may have thousands of
 buffers.
@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json import parse_json
-from pyc_mlir.pipelines.memory.planner.picture import Layout, Rectangle, Run
+from pyc_mlir.pipelines.memory.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.memory.planner.problem import Problem
 
 SCHEMA_VERSION = 1

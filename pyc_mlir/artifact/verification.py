@@ -85,6 +85,18 @@ class Verdict:
             ) from None
 
 
+class VerdictStore(Protocol):
+    """Where verdicts on one artifact are kept between processes, as beside a cache's entry."""
+
+    def known(self, device: Any) -> Verdict | None:
+        """The verdict of an earlier comparison on such a device."""
+        ...
+
+    def keep(self, verdict: Verdict) -> None:
+        """Keep what a comparison found."""
+        ...
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What the process that compiled an artifact knows of it besides.

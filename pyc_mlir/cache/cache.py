@@ -13,9 +13,7 @@ from pathlib import Path
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import HIT, MEMORY, MISS, CacheRecord, Event
-from pyc_mlir.cache.folder import default_folder
-from pyc_mlir.cache.identity import Identity, current_identity
-from pyc_mlir.cache.parts import Key, nearest, parse_key
+from pyc_mlir.cache.key import Identity, Key, current_identity, nearest, parse_key
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -148,3 +146,14 @@ def choose(
         ReasonCode.BAD_ARGUMENT,
         f"cache: expected True, a folder or a Cache, got {asked!r}; name a folder",
     )
+
+
+FOLDER = "pyc-mlir"
+
+
+def default_folder(environment: Mapping[str, str]) -> Path:
+    """The user's own folder by the XDG base directories. Nothing is created."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    # The specification has relative paths ignored.
+    root = Path(base) if base.startswith("/") else Path(environment.get("HOME", "/")) / ".cache"
+    return root / FOLDER

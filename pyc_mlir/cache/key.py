@@ -1,24 +1,270 @@
 """What does a compile depend on? A key names every part in clear; its SHA-256 names the entry.
 
-    program   the graph, its constants, the sizes that dynamic dimensions are given (`program.py`)
-    options   every field of `Options`: target, contract, policy, recipe, modes, kernels, flags
-    evidence  the hash of each calibration
-    built by  versions of PyC (with a hash of its source) and of the packages that it compiles with
-    host      the CPU that compiles: it folds constants, and is the target where that is `cpu`
-
-Whatever cannot be named by its content is refused with `Unkeyed`; such a compile goes past the
-cache, with that reason.
+`Identity` is who compiles: versions, PyC's own source, the host's CPU, policies and plugins.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
+import functools
+import hashlib
+import inspect
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from pyc_mlir.cache.identity import Identity, plugin_kernels, policy_part
-from pyc_mlir.cache.parts import SCHEMA_VERSION, Key, as_data
-from pyc_mlir.cache.unkeyed import Unkeyed
+import pyc_mlir
+from pyc_mlir import dialects, pipelines
+from pyc_mlir.artifact.artifact import installed_versions
+from pyc_mlir.cache.files import sha256
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
+from pyc_mlir.dialects.util.json import parse_json
 from pyc_mlir.iree.flags import reaches_out
+from pyc_mlir.pipelines.choices.choices import Policy
+from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
+from pyc_mlir.runtime.device import host_cpu
+from pyc_mlir.util.env_overrides import steering
+
+
+@dataclass(frozen=True)
+class Key:
+    """The parts as JSON data; equal parts have equal bytes."""
+
+    parts: Mapping[str, Any]
+
+    @cached_property
+    def text(self) -> bytes:
+        """The bytes of ``key.json``."""
+        return f"{json.dumps(self.parts, indent=1, sort_keys=True)}\n".encode()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of `text`, in hex."""
+        return sha256(self.text)
+
+
+def as_data(value: Any, where: str) -> Any:
+    """Plain JSON data for plain values and frozen dataclasses of such; raises Unkeyed for others.
+
+    Floats are told apart bit for bit by their text, sets are sorted.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {name: as_data(v, f"{where}.{name}") for name, v in pairs}
+    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+        return {k: as_data(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_data(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, frozenset | set) and all(isinstance(v, str) for v in value):
+        return sorted(value)
+    raise Unkeyed(f"{where} is a {type(value).__name__}, which has no content to name")
+
+
+def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
+    """``{"options.target.cores": 4, ...}``; lists of plain values stay whole."""
+    if isinstance(parts, Mapping):
+        found = {}
+        for name, value in parts.items():
+            found |= flat(value, f"{prefix}.{name}" if prefix else name)
+        return found or {prefix: {}}
+    return {prefix: parts}
+
+
+def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The names of the parts that differ, sorted."""
+    left, right = flat(mine), flat(other)
+    return sorted(n for n in left.keys() | right.keys() if left.get(n, ...) != right.get(n, ...))
+
+
+def nearest(
+    mine: Mapping[str, Any], others: Iterable[tuple[str, Mapping[str, Any]]]
+) -> tuple[str, list[str]]:
+    """The entry that differs in the fewest parts, and these; the first of those that tie.
+
+    An entry of the same program counts as nearer than any other. Empty without entries.
+    """
+    best: tuple[bool, int] | None = None
+    name, parts = "", []
+    for other, its in others:
+        odd = differences(mine, its)
+        rank = (any(p.startswith("program.") for p in odd), len(odd))
+        if best is None or rank < best:
+            best, name, parts = rank, other, odd
+    return name, parts
+
+
+def parse_key(text: bytes) -> Mapping[str, Any]:
+    """The parts of a key's text; empty for what is no key of this schema."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}
+    known = isinstance(found, dict) and found.get("schema") == SCHEMA_VERSION
+    return found if known else {}
+
+
+class Unkeyed(Exception):
+    """Something takes part in a compile that no content can name; the text says what.
+
+    It never reaches a user: such a compile goes past the cache, and its record has the reason.
+    """
+
+
+# Folders of PyC that no compile runs through.
+_NOT_COMPILING = {"bench", "__pycache__"}
+# Longer than the steps in which the system counts times of files and processes.
+_DOUBT_SECONDS = 0.1
+# Looking packages up takes longer than a hit may.
+_versions = functools.cache(installed_versions)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Versions by package, the hash of PyC's source, and the CPU that compiles, as plain data."""
+
+    versions: Mapping[str, str]
+    source: str
+    host: Mapping[str, Any]
+
+
+def process_start(proc: Path = Path("/proc")) -> float:
+    """Unix time at which this process began, where Linux tells; else now."""
+    now = time.time()
+    try:
+        # Clock ticks since the machine was started; the command before it may hold anything.
+        ticks = int((proc / "self" / "stat").read_text().rpartition(")")[2].split()[19])
+        since = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - since
+
+
+def source_files() -> tuple[tuple[str, str, int], ...]:
+    """PyC's modules: name, path, time of modification in nanoseconds; sorted by name.
+
+    A module has the same name wherever PyC is installed.
+    """
+    found = []
+    for package in (dialects, pipelines, pyc_mlir):
+        folder = os.path.dirname(str(package.__file__))
+        for at, names, files in os.walk(folder):
+            names[:] = [n for n in names if n not in _NOT_COMPILING]
+            inside = f"{package.__name__}/{os.path.relpath(at, folder)}"
+            for name in (f for f in files if f.endswith(".py")):
+                path = os.path.join(at, name)
+                found.append((f"{inside}/{name}", path, os.stat(path).st_mtime_ns))
+    return tuple(sorted(found))
+
+
+# Taken when this module is loaded; a forked child has the code of its parent. What was changed
+# later shows in the files themselves, what was changed before in their times.
+BEGAN, SEEN = process_start(), source_files()
+
+
+def current_identity(
+    began: float = BEGAN,
+    seen: tuple[tuple[str, str, int], ...] = SEEN,
+    environment: Mapping[str, str] = os.environ,
+) -> Identity:
+    """The identity of this process.
+
+    Raises Unkeyed when PyC's source changed after the process began: what it runs is then
+    neither the old source nor the new one. And for variables of the environment that change what
+    compiles.
+    """
+    if steered := next(iter(steering(environment)), ""):
+        raise Unkeyed(f"{steered} is set, which has other code take part than the versions name")
+    newest = max(mtime for _, _, mtime in seen)
+    if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
+        raise Unkeyed("PyC's own source was changed since this process began, or just before")
+    return Identity(_versions(), _source_digest(seen), _host())
+
+
+@functools.lru_cache(maxsize=1)
+def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for name, path, _ in files:
+        data = Path(path).read_bytes()
+        digest.update(f"{name} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@functools.cache
+def _host() -> dict[str, Any]:
+    cpu = host_cpu()
+    machine = platform.machine()
+    if cpu is None:
+        return {"machine": machine, "system": platform.system()}
+    return {"machine": machine, "cpu": cpu.model, "features": " ".join(sorted(cpu.features))}
+
+
+def policy_part(policy: Policy) -> dict[str, Any]:
+    """A policy as data: its class and fields, and for one that is not PyC's own its version.
+
+    Raises Unkeyed for a foreign one without `version`, and for one whose state is no plain data.
+    """
+    kind = type(policy)
+    part: dict[str, Any] = {
+        "name": policy.name,
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "fields": _state(policy),
+    }
+    if kind.__module__.startswith("pyc_mlir."):
+        return part
+    version = getattr(policy, "version", None)
+    if not isinstance(version, str) or not version:
+        raise Unkeyed(f"the policy `{policy.name}` has no `version`, and code has no other name")
+    return {**part, "version": version, "source": _class_source(kind)}
+
+
+def _state(policy: Policy) -> dict[str, Any]:
+    if is_dataclass(policy):
+        return {f.name: getattr(policy, f.name) for f in fields(policy)}
+    slots = [s for c in type(policy).__mro__ for s in getattr(c, "__slots__", ())]
+    if slots:
+        raise Unkeyed(f"the policy `{policy.name}` keeps state in slots")
+    return dict(vars(policy))
+
+
+def _class_source(kind: type) -> str:
+    """The hash of the file that defines a class. Raises Unkeyed where there is none to read."""
+    try:
+        return sha256(Path(inspect.getfile(kind)).read_bytes())
+    except (OSError, TypeError):
+        raise Unkeyed(f"the policy class `{kind.__qualname__}` stands in no file") from None
+
+
+@functools.cache
+def plugin_kernels() -> dict[str, str]:
+    """Kernel families of other packages: ``package version`` by name.
+
+    Raises Unkeyed for one that is installed for development: its version does not tell its code.
+    """
+    found = {}
+    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        package = point.dist
+        if package is None or _is_editable(package):
+            raise Unkeyed(f"the kernel family `{point.name}` is installed for development")
+        found[point.name] = f"{package.name} {package.version} {point.value}"
+    return found
+
+
+def _is_editable(package: metadata.Distribution) -> bool:
+    text = package.read_text("direct_url.json")
+    try:
+        return bool(text) and bool(json.loads(text).get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
+        return True
 
 
 def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
@@ -47,3 +293,6 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
     return Key(as_data(parts, "key"))
+
+
+SCHEMA_VERSION = 1

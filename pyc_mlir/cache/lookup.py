@@ -15,12 +15,9 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheRecord, Event
 from pyc_mlir.cache.cache import Answer, Cache
-from pyc_mlir.cache.identity import Identity
-from pyc_mlir.cache.key import make_key
-from pyc_mlir.cache.parts import Key
+from pyc_mlir.cache.key import Identity, Key, Unkeyed, make_key
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
-from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.compilation.stages import is_degraded

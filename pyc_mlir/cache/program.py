@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.cache.files import sha256, tree_digest
-from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.resources import as_resource, resource_array, resource_key

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyc_mlir.artifact.cache_record import Event
 from pyc_mlir.cache.files import file_digest, sha256
-from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.key import Identity
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.util.json import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside

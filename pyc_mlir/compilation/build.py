@@ -39,7 +39,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
 )
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.arena_call import read_facts
+from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.temp_dir import require_room
 
 _EVIDENCE_CHARACTERS = 300

@@ -16,8 +16,7 @@ import numpy as np
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
-from pyc_mlir.artifact.verification import Evidence
-from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.artifact.verification import Evidence, VerdictStore
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
@@ -38,7 +37,7 @@ _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
 def kept(
-    options: Options, build: Callable[[Options], Artifact], verdicts: Verdicts | None = None
+    options: Options, build: Callable[[Options], Artifact], verdicts: VerdictStore | None = None
 ) -> Artifact:
     """The artifact that `build` makes, after it was tried under the contract of `options`.
 
@@ -146,7 +145,7 @@ def _alone(artifact: Artifact) -> Artifact:
     return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
-def _compared(artifact: Artifact, device: Device, verdicts: Verdicts | None) -> Artifact:
+def _compared(artifact: Artifact, device: Device, verdicts: VerdictStore | None) -> Artifact:
     """The artifact with its verdict, which is kept; that of IREE's code, if it had to stand in.
 
     Raises PycError (WRONG_RESULT).

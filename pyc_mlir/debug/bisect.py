@@ -19,7 +19,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
 from pyc_mlir.artifact.compile_log import Recorded
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
-from pyc_mlir.cache.parts import differences
+from pyc_mlir.cache.key import differences
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import SITE as ORACLE_SITE
 from pyc_mlir.compilation.contract_check import calls, some_inputs

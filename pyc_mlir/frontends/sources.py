@@ -5,8 +5,10 @@ are parsed. A module with pyc ops takes PyC's own pipeline; any other one that I
 accepts (linalg, StableHLO, ...) enters at IREE as it is.
 """
 
+import io
 import os
 import re
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +17,6 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.frontends.kinds import other_kind
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
 
@@ -156,3 +157,37 @@ def _onnx(model: Any, context: ir.Context) -> ir.Module:
             "install it with `pip install pyc-mlir[onnx]`",
         ) from None
     return import_onnx(model, context=context)
+
+
+_ZIP = b"PK\x03\x04"
+_KINDS = (
+    (0, b"\x7fELF", "a native library or program", "name the model it was made from"),
+    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras writes", "export the model to ONNX"),
+    (4, b"TFL3", "a TensorFlow Lite model", "export the model to ONNX"),
+    (0, b"\x80\x02", "a pickle", "export the model to ONNX; PyC reads no pickles"),
+    (0, b"\x1f\x8b", "a gzip archive", "unpack it"),
+)
+
+
+def other_kind(data: bytes) -> tuple[str, str] | None:
+    """What `data` is and what to do with it, if it is known and nothing to compile; else None."""
+    if data.startswith(_ZIP):
+        return _archive(data)
+    for offset, magic, kind, remedy in _KINDS:
+        if data[offset : offset + len(magic)] == magic:
+            return kind, remedy
+    return None
+
+
+def _archive(data: bytes) -> tuple[str, str]:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+    # zipfile raises whatever the damaged field leads to.
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError):
+        return "a damaged ZIP archive", "name a model"
+    if "module.fb" in names:
+        return "a compiled program", "run it with `pyc-run`, look into it with `pyc-explain`"
+    if any(n.endswith("data.pkl") for n in names):
+        return "a PyTorch file, which is a pickle", "export the model with `torch.onnx.export`"
+    return "a ZIP archive", "unpack it, and name the model in it"

@@ -1,14 +1,21 @@
-"""Who works in which scratch memory: a pool of arenas, each used by one call at a time.
+"""Scratch memory of calls: a pool of arenas, and calls of `main$arena`, which takes one.
 
-A call takes an arena, which is allocated or grown to what the call needs, and gives it back when
-the device has finished. With all arenas in use further calls wait, and are counted. The arena that
-was given back last is the next one taken, so that a pool of several stays as small as its use.
+The caller owns the scratch memory and, where it can, the outputs. Each arena is used by one call
+at a time.
 """
 
 import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from iree import runtime as rt
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.runtime.array import Array, Spec, copy
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.executable import Entry, Executable, ResultType
 
 
 class Arena:
@@ -113,3 +120,213 @@ class ArenaPool:
                         self._freed.wait()
             finally:
                 self._waiting -= 1
+
+
+# Names in the reflection: two of IREE's, and those that the compile left (arena_entry.py).
+_QUERY = "iree.abi.transients.size"
+_CONSTANT = "iree.abi.transients.size.constant"
+_OUTPUTS, _BUFFERS, _DONATIONS = "pyc.outputs", "pyc.buffers", "pyc.donations"
+_List = rt.VmVariantList
+
+
+@dataclass(frozen=True)
+class ArenaFacts:
+    """What the entry needs: `arena_bytes` of scratch, or None where the function `query` tells it.
+
+    `outputs` are the shapes of the results: sizes and [input, axis] pairs, None where the shape
+    is not known before the call or an input is handed back. `buffers` are the numbers of those
+    that take buffers. `donations` are pairs (input, output): the input's memory may be the buffer.
+    """
+
+    arena_bytes: int | None
+    query: str
+    outputs: tuple[tuple[int | tuple[int, int], ...] | None, ...]
+    buffers: tuple[int, ...]
+    donations: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def of(reflection: Mapping[str, str]) -> "ArenaFacts":
+        """From a function's reflection. Raises PycError (BAD_ARTIFACT) unless the compile left it.
+
+        A program without scratch has neither a size nor a query.
+        """
+        try:
+            shapes = parse_json(reflection[_OUTPUTS])
+            query = reflection.get(_QUERY, "")
+            constant = reflection.get(_CONSTANT, None if query else "0")
+            outputs = tuple(None if s is None else tuple(map(_dim, s)) for s in shapes)
+            buffers = tuple(map(int, parse_json(reflection[_BUFFERS])))
+            if any(outputs[number] is None for number in buffers):
+                raise ValueError("a buffer of unknown shape")
+            pairs = [(int(i), int(o)) for i, o in parse_json(reflection.get(_DONATIONS, "[]"))]
+            arena = None if constant is None else int(constant)
+            return ArenaFacts(arena, query, outputs, buffers, tuple(pairs))
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected the arena's size and the outputs' shapes in the reflection, "
+                f"got {dict(reflection)!r:.200} ({type(error).__name__}: {error})",
+            ) from None
+
+
+def _dim(value: Any) -> int | tuple[int, int]:
+    if isinstance(value, int):
+        return value
+    source, axis = value
+    return int(source), int(axis)
+
+
+def read_facts(vmfb: bytes | memoryview, function: str) -> ArenaFacts | None:
+    """The facts of the entry `function` of a vmfb, without a device; None if there is none."""
+    # A function does not keep its module alive.
+    module = rt.VmModule.copy_buffer(rt.VmInstance(), vmfb)
+    found = module.lookup_function(function)
+    return None if found is None else ArenaFacts.of(found.reflection)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a call with arguments of certain shapes needs: scratch, and buffers for outputs.
+
+    `outputs` are (number of the result, what it is, bytes), in the order of the entry's arguments;
+    `fresh` the results of known shape that take no buffer: (number, what it is).
+    """
+
+    arena_bytes: int
+    outputs: tuple[tuple[int, Spec, int], ...]
+    fresh: tuple[tuple[int, Spec], ...] = ()
+
+    @property
+    def specs(self) -> dict[int, Spec]:
+        """What the results are that a caller can have in memory of its own."""
+        return {number: spec for number, spec, *_ in (*self.outputs, *self.fresh)}
+
+
+class ArenaCall(Entry):
+    """`main$arena` of an executable, with the pool that its arenas come from."""
+
+    __slots__ = ("_allocate", "_nothing", "_query", "facts", "name", "pool")
+
+    def __init__(
+        self, executable: Executable, name: str, results: Sequence[ResultType], pool: ArenaPool
+    ) -> None:
+        """Raises PycError (BAD_ARTIFACT) unless the executable has such an entry."""
+        function = executable.function(name)
+        super().__init__(executable.context, function, executable.device, results)
+        self.facts = ArenaFacts.of(function.reflection)
+        if len(self.facts.outputs) != len(results):
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected {len(results)} results of `{name}`, got "
+                f"{len(self.facts.outputs)}; compile it again",
+            )
+        self.pool = pool
+        self.name = name
+        self._query = None
+        if self.facts.arena_bytes is None:
+            self._query = executable.function(self.facts.query)
+        # Stands for the arena of a call that needs none, and for buffers that only a query sees.
+        self._nothing = executable.device.allocate(0 if executable.device.is_cpu else 1)
+        self._allocate = executable.device.allocate
+
+    @property
+    def largest_output(self) -> int:
+        """Bytes of the largest result that takes a buffer, of those that are known by now."""
+        shapes = [(n, self.facts.outputs[n] or ()) for n in self.facts.buffers]
+        known = ((n, [d for d in s if isinstance(d, int)], len(s)) for n, s in shapes)
+        sizes = (_bytes(s, self._results[n].dtype.itemsize) for n, s, r in known if len(s) == r)
+        return max(sizes, default=0)
+
+    def require_inputs(self, ranks: Sequence[int]) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless inputs of these ranks have all sizes of results."""
+        dims = (d for shape in self.facts.outputs for d in shape or ())
+        for index, axis in (d for d in dims if not isinstance(d, int)):
+            if not (0 <= index < len(ranks) and 0 <= axis < ranks[index]):
+                raise PycError(
+                    ReasonCode.BAD_ARTIFACT,
+                    f"vmfb: expected an input {index} with a dimension {axis}, got {len(ranks)} "
+                    f"inputs of ranks {list(ranks)}; compile it again",
+                )
+
+    def needs(self, arrays: Sequence[Array]) -> Launch:
+        """What a call with these arrays needs; it depends on their shapes only."""
+        outputs, fresh = [], []
+        for number, shape in enumerate(self.facts.outputs):
+            if shape is None:
+                continue
+            dims = tuple(d if isinstance(d, int) else arrays[d[0]].shape[d[1]] for d in shape)
+            dtype = self._results[number].dtype
+            spec = (dims, dtype, self._device)
+            if number in self.facts.buffers:
+                outputs.append((number, spec, _bytes(dims, dtype.itemsize)))
+            else:
+                fresh.append((number, spec))
+        return Launch(self._arena_bytes(arrays, len(outputs)), tuple(outputs), tuple(fresh))
+
+    def _arena_bytes(self, arrays: Sequence[Array], outputs: int) -> int:
+        if self._query is None:
+            return self.facts.arena_bytes or 0
+        inputs: Any = _List(len(arrays) + 1 + outputs)
+        for array in arrays:
+            inputs.push_ref(array._buffer)
+        for _ in range(1 + outputs):
+            inputs.push_ref(self._nothing)
+        answer: Any = _List(1)
+        try:
+            self._invoke(self._query, inputs, answer)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise self._failure(error) from None
+        return int(answer.get_variant(0))
+
+    def call(
+        self, arrays: Sequence[Array], launch: Launch, out: Sequence[Array | None] = ()
+    ) -> list[Array]:
+        """Run on arrays that passed the guards; `launch` is what `needs` said of such arrays.
+
+        `out` are checked arrays for the results, None or nothing for fresh ones. An arena is
+        taken for the time of the call. Raises PycError (ARENA_TOO_SMALL, RUNTIME_FAILED).
+        """
+        if launch.arena_bytes == 0:
+            return self._launch(arrays, launch, self._nothing, out)
+        arena = self.pool.take(launch.arena_bytes, self.name)
+        try:
+            return self._launch(arrays, launch, arena.buffer, out)
+        except BaseException:
+            # A call that failed may still be at work in its arena: the next one gets another.
+            arena.drop()
+            raise
+        finally:
+            self.pool.give(arena)
+
+    def _launch(
+        self, arrays: Sequence[Array], launch: Launch, arena: Any, out: Sequence[Array | None]
+    ) -> list[Array]:
+        if arena.byte_length() < launch.arena_bytes:
+            raise PycError(
+                ReasonCode.ARENA_TOO_SMALL,
+                f"`{self._function.name}`: expected an arena of {launch.arena_bytes} bytes, got "
+                f"{arena.byte_length()}; nothing was launched",
+            )
+        inputs: Any = _List(len(arrays) + 1 + len(launch.outputs))
+        for array in arrays:
+            inputs.push_ref(array._buffer)
+        inputs.push_ref(arena)
+        for number, _, size in launch.outputs:
+            given = out[number] if out else None
+            memory = self._allocate(size) if given is None else given.view.get_buffer()
+            inputs.push_ref(memory)
+        results = self._finish(inputs)
+        if not out:
+            return results
+        for number, _ in launch.fresh:
+            given = out[number]
+            if given is not None:
+                copy(results[number], given)
+        return [r if g is None else g for g, r in zip(out, results, strict=True)]
+
+
+def _bytes(shape: Sequence[int], itemsize: int) -> int:
+    size = itemsize
+    for dim in shape:
+        size *= dim
+    return size

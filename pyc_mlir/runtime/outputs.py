@@ -13,7 +13,7 @@ from typing import Any
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
-from pyc_mlir.runtime.arena_call import ArenaCall, Launch
+from pyc_mlir.runtime.arenas import ArenaCall, Launch
 from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted
 
 # What `donate` may be: an array, say, that is false might hold a number.

@@ -14,8 +14,7 @@ from typing import Any
 from pyc_mlir.artifact.artifact import ARENA
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.arena_call import ArenaCall, Launch
-from pyc_mlir.runtime.arenas import ArenaPool
+from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable, ResultType

@@ -43,8 +43,7 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.runtime import load_check as placement
-from pyc_mlir.runtime.arena_call import ArenaCall, Launch
-from pyc_mlir.runtime.arenas import ArenaPool
+from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import Device, MemoryStatistics
 from pyc_mlir.runtime.events import FALLBACK, LOAD, MODE, RunLog

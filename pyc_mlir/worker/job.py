@@ -15,7 +15,7 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Evidence
-from pyc_mlir.cache.unkeyed import Unkeyed
+from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.verdicts import Verdicts
 from pyc_mlir.compilation.contract_check import is_tried
 from pyc_mlir.compilation.options import Options

@@ -12,8 +12,8 @@ from pyc_mlir.artifact import artifact, memory_report
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, region_report
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.memory.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.place import place
 from pyc_mlir.pipelines.memory.planner.planner import frontier, plan
 from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem

@@ -23,9 +23,8 @@ import pyc_mlir
 from pyc_mlir import Contract
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.key import Identity, Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
-from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation.budget import within_budget
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED

@@ -23,8 +23,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.runtime.arena_call import ArenaCall, ArenaFacts, read_facts
-from pyc_mlir.runtime.arenas import Arena, ArenaPool
+from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts
 from pyc_mlir.runtime.array import Array, import_dlpack, overlap, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.load import load

@@ -16,8 +16,8 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.python.specs import leaves, map_leaves
 from pyc_mlir.frontends.python.trace import trace
-from pyc_mlir.frontends.python.tree import leaves, map_leaves
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 from pyc_mlir.tools import pyc_bench

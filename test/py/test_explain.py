@@ -14,7 +14,7 @@ from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.pipelines.choices.choices import Site, write_log
-from pyc_mlir.pipelines.memory.planner.picture import layout_of_slices
+from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.tools.explain import text as explain_text
 from pyc_mlir.tools.explain.axes import Scale
 from pyc_mlir.tools.explain.facts import Subject

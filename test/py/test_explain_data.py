@@ -12,7 +12,7 @@ from planner_problems import chain, layered, problems, skips
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes, region_report, to_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.picture import Layout, Run, layout_of_plan, layout_of_slices
+from pyc_mlir.pipelines.memory.picture import Layout, Run, layout_of_plan, layout_of_slices
 from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 

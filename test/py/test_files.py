@@ -16,7 +16,7 @@ from pyc_mlir.dialects.util.files import (
     require_writable,
     write_file,
 )
-from pyc_mlir.frontends.kinds import other_kind
+from pyc_mlir.frontends.sources import other_kind
 
 # Writes a file that is larger than this process may write.
 FULL_DISK = """

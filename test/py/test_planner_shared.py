@@ -18,8 +18,7 @@ from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_byte
 from pyc_mlir.pipelines.memory.planner import shared
 from pyc_mlir.pipelines.memory.planner.planner import MODES, BudgetRefused, plan, plan_in_waves
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.memory.planner.reduced import Reduced
-from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
+from pyc_mlir.pipelines.memory.planner.shared import Reduced, SharedPlans
 from pyc_mlir.pipelines.memory.planner.storage import storages
 from pyc_mlir.pipelines.memory.planner.validate import validate, violations
 from pyc_mlir.pipelines.target.target import Target

@@ -1,12 +1,16 @@
-"""A schedule with offsets: steps in waves and the reuse chosen for them become a `Plan`."""
+"""A schedule with offsets: waves of steps become live intervals, which are packed into a `Plan`."""
 
 from collections.abc import Mapping, Sequence
-from math import fsum
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum, lcm
 
+import numpy as np
+
+from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.lifetimes import lifetimes
-from pyc_mlir.pipelines.memory.planner.problem import Plan
+from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem, Step
 
 
 def place(
@@ -35,3 +39,124 @@ def place(
         sources=dict(expansion.sources),
         reused=pairs,
     )
+
+
+Waves = Sequence[Sequence[Step]]
+Sources = Mapping[tuple[Step, int], int]
+
+
+@dataclass(frozen=True, eq=False)
+class Lifetimes:
+    """The storages of the arena: interval `i` holds the instances `members[i]`."""
+
+    intervals: Intervals
+    members: tuple[tuple[Instance, ...], ...]
+
+    @cached_property
+    def lower_bound(self) -> int:
+        """The greatest sum of live bytes in a wave, in whole multiples of the alignment."""
+        return self.intervals.lower_bound
+
+    def offsets(self, packed: Ints) -> dict[Instance, int]:
+        """Where each instance lies, from the offsets of its storage."""
+        return {
+            instance: offset
+            for members, offset in zip(self.members, packed.tolist(), strict=True)
+            for instance in members
+        }
+
+
+def lifetimes(
+    problem: Problem,
+    waves: Waves,
+    sources: Sources | None = None,
+    reused: Mapping[Instance, Instance] | None = None,
+) -> Lifetimes:
+    """The intervals of a schedule. Every copy that is read has to be written by some step."""
+    lives = instance_lives(problem, waves, sources or {})
+    of = _Storages(problem, waves, sources or {}, reused or {})
+    groups: dict[Instance, list[Instance]] = {}
+    for instance in lives:
+        groups.setdefault(of(instance), []).append(instance)
+    rows, members = [], []
+    for group in groups.values():
+        buffers = [problem.buffers[b] for b, _ in group]
+        size = max(b.size for b in buffers)
+        if size and not any(b.pinned for b in buffers):
+            spans = [lives[i] for i in group]
+            lower, upper = min(s[0] for s in spans), max(s[1] for s in spans)
+            rows.append((lower, upper, size, lcm(*(b.alignment for b in buffers))))
+            members.append(tuple(group))
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    return Lifetimes(Intervals(*table.T.copy()), tuple(members))
+
+
+def instance_lives(
+    problem: Problem, waves: Waves, sources: Sources
+) -> dict[Instance, tuple[int, int]]:
+    """The waves [first, past) in which each instance, pinned ones included, is written or read.
+
+    A pinned buffer that nothing writes is there from wave 0.
+    """
+    first: dict[Instance, int] = {}
+    past: dict[Instance, int] = {}
+    for w, wave in enumerate(waves):
+        for step in wave:
+            task = problem.tasks[step.task]
+            written = [instance_written(problem, step, b) for b in task.writes]
+            for instance in (
+                *written,
+                *(instance_read(problem, sources, step, b) for b in task.reads),
+            ):
+                first.setdefault(instance, w)
+                past[instance] = w + 1
+    for instance in past:
+        if problem.buffers[instance[0]].lives_to_end:
+            past[instance] = len(waves)
+        if instance[0] not in problem.writer:
+            first[instance] = 0
+    return {instance: (first[instance], past[instance]) for instance in first}
+
+
+def instance_written(problem: Problem, step: Step, buffer: int) -> Instance:
+    """The instance of `buffer` that `step` writes."""
+    return buffer, 0 if problem.buffers[buffer].pinned else step.copy
+
+
+def instance_read(problem: Problem, sources: Sources, step: Step, buffer: int) -> Instance:
+    """The instance of `buffer` that `step` reads."""
+    return buffer, 0 if problem.buffers[buffer].pinned else sources.get((step, buffer), 0)
+
+
+class _Storages:
+    """Which storage an instance belongs to: a disjoint-set forest of ties and reuse."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        waves: Waves,
+        sources: Sources,
+        reused: Mapping[Instance, Instance],
+    ) -> None:
+        self.parent: dict[Instance, Instance] = {}
+        for result, operand in reused.items():
+            self.join(result, operand)
+        for wave in waves:
+            for step in wave:
+                for result, operand in problem.tasks[step.task].tied:
+                    self.join(
+                        instance_written(problem, step, result),
+                        instance_read(problem, sources, step, operand),
+                    )
+
+    def __call__(self, instance: Instance) -> Instance:
+        while (parent := self.parent.get(instance, instance)) != instance:
+            self.parent[instance] = self.parent.get(parent, parent)
+            instance = parent
+        return instance
+
+    def join(self, result: Instance, operand: Instance) -> None:
+        """Put both into one storage."""
+        a, b = self(result), self(operand)
+        if a != b:
+            self.parent[a] = b

@@ -1,11 +1,11 @@
-"""The plans of one compile: a problem is planned once, whoever has it.
+"""The plans of one compile: problems that reduce to the same one are planned once.
 
-A compiled module has several entries that differ in what their callers own, and it may be tried in
-several ways. So problems are compared reduced to what a plan depends on (reduced.py), and a plan
-that is there is carried over to the problem at hand, and checked against it.
+A problem is reduced to what its plan depends on: the arena's buffers, and what has to come first.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyc_mlir.pipelines.memory.planner.planner import (
     BudgetRefused,
@@ -13,8 +13,8 @@ from pyc_mlir.pipelines.memory.planner.planner import (
     plan,
     plan_in_waves,
 )
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
-from pyc_mlir.pipelines.memory.planner.reduced import Reduced
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, Instance, Plan, Problem, Task
+from pyc_mlir.pipelines.memory.planner.storage import tied_groups
 from pyc_mlir.pipelines.memory.planner.validate import validate
 
 
@@ -54,3 +54,79 @@ def _outcome(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan | Bud
         return planned(problem)
     except BudgetRefused as refused:
         return refused
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """`problem` has the tasks of the given one; `buffers` are its buffers' numbers there."""
+
+    problem: Problem
+    buffers: tuple[int, ...]
+
+    @staticmethod
+    def of(problem: Problem) -> "Reduced":
+        """Leave out what lies outside the arena, and what no task touches."""
+        return _Reduction(problem).reduced()
+
+    def carried(self, plan: Plan) -> Plan:
+        """A plan of the reduced problem as one of the given problem: as good, and as legal."""
+        named = self.buffers
+        return replace(
+            plan,
+            offsets={self._instance(i): offset for i, offset in plan.offsets.items()},
+            sources={(step, named[b]): copy for (step, b), copy in plan.sources.items()},
+            reused={self._instance(w): self._instance(r) for w, r in plan.reused.items()},
+        )
+
+    def _instance(self, instance: Instance) -> Instance:
+        return self.buffers[instance[0]], instance[1]
+
+
+class _Reduction:
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        of = tied_groups(problem)
+        pinned = {of[b] for b, buffer in enumerate(problem.buffers) if buffer.pinned}
+        touched = {b for t in problem.tasks for b in (*t.reads, *t.writes)}
+        self.outside = {b for b in range(len(problem.buffers)) if of[b] in pinned}
+        self.buffers = tuple(sorted(touched - self.outside))
+        self.number = {b: i for i, b in enumerate(self.buffers)}
+
+    def reduced(self) -> Reduced:
+        tasks = tuple(map(self._task, self.problem.tasks))
+        problem = Problem(tasks, tuple(map(self._buffer, self.buffers)), self.problem.concurrency)
+        tasks = tuple(
+            replace(task, after=tuple(sorted(before - told)))
+            for task, before, told in zip(
+                tasks, self.problem.predecessors, problem.predecessors, strict=True
+            )
+        )
+        return Reduced(replace(problem, tasks=tasks), self.buffers)
+
+    def _buffer(self, b: int) -> Buffer:
+        return self.problem.buffers[b]
+
+    def _task(self, task: Task) -> Task:
+        """`task` without what lies outside; `after` is filled in once buffers say the rest."""
+        spoils = self.outside.intersection(task.writes) or self._updated.intersection(task.reads)
+        return replace(
+            task,
+            reads=self._kept(task.reads),
+            writes=self._kept(task.writes),
+            recomputable=task.recomputable and not spoils,
+            in_place=self._pairs(task.in_place),
+            tied=self._pairs(task.tied),
+            after=(),
+        )
+
+    @cached_property
+    def _updated(self) -> set[int]:
+        """Buffers outside that some task updates: a second run would read what is there then."""
+        return self.outside & {read for task in self.problem.tasks for _, read in task.tied}
+
+    def _kept(self, buffers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self.number[b] for b in buffers if b in self.number)
+
+    def _pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        number = self.number
+        return tuple((number[w], number[r]) for w, r in pairs if w in number and r in number)

@@ -12,10 +12,16 @@ from types import MethodType
 from typing import Any, NamedTuple, overload
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.python.specs import annotated_specs, is_array, spec_of
+from pyc_mlir.frontends.python.specs import (
+    annotated_specs,
+    is_array,
+    leaves,
+    map_leaves,
+    rebuild,
+    spec_of,
+)
 from pyc_mlir.frontends.python.trace import STATIC, Traced, bind, check_argument, trace_bound
 from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tree import leaves, map_leaves, rebuild
 
 Compiler = Callable[..., Callable[..., Any]]
 

@@ -27,10 +27,19 @@ from pyc_mlir.frontends.python import numpy_movement, numpy_reductions, numpy_uf
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import Untraceable, definition_point
-from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs, is_array, spec_of
+from pyc_mlir.frontends.python.specs import (
+    TensorSpec,
+    annotated_specs,
+    check_leaf,
+    is_array,
+    leaves,
+    map_leaves,
+    rebuild,
+    result_names,
+    spec_of,
+)
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
-from pyc_mlir.frontends.python.tree import check_leaf, leaves, map_leaves, rebuild, result_names
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
 _FAMILIES = {"np": "numpy", "ndarray": "numpy", "nn": "nn"}

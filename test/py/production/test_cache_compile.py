@@ -18,11 +18,9 @@ from pyc_mlir import Tensor
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import to_bytes
-from pyc_mlir.cache.cache import Cache, choose, open_cache
-from pyc_mlir.cache.folder import default_folder
-from pyc_mlir.cache.identity import SEEN, Identity
+from pyc_mlir.cache.cache import Cache, choose, default_folder, open_cache
+from pyc_mlir.cache.key import SEEN, Identity, Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
-from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe, read_log

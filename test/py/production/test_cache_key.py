@@ -14,15 +14,21 @@ from onnx_models import info, model
 
 from pyc_mlir import Tensor
 from pyc_mlir.artifact.cache_record import Event
-from pyc_mlir.cache import identity as identities
+from pyc_mlir.cache import key as identities
 from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.identity import Identity, current_identity
-from pyc_mlir.cache.key import make_key
-from pyc_mlir.cache.parts import as_data, differences, nearest, parse_key
+from pyc_mlir.cache.key import (
+    Identity,
+    Unkeyed,
+    as_data,
+    current_identity,
+    differences,
+    make_key,
+    nearest,
+    parse_key,
+)
 from pyc_mlir.cache.program import module_digests
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
-from pyc_mlir.cache.unkeyed import Unkeyed
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir

@@ -14,7 +14,7 @@ from pyc_mlir.artifact import verification as evidence
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.identity import Identity
+from pyc_mlir.cache.key import Identity
 from pyc_mlir.cache.store import Store, side_name
 from pyc_mlir.cache.verdicts import KIND, Verdicts
 from pyc_mlir.compilation.options import make_options

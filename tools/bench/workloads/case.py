@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.python.tree import leaves, map_leaves
+from pyc_mlir.frontends.python.specs import leaves, map_leaves
 from pyc_mlir.tools.bench.workloads.workloads import Workload
 
 CLASSES = ("wide", "chain", "inference", "training", "random")

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.frontends.python.specs import spec
-from pyc_mlir.frontends.python.tree import leaves
+from pyc_mlir.frontends.python.specs import leaves, spec
 from pyc_mlir.tools.bench.workloads import blocks as cpu_blocks
 from pyc_mlir.tools.bench.workloads.case import Weights
 from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights

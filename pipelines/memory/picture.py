@@ -13,11 +13,7 @@ from itertools import accumulate
 from math import gcd
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.planner.lifetimes import (
-    instance_lives,
-    instance_read,
-    instance_written,
-)
+from pyc_mlir.pipelines.memory.planner.place import instance_lives, instance_read, instance_written
 from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem
 
 
