@@ -20,7 +20,7 @@ from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.build import Stage, build_here, untold
-from pyc_mlir.compilation.contract_check import as_asked, kept
+from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.options import ALL_KERNELS, Options, make_options
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
@@ -143,17 +143,3 @@ def build(
         return noted(found, verdicts)
     # What was compiled elsewhere is tried here.
     return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
-
-
-def tried(
-    found: Artifact,
-    options: Options,
-    again: Callable[[Options], Artifact],
-    verdicts: Verdicts | None = None,
-) -> Artifact:
-    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
-
-    again: compiles the program under other options. verdicts: of earlier comparisons.
-    """
-    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
-    return as_asked(made, options)

@@ -239,3 +239,17 @@ def calls(call: Callable[[], object], clock: Callable[[], float] = perf_counter)
         yield end - start
         if end - began > _LATENCY_SECONDS:
             return
+
+
+def tried(
+    found: Artifact,
+    options: Options,
+    again: Callable[[Options], Artifact],
+    verdicts: VerdictStore | None = None,
+) -> Artifact:
+    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
+
+    again: compiles the program under other options. verdicts: of earlier comparisons.
+    """
+    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
+    return as_asked(made, options)

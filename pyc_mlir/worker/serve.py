@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pyc_mlir.api import tried
 from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.bindings import ir

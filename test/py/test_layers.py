@@ -5,6 +5,7 @@ Imports under ``if TYPE_CHECKING`` do not: they exist for type checkers only.
 """
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,11 +21,72 @@ LAYERS = {
     "pyc_mlir": "pyc_mlir",
     "tools": "pyc_mlir.tools",
 }
+# The folders of each layer, from the bottom up: a folder imports only those above it in this list.
+FOLDERS = [
+    "dialects",
+    "dialects/util",
+    "dialects/ops",
+    "dialects/ir",
+    "dialects/numerics",
+    "pipelines/target",
+    "pipelines/choices",
+    "pipelines/text",
+    "pipelines/driver",
+    "pipelines/streams",
+    "pipelines/kernels/lang",
+    "pipelines/kernels/shared",
+    "pipelines/kernels/match",
+    "pipelines/kernels",
+    "pipelines/kernels/families",
+    "pipelines/pyc",
+    "pipelines/pyc/chunk",
+    "pipelines/linalg/base",
+    "pipelines/linalg/scalar",
+    "pipelines/linalg/ops",
+    "pipelines/linalg",
+    "pipelines/memory/packing",
+    "pipelines/memory/planner",
+    "pipelines/memory",
+    "pipelines/memory/on_pyc",
+    "pipelines/memory/on_stream",
+    "pyc_mlir/util",
+    "pyc_mlir/measure",
+    "pyc_mlir/artifact",
+    "pyc_mlir/runtime",
+    "pyc_mlir/frontends/python",
+    "pyc_mlir/frontends/onnx/frame",
+    "pyc_mlir/frontends/onnx/ops",
+    "pyc_mlir/frontends/onnx",
+    "pyc_mlir/frontends",
+    "pyc_mlir/iree/workarounds",
+    "pyc_mlir/iree",
+    "pyc_mlir/iree/memory",
+    "pyc_mlir/compilation",
+    "pyc_mlir/cache",
+    "pyc_mlir/worker",
+    "pyc_mlir",
+    "pyc_mlir/debug",
+    "pyc_mlir/calibrate",
+    "tools/cli",
+    "tools/doctor",
+    "tools/explain",
+    "tools/bench/workloads",
+    "tools/bench/report",
+    "tools/bench/peers",
+    "tools/bench/memory",
+    "tools/bench/latency",
+    "tools/bench/packing",
+    "tools/bench/compile",
+    "tools/bench",
+    "tools/demo",
+    "tools/docs",
+    "tools",
+]
 # The three doors: an outside package, and the modules that may import it.
 DOORS = {
     "torch_mlir": ("pyc_mlir.dialects.ir.bindings",),
     "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.streams.ir"),
-    "iree.runtime": ("pyc_mlir.iree",),
+    "iree.runtime": ("pyc_mlir.runtime", "pyc_mlir.iree"),
 }
 # Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.
 RUN_PATH = (
@@ -35,7 +97,7 @@ RUN_PATH = (
     "pyc_mlir.runtime.array",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
-MAX_FILE, MAX_FUNCTION = 500, 60
+MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
 
 
 @dataclass
@@ -105,6 +167,10 @@ def modules() -> dict[str, Module]:
     for module in found.values():
         collect(module.tree, module, in_function=False)
     return found
+
+
+def folder_of(module: Module) -> str:
+    return str(module.path.parent.relative_to(ROOT))
 
 
 def own(name: str) -> str | None:
@@ -185,6 +251,25 @@ def test_imports_point_down():
         if (there := modules()[target].layer) > module.layer
     ]
     assert not wrong, "imports point down only:\n" + "\n".join(wrong)
+
+
+def test_folders_import_one_way():
+    """Packages without code of their own (``__init__``) are left out: they hold docstrings."""
+    rank = {folder: i for i, folder in enumerate(FOLDERS)}
+    wrong = [
+        f"{folder_of(module)}: {module.name} imports {target} of {folder_of(modules()[target])}"
+        for module in modules().values()
+        for target in sorted(own_imports(module, module.imports))
+        if modules()[target].path.name != "__init__.py"
+        and rank[folder_of(modules()[target])] > rank[folder_of(module)]
+    ]
+    assert not wrong, "folders import those below them only:\n" + "\n".join(wrong)
+
+
+def test_no_folder_is_crowded():
+    counts = Counter(folder_of(m) for m in modules().values() if m.path.name != "__init__.py")
+    crowded = {folder: n for folder, n in counts.items() if n > MAX_MODULES}
+    assert not crowded, f"at most {MAX_MODULES} modules a folder, got {crowded}"
 
 
 @pytest.mark.parametrize("package", DOORS)
