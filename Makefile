@@ -31,11 +31,11 @@ lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated 
 	$(BIN)/pyright --project pyproject.toml
 	$(BIN)/python -m pytest -q test/py/test_layers.py
 	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs --check
-	$(BIN)/python test/py/production/scenarios_page.py --check
+	$(BIN)/python test/py/support/scenarios_page.py --check
 
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs
-	$(BIN)/python test/py/production/scenarios_page.py
+	$(BIN)/python test/py/support/scenarios_page.py
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env

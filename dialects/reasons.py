@@ -1,7 +1,8 @@
 """The reason codes: why something was refused, replaced, missed or failed, and what to do about it.
 
 One table. docs/errors.md is generated from it, `error.code`, decisions, events and reports name its
-rows, and test/py/test_reasons.py provokes each of them. A code that nothing gives is deleted.
+rows, and test/py/dialects/test_reasons.py provokes each of them. A code that nothing gives is
+deleted.
 """
 
 from dataclasses import dataclass

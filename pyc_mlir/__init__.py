@@ -60,7 +60,7 @@ _HOMES = {
     "Target": "pyc_mlir.pipelines.target.target",
     "Tensor": "pyc_mlir.frontends.python.specs",
     "TensorSpec": "pyc_mlir.frontends.python.specs",
-    "compile": "pyc_mlir.compilation.build",
+    "compile": "pyc_mlir.api",
     "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
     "load": "pyc_mlir.runtime.load",

@@ -20,7 +20,7 @@ from pyc_mlir.measure.environment import Environment, probe
 from pyc_mlir.measure.records import Record, Report, record
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "production")]
+sys.path[:0] = [str(ROOT / "test" / "py"), str(ROOT / "test" / "py" / "support")]
 from conftest import read_done  # noqa: E402  (the path is set above)
 from scenarios import SCENARIOS, Scenario  # noqa: E402
 
@@ -29,7 +29,7 @@ NOT_SOURCES = {"__pycache__", "Output", ".lit_test_times.txt"}
 FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to run
 # These read or run the other test files, so that a change of any of those is one of theirs.
 READERS = tuple(
-    f"test/py/{name}.py" for name in ("test_layers", "test_done_list", "production/test_scenarios")
+    f"test/py/{name}.py" for name in ("test_layers", "test_done_list", "robustness/test_scenarios")
 )
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
 
-register_dialect_package("pyc_mlir.dialects")
+register_dialect_package("pyc_mlir.dialects.ir")
 _lock = threading.Lock()
 
 

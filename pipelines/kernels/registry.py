@@ -1,9 +1,10 @@
 """Which kernel families are there? name -> `Family`, third parties' included.
 
 A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
-its knobs are a frozen dataclass (`Knobs`). The shared suite in test/py/test_kernels_families.py
-runs every family from that alone. Others register through the entry point group
-``pyc_mlir.kernels`` (the name is the family's, the object a `Family`).
+its knobs are a frozen dataclass (`Knobs`). The shared suite in
+test/py/pipelines/kernels/test_families.py runs every family from that alone. Others register
+through the entry point group ``pyc_mlir.kernels`` (the name is the family's, the object a
+`Family`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,7 +25,7 @@ from pyc_mlir.tools.bench.workloads.encoder import (
 )
 
 # The trained demo models are data that is installed with the command lines.
-_MODELS = "pyc_mlir.tools"
+_MODELS = "pyc_mlir.tools.demo"
 _DEMO_BATCHES = (1, 64, 360)
 
 

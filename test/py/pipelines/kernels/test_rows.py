@@ -145,7 +145,7 @@ def test_rows_beyond_the_cache_are_left_to_iree():
 
 def test_the_documented_kernel_runs():
     """The code of docs/kernels.md, from the kernel to the vmfb."""
-    text = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    text = (Path(__file__).parents[4] / "docs" / "kernels.md").read_text()
     code = "\n".join(re.findall(r"```python\n(def softmax.*?|shape = .*?)```", text, re.DOTALL))
     names = {**vars(carrier), **vars(values), **vars(functions), "inf": math.inf}
     names["compile_module"] = compile_module

@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.choices.contract import STRICT, Contract
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
-MODELS = Path(__file__).with_name("strict_models.py")
+MODELS = Path(__file__).parents[1] / "support" / "strict_models.py"
 NAMES = ("encoder", "images", "chain", "doubles") if FULL else ("encoder", "doubles")
 PROCESSES = 4 if FULL else 2
 RUNS = 50 if FULL else 10

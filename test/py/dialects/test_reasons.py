@@ -11,7 +11,7 @@ from reason_table import SCENARIOS, Here
 
 from pyc_mlir.dialects.reasons import ReasonCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("dialects", "pipelines", "pyc_mlir", "tools")
 SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 # These handle their OSErrors, read the kernel's tables or the package, or are a developer's tools.
@@ -36,7 +36,7 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
 @pytest.mark.parametrize("code", ReasonCode, ids=lambda c: c.name)
 def test_a_scenario_gives_its_code_and_no_other(code, tmp_path, monkeypatch):
     assert code in SCENARIOS, (
-        f"{code.name} has no scenario: add to test/py/reason_calls.py a function under "
+        f"{code.name} has no scenario: add to test/py/support/reason_calls.py a function under "
         f"`@provokes(ReasonCode.{code.name})` that leads to it; delete the code if nothing can"
     )
     found = {c.name for c in SCENARIOS[code](Here(tmp_path, monkeypatch))}

@@ -16,7 +16,7 @@ from scenarios_page import PAGES
 from pyc_mlir.tools.docs import gen_docs
 
 TESTS = Path(__file__).resolve().parents[1]
-HERE = TESTS / "production"
+SUPPORT = TESTS / "support"
 FILES = sorted({test.partition("::")[0] for row in SCENARIOS for test in row.tests})
 COUNTED = [row for row in SCENARIOS if not row.each_case]
 
@@ -72,7 +72,7 @@ def with_helpers(path: Path) -> Iterator[Path]:
     for node in ast.walk(tree(path)):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for folder in (TESTS, HERE):
+        for folder in (path.parent, SUPPORT):
             files = [folder / f"{name}.py" for name in names if name != "scenarios"]
             yield from filter(Path.is_file, files)
 

@@ -44,13 +44,13 @@ def rounds(
     return Scenario(name, expected, (test,), seeded, full, what, codes)
 
 
-_STORE, _COMPILE = "production/test_cache_store.py", "production/test_cache_compile.py"
-_WORKER, _INPUT = "production/test_worker.py", "production/test_worker_input.py"
-_DATA, _MODELS = "production/test_mutated_data.py", "production/test_mutated_models.py"
-_DISK, _OTHER = "production/test_disk.py", "production/test_other_machines.py"
-_ANSWERS, _MUTANTS = "production/test_first_answers.py", "production/test_mutants.py"
-_ARRAYS, _SPECIAL = "production/test_given_arrays.py", "production/test_special_values.py"
-_HOSTILE, _DAMAGED = "production/test_hostile_models.py", "production/test_damaged.py"
+_STORE, _COMPILE = "robustness/test_cache_store.py", "robustness/test_cache_compile.py"
+_WORKER, _INPUT = "robustness/test_worker.py", "robustness/test_worker_input.py"
+_DATA, _MODELS = "robustness/test_mutated_data.py", "robustness/test_mutated_models.py"
+_DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
+_ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
+_ARRAYS, _SPECIAL = "robustness/test_given_arrays.py", "robustness/test_special_values.py"
+_HOSTILE, _DAMAGED = "robustness/test_hostile_models.py", "robustness/test_damaged.py"
 
 _COMPILES = (
     cases(

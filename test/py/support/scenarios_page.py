@@ -1,6 +1,6 @@
-"""Write docs/scenarios.md from the production suite's table, or check that it is current.
+"""Write docs/scenarios.md from the table of fault-injection tests, or check that it is current.
 
-python test/py/production/scenarios_page.py [--check]
+python test/py/support/scenarios_page.py [--check]
 """
 
 import sys
@@ -12,9 +12,9 @@ from scenarios import GROUPS, Scenario
 from pyc_mlir.tools.docs import gen_docs
 
 _HEAD = """\
-# What is done to PyC on purpose
+# Fault-injection tests
 
-Each row is a scenario of the production suite: what must come of it, the tests that prove it, and
+Each row is a scenario of the suite in `test/py/robustness/`: what must come of it, its tests, and
 how often `make test` and `make test-full` do it. The smaller count is of seeded draws, the same
 every time. The tests take their counts from this table, or their cases are counted; a test keeps
 it true. Codes are those of [errors](errors.md); what the suite assumes of an attacker stands in

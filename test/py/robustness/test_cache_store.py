@@ -15,7 +15,7 @@ from pyc_mlir.cache.files import sha256, sweep
 from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store, side_name
 from pyc_mlir.dialects.errors import ReasonCode
 
-HERE = Path(__file__).parent
+SCRIPTS = Path(__file__).parents[1] / "support" / "cache_scripts.py"
 DATA = random.Random(5).randbytes(70_000)
 
 
@@ -228,7 +228,7 @@ def test_killed_while_dropping(store, damaged):
 
 def run_script(name: str, *arguments: object) -> dict:
     """Run one of cache_scripts.py in a process of its own, which has no threads to fork."""
-    command = [sys.executable, str(HERE / "cache_scripts.py"), name, *map(str, arguments)]
+    command = [sys.executable, str(SCRIPTS), name, *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)

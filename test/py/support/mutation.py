@@ -88,7 +88,7 @@ def require_all_right(check: Callable[[int], str], batch: int, folder: Path) -> 
 def main() -> None:
     """Check a batch of a test module's function; `warm_up` of the module is called before."""
     module_name, name, first = sys.argv[1:]
-    sys.path[:0] = [str(HERE), str(HERE / "production")]
+    sys.path[:0] = sorted({str(path.parent) for path in HERE.parent.rglob("*.py")})
     module = importlib.import_module(module_name)
     getattr(module, "warm_up", lambda: None)()
     failures = {}

@@ -21,7 +21,7 @@ from filecheck.parser import Parser
 from pyc_mlir.tools.cli.opt_driver import OptDriver
 from pyc_mlir.tools.cli.opt_flags import parse_flags
 
-LIT_ROOT = Path(__file__).parents[1] / "lit"
+LIT_ROOT = Path(__file__).parents[2] / "lit"
 _SHELL = {"<", ">", "|", "2>", ">>", "&&", "||", ";", "&", "2>&1"}
 
 

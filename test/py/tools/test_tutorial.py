@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = ("README.md", "docs/tutorial.md")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _RUNS = ("python", "sh")
@@ -68,7 +68,7 @@ def run_document(path: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_document_runs(document, tmp_path):
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": tools, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT / "test" / "py" / "support")}
     code = f"import test_tutorial; test_tutorial.run_document({str(ROOT / document)!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
