@@ -19,10 +19,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
-from pyc_mlir.tools.explain import text as explain_text
+from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain import why as explain_why
 from pyc_mlir.tools.explain.facts import Subject, concerning
-from pyc_mlir.tools.explain.html import page
+from pyc_mlir.tools.explain.html_page import page
 
 TOOL = "pyc-explain"
 SCHEMA_VERSION = 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 
 SCHEMA_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")

@@ -31,7 +31,7 @@ from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file_by, write_file
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.memory.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.memory.planner.problem import Problem
 

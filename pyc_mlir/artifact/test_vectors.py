@@ -18,7 +18,7 @@ import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.types import BOOL, is_float
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 
 # Sizes that dynamic dimensions are tried with: beside vector widths, within one, and 1.
 SIZES = (5, 18, 1, 4, 16, 8, 2, 3)

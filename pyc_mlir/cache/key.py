@@ -23,7 +23,7 @@ from pyc_mlir import dialects, pipelines
 from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP

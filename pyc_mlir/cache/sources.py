@@ -22,7 +22,7 @@ from pyc_mlir.artifact.cache_record import Event
 from pyc_mlir.cache.files import file_digest, sha256
 from pyc_mlir.cache.key import Identity
 from pyc_mlir.cache.store import Store
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside
 from pyc_mlir.util.versions import installed_version
 

@@ -15,7 +15,7 @@ from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import side_name
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.device import Device, environment_of
 
 KIND = "verdict"

@@ -12,7 +12,7 @@ from typing import Any
 from iree import runtime as rt
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.json import parse_json
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.runtime.array import Array, Spec, copy
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Entry, Executable, ResultType

@@ -15,7 +15,7 @@ from pyc_mlir.debug.bisect import (
 )
 from pyc_mlir.debug.replay import replay_options
 from pyc_mlir.tools.cli.model_source import InputShape, read_model, with_shapes_of
-from pyc_mlir.tools.explain.text import decision_text
+from pyc_mlir.tools.explain.text_page import decision_text
 
 
 def run(flags: argparse.Namespace) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyc_mlir.pipelines.kernels.lang.functions import exp_nonpositive, log
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
@@ -18,10 +18,6 @@ from pyc_mlir.pipelines.kernels.lang.values import (
 )
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 
-if TYPE_CHECKING:
-    from pyc_mlir.pipelines.kernels.families.rows import Rows
-
-
 # In numbers; six kilobytes.
 _STREAM_AHEAD = 1536
 
@@ -31,7 +27,7 @@ class Row:
     """Row `i` of `x` to `y`, the row that is needed soon, and what is done before and after."""
 
     k: Build
-    knobs: "Rows"
+    knobs: Any  # `Rows`, whose module imports this one
     x: Memory
     y: Memory
     i: Index

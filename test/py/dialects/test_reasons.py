@@ -21,7 +21,7 @@ OWN_FILES = (
     "pyc_mlir/bench/",
     "pyc_mlir/runtime/plans.py",
     "pipelines/target/target.py",
-    "tools/explain/html.py",
+    "tools/explain/html_page.py",
     "tools/docs/gen_docs.py",
     "tools/demo/train.py",
 )

@@ -10,7 +10,6 @@ import pytest
 
 from pyc_mlir import Tensor
 from pyc_mlir.api import build
-from pyc_mlir.artifact import verification as evidence
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.cache.cache import Cache
@@ -20,6 +19,7 @@ from pyc_mlir.cache.verdicts import KIND, Verdicts
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime import device as devices
 from pyc_mlir.runtime.device import Device, _first_name, environment_of
 from pyc_mlir.runtime.monitor import Watch
 from pyc_mlir.runtime.program import Program
@@ -80,12 +80,12 @@ def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch,
     made(tmp_path)
     with monkeypatch.context() as elsewhere:
         if what == "runtime":
-            elsewhere.setattr(evidence, "runtime_version", lambda: "0.0")
+            elsewhere.setattr(devices, "runtime_version", lambda: "0.0")
         else:
-            cpu = evidence.host_cpu()
+            cpu = devices.host_cpu()
             assert cpu is not None
             other = {"cpu": {"model": "another"}, "features": {"features": frozenset({"x"})}}[what]
-            elsewhere.setattr(evidence, "host_cpu", lambda: replace(cpu, **other))
+            elsewhere.setattr(devices, "host_cpu", lambda: replace(cpu, **other))
         made(tmp_path)
         assert len(compared) == 2
         made(tmp_path)

@@ -29,7 +29,7 @@ from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.json import MAX_JSON_BYTES, parse_json
+from pyc_mlir.dialects.util.json_input import MAX_JSON_BYTES, parse_json
 from pyc_mlir.pipelines.choices.choices import read_log, write_log
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.calibration import Calibration

@@ -59,7 +59,7 @@ def test_a_graph_computes_the_workload(name):
 def test_onnx_models_compute_the_workload(name):
     ort = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
-    from pyc_mlir.tools.bench.peers.onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 
     workload = make(name, tiny=True)
     session = ort.InferenceSession(onnx_model(specialized(workload)))
@@ -71,7 +71,7 @@ def test_onnx_models_compute_the_workload(name):
 @pytest.mark.parametrize("name", ALL)
 def test_torch_modules_compute_the_workload(name):
     torch = pytest.importorskip("torch")
-    from pyc_mlir.tools.bench.peers.torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     workload = make(name, tiny=True)
     module = torch_module(specialized(workload))
@@ -83,7 +83,7 @@ def test_torch_modules_compute_the_workload(name):
 @pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
 def test_torch_takes_product_and_bias_as_one_call():
     pytest.importorskip("torch")
-    from pyc_mlir.tools.bench.peers.torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     targets = [n.target.__name__ for n in torch_module(specialized(make(MLP, True))).graph.nodes
                if n.op == "call_function"]  # fmt: skip
@@ -102,7 +102,7 @@ def test_jax_computes_the_workload(tmp_path):
 
 def test_dynamic_sizes_stay_dynamic_for_the_peers():
     onnx = pytest.importorskip("onnx")
-    from pyc_mlir.tools.bench.peers.onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 
     graph = specialized(make(DYNAMIC, tiny=True))
     assert graph.arguments[0].shape[0] is None
@@ -114,7 +114,7 @@ def test_dynamic_sizes_stay_dynamic_for_the_peers():
 def test_an_op_without_a_rule_is_refused():
     pytest.importorskip("onnx")
     from pyc_mlir.tools.bench.peers.graph import read_graph
-    from pyc_mlir.tools.bench.peers.onnx import onnx_model
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 
     with pytest.raises(
         PycError, match=r"expected an op with a rule, got pyc\.reduce_prod"

@@ -15,10 +15,10 @@ from planner_problems import MIB, branches, chain, layered, skips
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.pipelines.choices.choices import Site, write_log
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
-from pyc_mlir.tools.explain import text as explain_text
+from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain.axes import Scale
 from pyc_mlir.tools.explain.facts import Subject
-from pyc_mlir.tools.explain.html import page
+from pyc_mlir.tools.explain.html_page import page
 
 EVIL = """</script><script>alert("1")</script><b a='x'>&amp;\x85"""
 ACCOUNT = {"constants": 2048, "inputs": 3 * MIB, "transients": 12 * MIB, "outputs": None}

@@ -27,7 +27,7 @@ from pyc_mlir.measure.interleave import Timing
 from pyc_mlir.measure.processes import environment
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import Graph, Work, count_work, read_graph
-from pyc_mlir.tools.bench.peers.onnx import onnx_model
+from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
 from pyc_mlir.tools.bench.report.suite import note

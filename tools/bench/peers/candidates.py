@@ -23,7 +23,7 @@ from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.bench.peers import onnxruntime as peers_onnxruntime
+from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import Workload

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.tools.bench.peers import onnxruntime as peers_onnxruntime
+from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, Prepared
 
 PYC = "pyc"
@@ -171,7 +171,7 @@ def _jax(task: Task, inputs: Sequence[np.ndarray]) -> Named:
 def _load_torch(threads: int) -> None:
     import torch  # pyright: ignore[reportMissingImports]
 
-    from pyc_mlir.tools.bench.peers import torch as peers_torch  # noqa: F401
+    from pyc_mlir.tools.bench.peers import torch_module as peers_torch  # noqa: F401
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
@@ -179,7 +179,7 @@ def _load_torch(threads: int) -> None:
 
 
 def _torch(task: Task, inputs: Sequence[np.ndarray]) -> Named:
-    from pyc_mlir.tools.bench.peers.torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     graph = task.unpickle("graph")
     return _lazily("eager", lambda: _torch_prepared(torch_module(graph), inputs))
@@ -208,7 +208,7 @@ def _load_inductor(threads: int) -> None:
 def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     import torch  # pyright: ignore[reportMissingImports]
 
-    from pyc_mlir.tools.bench.peers.torch import torch_module
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     graph = task.unpickle("graph")
     dynamic = any(None in t.shape for t in graph.arguments)

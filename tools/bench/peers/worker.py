@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from pyc_mlir.tools.bench.peers import systems as peers_systems
+from pyc_mlir.measure.processes import hold_to
 from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--tiny", action="store_true")
     known = parser.parse_args(arguments)
     task = Task(known.workload, known.folder, known.threads, known.tiny)
-    peers_systems.hold_to(known.threads)
+    hold_to(known.threads)
     answers = _own_stdout()
     system = SYSTEMS[known.system]
     try:
