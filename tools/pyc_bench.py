@@ -26,6 +26,7 @@ SUITES: dict[str, str] = {
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
+    "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",

@@ -88,7 +88,7 @@ def in_program_order(problem: Problem) -> Plan:
     """The plan that keeps the program as it is: its own order, with reuse, nothing run again."""
     waves = [(t,) for t in range(len(problem.tasks))]
     expansion = Expansion.of(problem)
-    found = place(expansion, waves, choose(problem, waves), work_limit=PACK_WORK)
+    found = place(expansion, waves, choose(problem, waves), work_limit=PACK_WORK, strict=True)
     validate(problem, found)
     return found
 

@@ -2,16 +2,30 @@
 
 The classic heuristic of static memory allocation (TFLite's and IREE's planners sort by size).
 Placed intervals are kept sorted by offset in flat arrays, so that one placement is a handful of
-vector operations: 50,000 intervals take seconds, whatever the number of overlapping pairs.
+vector operations. Many intervals are placed by machine code (native.py).
 """
 
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
 from pyc_mlir.pipelines.memory.packing.intervals import MOST_BYTES, Intervals, Ints
 
 NOWHERE = np.int64(MOST_BYTES)
+# Above every offset: sums of sizes that are rounded up to alignments.
+ANYWHERE = (1 << 63) - 1
+# From this many intervals on machine code places them: compiling it costs a tenth of a second.
+NATIVE = 400
+
+
+class Order(NamedTuple):
+    """In which order intervals are placed (by number), and whether each takes the tightest gap."""
+
+    name: str
+    order: Ints
+    best_fit: bool
 
 
 class Placed:
@@ -63,6 +77,30 @@ def place(
     intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None]
 ) -> Ints:
     """Offsets in bytes when the intervals are placed in `order`; `spend` is told of the work."""
+    offsets = place_below(intervals, order, best_fit, spend)
+    assert offsets is not None, "without a limit everything finds a place"
+    return offsets
+
+
+def place_below(
+    intervals: Intervals,
+    order: Ints,
+    best_fit: bool,
+    spend: Callable[[float], None],
+    limit: int = ANYWHERE,
+) -> Ints | None:
+    """What `place` answers, or None as soon as an interval would end above `limit` bytes."""
+    if len(order) >= NATIVE:
+        from pyc_mlir.pipelines.memory.packing.native import place_natively
+
+        return place_natively(intervals, order, best_fit, spend, limit)
+    return place_in_python(intervals, order, best_fit, spend, limit)
+
+
+def place_in_python(
+    intervals: Intervals, order: Ints, best_fit: bool, spend: Callable[[float], None], limit: int
+) -> Ints | None:
+    """What `place_below` answers for few intervals, and the reference for many."""
     first, past = (part.tolist() for part in intervals.sections[:2])
     size, alignment, granule = intervals.padded.tolist(), intervals.alignment, intervals.granule
     placed = Placed(len(intervals))
@@ -72,19 +110,85 @@ def place(
         offset = placed.lowest(
             first[b], past[b], size[b], 1 if align == granule else align, best_fit
         )
+        spend(20 + placed.count / 250)
+        if offset + size[b] > limit:
+            return None
         placed.add(first[b], past[b], offset, size[b])
         offsets[b] = offset
-        spend(20 + placed.count / 250)
     return offsets
 
 
-def orders(intervals: Intervals) -> Iterator[tuple[Ints, bool]]:
-    """The classic orders, the strongest first, each with first fit and best fit where it pays."""
+def orders(intervals: Intervals) -> Iterator[Order]:
+    """The greedy orders, each with first fit and best fit, what mostly packs well first.
+
+    By size (TFLite, IREE), lifetime, both in several mixtures, breadth (TFLite), the load that an
+    interval meets (two of minimalloc's), classes of sizes with the longest first or as lanes (what
+    boxes come to: Buchsbaum et al., 2003, and idealloc after them), births and deaths.
+    """
     size = intervals.padded.astype(np.float64)
     life = (intervals.upper - intervals.lower).astype(np.float64)
     first, past, _ = intervals.sections
     width = (past - first).astype(np.float64)
-    for best_fit in (False, True):
-        for key in (size, size * width**0.3, size * width, width, size * life):
-            yield np.lexsort((intervals.lower, -life, -size, -key)), best_fit
-        yield np.lexsort((-size, intervals.lower)), best_fit
+    born, dead = intervals.lower, intervals.upper
+    widest, met = _heaviest(intervals)
+    classes = np.floor(np.log2(np.maximum(size, 1)))
+    keys = (
+        ("size", (-size, -life, born)),
+        ("load, life", (-met, -life, -size * life, born)),
+        ("classes, life", (-classes, -life, born)),
+        ("size x life^0.3", (-size * width**0.3, -size, -life, born)),
+        ("size x steps", (-size * width, -size, -life, born)),
+        ("area", (-size * life, -size, -life, born)),
+        ("classes, lanes", (-classes, _lanes(intervals, classes), born)),
+        ("life", (-life, -size, born)),
+        ("steps", (-width, -size, -life, born)),
+        ("load, area", (-met, -size * life, -life, born)),
+        ("breadth", (-met, widest, -size)),
+        ("death, last first", (-dead, -size)),
+        ("death", (dead, -size)),
+        ("birth, largest first", (born, -size)),
+        ("birth", (born,)),
+    )
+    for name, columns in keys:
+        order = np.lexsort(columns[::-1])
+        yield Order(f"{name}, first fit", order, False)
+        yield Order(f"{name}, best fit", order, True)
+
+
+def _heaviest(intervals: Intervals) -> tuple[Ints, Ints]:
+    """For each interval: the first section of greatest load among its own, and that load."""
+    first, past, count = intervals.sections
+    # Loads as ranks, ties to the earlier section: the least rank of a range names its section.
+    by_load = np.lexsort((np.arange(count), -intervals.load))
+    rank = np.empty(count, np.int64)
+    rank[by_load] = np.arange(count)
+    level = np.log2(past - first).astype(np.int64)
+    least = np.empty(len(intervals), np.int64)
+    for k in range(int(level.max(initial=0)) + 1):
+        if k:
+            half = 1 << (k - 1)
+            rank = np.minimum(rank[:-half], rank[half:])
+        here = np.flatnonzero(level == k)
+        least[here] = np.minimum(rank[first[here]], rank[past[here] - (1 << k)])
+    widest = by_load[least]
+    return widest, intervals.load[widest]
+
+
+def _lanes(intervals: Intervals, classes: Ints) -> Ints:
+    """Within each class, lanes of intervals that do not meet: as few as the class needs."""
+    lane = np.zeros(len(intervals), np.int64)
+    free: dict[float, list[int]] = {}
+    busy: dict[float, list[tuple[int, int]]] = {}
+    used: dict[float, int] = {}
+    order = np.argsort(intervals.lower, kind="stable")
+    columns = (order, classes[order], intervals.lower[order], intervals.upper[order])
+    for b, kind, lower, upper in zip(*(c.tolist() for c in columns), strict=True):
+        idle, running = free.setdefault(kind, []), busy.setdefault(kind, [])
+        while running and running[0][0] <= lower:
+            heappush(idle, heappop(running)[1])
+        if not idle:
+            idle.append(used.get(kind, 0))
+            used[kind] = idle[0] + 1
+        lane[b] = heappop(idle)
+        heappush(running, (upper, int(lane[b])))
+    return lane

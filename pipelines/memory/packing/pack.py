@@ -2,11 +2,12 @@
 
 Static memory allocation: intervals that are alive at one time must not overlap in bytes. NP-hard
 (Garey and Johnson, 1979, SR2), yet the greatest sum of live bytes is a bound that real instances
-mostly reach. First come greedy orders (greedy.py), then orders in which whatever lies at the top
-moves forward ("squeaky wheel", Joslin and Clements, 1999), and by turns a search that asks whether
-a capacity can be kept (fit.py) and may also prove that it cannot. All of that goes on until the
-bound or the capacity is reached or the work is spent; a larger work limit only continues it, so
-that the result never gets worse.
+mostly reach. First come greedy orders (greedy.py), whatever the limit, so that no simple heuristic
+is ever better; an order is given up once it is no better than the best. Then come orders in which
+whatever lies at the top moves forward ("squeaky wheel", Joslin and Clements, 1999), and by turns a
+search that asks whether a capacity can be kept (fit.py) and may also prove that it cannot. All of
+that goes on until the bound or the capacity is reached or the work is spent; a larger work limit
+only continues it, so that the result never gets worse.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from itertools import count
 import numpy as np
 
 from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
-from pyc_mlir.pipelines.memory.packing.greedy import orders, place
+from pyc_mlir.pipelines.memory.packing.greedy import Order, orders, place, place_below
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints, Packing
 from pyc_mlir.pipelines.memory.packing.work import Budget, Exhausted
 
@@ -37,15 +38,18 @@ def pack(
     work_limit: int = DEFAULT_WORK,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
+    strict: bool = False,
 ) -> Packing:
     """Pack `intervals`: as low as the work allows, or just below `capacity` bytes.
 
-    A unit of work is about a microsecond. The first greedy order is finished whatever the limit.
+    A unit of work is about a microsecond. The limit begins to count for what follows the greedy
+    orders: all of them are tried unless the goal is reached. `strict` lets it end them as well, all
+    but the first, where many packings are only compared.
     `stop` may end the search early (by a clock, say: the result then depends on the machine).
     Raises PycError (BAD_ARGUMENT) for malformed intervals.
     """
     intervals.check()
-    search = _Search(intervals, capacity, Budget(work_limit, stop), seed)
+    search = _Search(intervals, capacity, Budget(work_limit, stop), seed, strict)
     if len(intervals):
         search.run()
     bound, arena = intervals.lower_bound, search.arena
@@ -58,13 +62,18 @@ class _Search:
     """The best offsets so far of all components; the worst component is worked on."""
 
     def __init__(
-        self, intervals: Intervals, capacity: int | None, budget: Budget, seed: int
+        self,
+        intervals: Intervals,
+        capacity: int | None,
+        budget: Budget,
+        seed: int,
+        strict: bool,
     ) -> None:
         self.budget = budget
         self.goal = max(intervals.lower_bound, capacity or 0)
         self.offsets = np.zeros(len(intervals), np.int64)
         self.components = [
-            _Component(intervals, chosen, self.goal, budget, seed)
+            _Component(intervals, chosen, self.goal, budget, seed, strict)
             for chosen in _sized_components(intervals)
         ]
 
@@ -104,14 +113,23 @@ class _Component:
     """
 
     def __init__(
-        self, every: Intervals, chosen: Ints, goal: int, budget: Budget, seed: int
+        self,
+        every: Intervals,
+        chosen: Ints,
+        goal: int,
+        budget: Budget,
+        seed: int,
+        strict: bool,
     ) -> None:
         self.intervals, self.size = every.take(chosen), every.padded[chosen]
         self.chosen, self.goal, self.budget = chosen, goal, budget
         self.random = np.random.default_rng(seed)
         self.floor, self.share = 0, 0.5
-        self.order, best_fit = next(orders(self.intervals))
-        self.offsets = place(self.intervals, self.order, best_fit, budget.count)
+        self.counted = budget.spend if strict else budget.count
+        self.greedy = orders(self.intervals)
+        first = next(self.greedy)
+        self.order = first.order
+        self.offsets = place(self.intervals, first.order, first.best_fit, budget.count)
         self.arena = self._end(self.offsets)
         self.attempts = self._attempts()
 
@@ -119,13 +137,13 @@ class _Component:
         return int((offsets + self.size).max())
 
     def _attempts(self) -> Iterator[None]:
-        """Search without end; pause after each attempt."""
-        for order, best_fit in list(orders(self.intervals))[1:]:
-            self._try(order, best_fit)
+        """Search without end; pause after each attempt. The budget ends what follows the orders."""
+        for order in self.greedy:
+            self._try_greedy(order)
             yield
         if len(self.intervals) > SEARCHED:
             while True:
-                self._try(self._promoted(), best_fit=False)
+                self._try(self._promoted())
                 yield
         for length in map(luby, count(1)):
             for _ in range(GOALS):
@@ -135,15 +153,21 @@ class _Component:
                 yield
             yield
             for _ in range(PROMOTIONS):
-                self._try(self._promoted(), best_fit=False)
+                self._try(self._promoted())
                 yield
 
-    def _try(self, order: Ints, best_fit: bool) -> None:
+    def _try_greedy(self, greedy: Order) -> None:
+        """Place in an order; keep that if it is better, and else give up early."""
+        self._keep(greedy, self.counted, self.arena - 1)
+
+    def _try(self, order: Ints) -> None:
         """Place in `order`; keep that if it is no worse."""
-        offsets = place(self.intervals, order, best_fit, self.budget.spend)
-        arena = self._end(offsets)
-        if arena <= self.arena:
-            self.order, self.offsets, self.arena = order, offsets, arena
+        self._keep(Order("promoted", order, False), self.budget.spend, self.arena)
+
+    def _keep(self, order: Order, spend: Callable[[float], None], limit: int) -> None:
+        offsets = place_below(self.intervals, order.order, order.best_fit, spend, limit)
+        if offsets is not None:
+            self.order, self.offsets, self.arena = order.order, offsets, self._end(offsets)
 
     def _promoted(self) -> Ints:
         """The best order, with intervals that rise above the goal moved to somewhere earlier."""

@@ -20,16 +20,18 @@ def place(
     *,
     work_limit: int,
     seed: int = 0,
+    strict: bool = False,
 ) -> Plan:
     """Pack the derived problem's tasks in `waves`, with its buffers `reused` as {written: read}.
 
-    Predicted are the seconds of each wave's longest task, one wave after the other.
+    Predicted are the seconds of each wave's longest task, one wave after the other. `strict` lets
+    the limit end the greedy orders too (`pack`).
     """
     problem, steps, instances = expansion.problem, expansion.steps, expansion.instances
     stepped = tuple(tuple(steps[i] for i in wave) for wave in waves)
     pairs = {instances[written]: instances[read] for written, read in reused.items()}
     lives = lifetimes(problem, stepped, expansion.sources, pairs)
-    packing = pack(lives.intervals, work_limit=work_limit, seed=seed)
+    packing = pack(lives.intervals, work_limit=work_limit, seed=seed, strict=strict)
     return Plan(
         waves=stepped,
         offsets=lives.offsets(packing.offsets),

@@ -303,7 +303,7 @@ class _Planner:
         work: int,
     ) -> Plan:
         """Pack, and keep the plan."""
-        plan = place(expansion, waves, reused, work_limit=work, seed=self.seed)
+        plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
         self.plans.append(plan)
         self.packed.append((expansion, waves, reused))
         return plan

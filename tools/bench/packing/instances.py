@@ -3,7 +3,8 @@
 Made ones have sizes over five decades (100 B to 10 MB, evenly by logarithm, multiples of 64) and
 the lives of training (nested: kept from the forward pass until the mirrored place of the backward
 pass), of inference (staggered: short lives all along), of both, or cut from a full arena, so that
-a packing without any gap is known to exist.
+a packing without any gap is known to exist. The families that greedy orders are compared on have
+layers as well, one huge buffer among many, and phases that share buffers in pairs.
 """
 
 import csv
@@ -85,6 +86,42 @@ def cut(count: int, random: np.random.Generator, height: int = 1 << 14) -> Inter
             pieces += [(lower, upper, below), (lower, upper, size - below)]
     return Intervals.of([(lo, up, n * ALIGNMENT) for lo, up, n in pieces], ALIGNMENT)
 
+
+def layered(count: int, random: np.random.Generator, width: int = 20) -> Intervals:
+    """Layers of `width` results for the next layer; a tenth skips up to 30 layers."""
+    lower = np.arange(count) // width * 4 + random.integers(0, 3, count)
+    skipped = np.where(random.random(count) < 0.1, random.integers(1, 30, count), 0)
+    return _sized(lower, lower + 4 + random.integers(0, 4, count) + 4 * skipped, random)
+
+
+def one_huge(count: int, random: np.random.Generator) -> Intervals:
+    """Staggered, and one buffer 20 times as large as the largest, for a tenth of the time."""
+    few = staggered(count - 1, random)
+    end = int(few.upper.max())
+    columns = (
+        (few.lower, end // 3),
+        (few.upper, end // 3 + end // 10 + 1),
+        (few.size, 20 * few.size.max()),
+        (few.alignment, ALIGNMENT),
+    )
+    return Intervals(*(np.append(column, value) for column, value in columns))
+
+
+def paired_phases(count: int, random: np.random.Generator, length: int = 40) -> Intervals:
+    """Phases of `length` steps; half of a phase's results are read in the next one."""
+    lower = random.integers(0, count, count)
+    last = (lower // length + 1 + (random.random(count) < 0.5)) * length
+    upper = last - random.integers(0, length // 2, count)
+    return _sized(lower, np.maximum(upper, lower + 1), random)
+
+
+FAMILIES: Mapping[str, Callable[[int, np.random.Generator], Intervals]] = {
+    "staggered": staggered,
+    "nested": nested,
+    "layered": layered,
+    "one huge": one_huge,
+    "paired phases": paired_phases,
+}
 
 INSTANCES: Mapping[str, Callable[[int, np.random.Generator], Intervals]] = {
     "nested": nested,

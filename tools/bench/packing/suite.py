@@ -3,7 +3,8 @@
     pyc-bench pack A.csv B.csv --capacity 1048576 --time-limit 10 --json out.json
 
 A file is minimalloc's CSV. Without files, made instances are packed. The time limit is of the wall
-clock, so that a result may differ from run to run; each packing is checked before it is stored.
+clock, so that a result may differ from run to run, and begins to count behind the greedy orders;
+each packing is checked before it is stored.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Packing: legal, never below the bound, exact on small instances, repeatable, never worse."""
 
 import os
-from itertools import pairwise, permutations
+from itertools import pairwise, permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
-from pyc_mlir.pipelines.memory.packing.greedy import orders, place
+from pyc_mlir.pipelines.memory.packing.greedy import ANYWHERE, orders, place, place_in_python
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.pipelines.memory.packing.native import _engine, place_natively
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.packing.instances import (
+    FAMILIES,
     INSTANCES,
     cut,
     mixed,
@@ -25,6 +27,7 @@ from pyc_mlir.tools.bench.packing.instances import (
     read_csv,
     staggered,
 )
+from pyc_mlir.tools.bench.packing.orders import METRIC
 
 MINIMALLOC = os.environ.get("PYC_MINIMALLOC")
 
@@ -102,7 +105,7 @@ def test_small_instances_are_packed_optimally(intervals) -> None:
 @given(instances(most=20))
 def test_no_greedy_order_is_better(intervals) -> None:
     found = pack(intervals, work_limit=40_000).arena_bytes
-    for order, best_fit in orders(intervals):
+    for _, order, best_fit in orders(intervals):
         assert found <= intervals.arena(place(intervals, order, best_fit, lambda work: None))
 
 
@@ -277,3 +280,83 @@ def test_public_instances_fit_into_their_capacity() -> None:
         intervals = read_csv(path)
         found = pack(intervals, capacity=capacity, work_limit=20_000_000)
         assert found.fits and colliding(intervals, found.offsets) is None
+
+
+def listed(intervals: Intervals) -> dict[str, np.ndarray]:
+    """Orders that simple packers use, each by its definition alone."""
+    size, life = intervals.size, intervals.upper - intervals.lower
+    times = np.unique(intervals.lower)
+    alive = (intervals.lower[:, None] <= times) & (times < intervals.upper[:, None])
+    load = size @ alive
+    met = np.where(alive, load, 0).max(1)
+    # TFLite's: steps by breadth, what is alive at each by size.
+    by_breadth = [b for t in np.argsort(-load, kind="stable") for b in np.lexsort((-size,))
+                  if alive[b, t]]  # fmt: skip
+    return {
+        "size": np.argsort(-size, kind="stable"),
+        "area": np.argsort(-size * life, kind="stable"),
+        "lifetime": np.argsort(-life, kind="stable"),
+        "birth": np.argsort(intervals.lower, kind="stable"),
+        "death": np.argsort(intervals.upper, kind="stable"),
+        "breadth": np.array(list(dict.fromkeys(by_breadth))),
+        "size, then lifetime": np.lexsort((-life, -size)),
+        "minimalloc": np.lexsort((-size * life, -life, -met)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("count", [60, 500, 3000])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_listed_order_is_better_whatever_the_limit(name, count, seed) -> None:
+    """The first order alone, as with a limit of 0 before, is behind on most of these."""
+    intervals = FAMILIES[name](count, np.random.default_rng(seed))
+    found = pack(intervals, work_limit=0, stop=lambda: True)
+    assert colliding(intervals, found.offsets) is None
+    named = listed(intervals) if count <= 500 else {o.name: o.order for o in orders(intervals)}
+    for order, best_fit in product(named.values(), (False, True)):
+        offsets = place(intervals, order, best_fit, lambda work: None)
+        assert found.arena_bytes <= intervals.arena(offsets)
+
+
+def test_a_strict_limit_ends_the_orders_too() -> None:
+    intervals = FAMILIES["nested"](300, np.random.default_rng(0))
+    first = next(orders(intervals))
+    alone = intervals.arena(place(intervals, first.order, first.best_fit, lambda work: None))
+    strict = pack(intervals, work_limit=0, strict=True)
+    assert strict.arena_bytes == alone > pack(intervals, work_limit=0).arena_bytes
+    assert strict.work < 20_000
+
+
+@pytest.mark.parametrize("count", [1, 16, 127, 128, 700])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_machine_code_places_as_python_does(name, count) -> None:
+    """Bit by bit, with mixed alignments, and as far as a limit allows."""
+    random = np.random.default_rng(count)
+    made = FAMILIES[name](count + 1, random)
+    alignment = random.choice([1, 16, 48, 64], count + 1)
+    for intervals in (made, Intervals(made.lower, made.upper, made.size, alignment)):
+        for _, order, best_fit in orders(intervals):
+            arguments = intervals, order, best_fit, lambda work: None
+            expected = place_in_python(*arguments, ANYWHERE)
+            assert expected is not None
+            assert (place_natively(*arguments, ANYWHERE) == expected).all()
+            arena = intervals.arena(expected)
+            assert place_natively(*arguments, arena) is not None
+            assert place_natively(*arguments, arena - 1) is None
+            assert place_in_python(*arguments, arena - 1) is None
+
+
+def test_compiling_the_loop_starts_no_thread() -> None:
+    """A process that has packed may fork."""
+    before = len(os.listdir("/proc/self/task"))
+    _engine.__wrapped__()
+    assert len(os.listdir("/proc/self/task")) == before
+
+
+def test_the_bench_compares_with_every_order(tmp_path) -> None:
+    out = tmp_path / "out.json"
+    assert pyc_bench.main(["pack-orders", "--quick", "--sizes", "60", "--json", str(out)]) == 0
+    rows = [r for r in Report.load(out).records if r["metric"] == METRIC]
+    best = {r["workload"]: r["value"] for r in rows if r["candidate"] == "best order"}
+    assert [name.split(",")[0] for name in best] == list(FAMILIES)
+    assert all(r["value"] <= best[r["workload"]] for r in rows)

@@ -1,0 +1,93 @@
+"""Is any greedy order better than PyC's packer? The suite `pack-orders`, on made families.
+
+    pyc-bench pack-orders --sizes 500 50000 --time-limits 1 10 30
+
+Each order is placed to its end, without a limit; the packer runs anew under each time limit. An
+order that is better than the packer fails the suite. Reported is how far each arena is above the
+greatest sum of live bytes, and the wall clock that the packer took: it finishes its orders whatever
+the limit, so that a shorter limit than they need is exceeded.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.memory.packing.greedy import orders, place
+from pyc_mlir.pipelines.memory.packing.intervals import Intervals
+from pyc_mlir.tools.bench.packing.instances import FAMILIES
+from pyc_mlir.tools.bench.packing.suite import pack_record
+from pyc_mlir.tools.bench.report.suite import note, parse
+
+SUITE = "pack-orders"
+SIZES = (500, 2000, 10_000, 50_000)
+LIMITS = (1.0, 10.0, 30.0)
+QUICK_SIZES, QUICK_LIMITS = (500,), (0.1,)
+METRIC = "above the bound"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The packer against each of its greedy orders on made families, under several time limits."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help=f"buffers; {SIZES}")
+    parser.add_argument(
+        "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; {LIMITS}"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the search and of the instances")
+    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    sizes = known.sizes or (QUICK_SIZES if asked.quick else SIZES)
+    limits = known.time_limits or (QUICK_LIMITS if asked.quick else LIMITS)
+    before = os.getloadavg()[0]
+    records = [
+        row
+        for count in sizes
+        for name, make in FAMILIES.items()
+        for row in compared(
+            f"{name}, {count} buffers", make(count, np.random.default_rng(known.seed)), limits
+        )
+    ]
+    asked.store(records, seed=known.seed, load_before=before, load_after=os.getloadavg()[0])
+    return 0
+
+
+def compared(name: str, intervals: Intervals, limits: Sequence[float]) -> Iterator[Record]:
+    """The best greedy order's arena and the packer's. Raises PycError where an order is better."""
+    arenas = greedy_arenas(intervals)
+    best = min(arenas, key=lambda order: arenas[order])
+    bound = intervals.lower_bound
+    yield record(
+        name, "best order", METRIC, "%", _above(arenas[best], bound), order=best, arenas=arenas
+    )
+    for limit in sorted(limits):
+        found = pack_record(name, intervals, None, limit, 0)
+        if found["arena_bytes"] > arenas[best]:
+            raise PycError(
+                ReasonCode.WRONG_RESULT,
+                f"{name}: expected at most the {arenas[best]} bytes of the order `{best}`, got "
+                f"{found['arena_bytes']} after {limit:g} s",
+            )
+        by = f"pyc, {limit:g} s"
+        kept = {key: found[key] for key in ("buffers", "lower_bound", "arena_bytes", "proven")}
+        yield record(name, by, METRIC, "%", _above(found["arena_bytes"], bound), **kept)
+        yield record(name, by, "wall clock", "s", found["seconds"])
+        if found["proven"]:
+            break
+
+
+def greedy_arenas(intervals: Intervals) -> Mapping[str, int]:
+    """The arena in bytes of each greedy order, placed to its end."""
+    start = time.perf_counter()
+    arenas = {
+        name: intervals.arena(place(intervals, order, best_fit, lambda work: None))
+        for name, order, best_fit in orders(intervals)
+    }
+    note(f"{len(arenas)} orders placed in {time.perf_counter() - start:.1f} s")
+    return arenas
+
+
+def _above(arena: int, bound: int) -> float:
+    return 100 * (arena / bound - 1)
