@@ -15,6 +15,7 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
@@ -67,8 +68,11 @@ def compile_module(
 
 
 def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
-    """`Session.run`, in which kernels are let go at the end of phase `flow` and get their code at
-    that of `stream`, if that is not the last one."""
+    """`Session.run` with PyC's steps at the ends of phases.
+
+    Kernels are let go at the end of `flow`, and get their code at that of `stream` if another
+    phase follows. Contraction is forbidden at the end of code generation.
+    """
     place = PHASES.index
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
@@ -79,6 +83,10 @@ def run(session: Session, target: Target, to: str = "end", start: str = "start")
             session.run(to="stream", start=start)
         write_kernels(session.module, target)
         start = "stream"
+    if place(start) < place(AFTER) <= place(to):
+        session.run(to=AFTER, start=start)
+        forbid_contraction(session.module)
+        start = AFTER
     if start != to:
         session.run(to=to, start=start)
 
