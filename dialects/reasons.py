@@ -240,6 +240,13 @@ class ReasonCode(Enum):
         "report the program; no answer or figure of it was used",
         '`Contract(max_error="rounding")` and a wrong kernel',
     )
+    TRACE_MISMATCH = Reason(
+        "a function, run by numpy, gives other answers than its trace",
+        "a fault of PyC's front end, or code that does one thing with arrays of numpy and another "
+        "while it is traced",
+        "report it; a module that `trace` gives is compared from there on",
+        "`x + 1 if isinstance(x, np.ndarray) else x` under `max_error`",
+    )
     UNTRACEABLE = Reason(
         "a Python function does something that tracing cannot record",
         "`if` on an array's values, changing an array in place, keeping it for later",

@@ -9,21 +9,26 @@ y = model(images)
 
 import inspect
 import os
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.signature import Ranges
+from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.build import Stage, build_here, untold
 from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.options import ALL_KERNELS, Options, make_options
+from pyc_mlir.compilation.own_function import numpy_call, said
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
+from pyc_mlir.frontends.python.trace import Traced
 from pyc_mlir.frontends.sources import holds_bytecode
 from pyc_mlir.pipelines.choices.choices import (
     Policy,
@@ -35,6 +40,7 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.worker.front import in_workers
+from pyc_mlir.worker.job import in_time
 
 
 @overload
@@ -85,7 +91,8 @@ def compile(
 ) -> Program:
     """Compile `source` and load it on a device.
 
-    source: a Python function, an ``.onnx`` or ``.mlir`` file, an ONNX model, MLIR text, a module.
+    source: a Python function or its trace, an ``.onnx`` or ``.mlir`` file, an ONNX model, MLIR
+        text, a module.
     inputs: for functions the arguments' specs or example arrays; for other sources shapes (or
         arrays) that refine dynamic dimensions.
     target: a name of `pyc_mlir.pipelines.target.target.TARGETS`, or a Target.
@@ -128,13 +135,34 @@ def build(
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
+    A function's samples are compared with what numpy makes of the function itself.
+
     stage: a context manager around each step, called with what the step does.
     cache: is asked first, and keeps what is compiled.
     untrusted: as for `compile`.
     """
+    began = time.monotonic()
+    call = numpy_call(source, inputs) if options.contract.compares else None
+    source = source.module if isinstance(source, Traced) else source
+    made = _build(source, inputs, options, stage, cache, untrusted)
+    if call is None:
+        return made
+    made = replace(made, evidence=replace(made.evidence or Evidence(), function=said(call, made)))
+    return in_time(made, options.contract, time.monotonic() - began)
+
+
+def _build(
+    source: Any,
+    inputs: Sequence[Any] | None,
+    options: Options,
+    stage: Stage = untold,
+    cache: Cache | None = None,
+    untrusted: bool = False,
+) -> Artifact:
+    """As `build`, without the function itself."""
     untrusted = untrusted or holds_bytecode(source)
     if untrusted or options.contract.max_compile_seconds is not None:
-        return in_workers(source, inputs, options, stage, cache, untrusted, build)
+        return in_workers(source, inputs, options, stage, cache, untrusted, _build)
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
@@ -142,4 +170,5 @@ def build(
     if found.evidence is not None:
         return noted(found, verdicts)
     # What was compiled elsewhere is tried here.
-    return tried(found, options, partial(build, source, inputs, stage=stage, cache=cache), verdicts)
+    again = partial(_build, source, inputs, stage=stage, cache=cache)
+    return tried(found, options, again, verdicts)

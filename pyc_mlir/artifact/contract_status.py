@@ -136,7 +136,8 @@ def so_far(
     told = []
     for clause in report.clauses:
         if clause.clause == "max_error":
-            told.append(_compared(clause, counts))
+            function = "" if artifact.evidence is None else artifact.evidence.function
+            told.append(_compared(clause, counts, function))
         elif clause.clause == "fallbacks" and counts.taken:
             told.append(_taken(clause, counts))
         elif clause.clause == "latency_goal_seconds" and recent:
@@ -146,9 +147,14 @@ def so_far(
     return report.updated(told)
 
 
-def _compared(clause: ClauseReport, counts: Counts) -> ClauseReport:
-    """Samples at load; and calls, once there are any that were compared."""
+def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> ClauseReport:
+    """Samples at load; and calls, once there are any that were compared.
+
+    function: what is known of the function that the program was traced from.
+    """
     verdict = counts.verdict
+    if function:
+        clause = replace(clause, evidence=(*clause.evidence, function))
     if verdict is None:
         return clause
     samples = f"{verdict.done} of {verdict.of} samples agree"

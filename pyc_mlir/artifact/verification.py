@@ -102,13 +102,15 @@ class Evidence:
     """What the process that compiled an artifact knows of it besides.
 
     oracle: the reference, for inputs that come; verdict: of the samples; clauses: what was found
-    out of other clauses here; stand_ins: by the name of a fallback what makes its artifact.
+    out of other clauses here; stand_ins: by the name of a fallback what makes its artifact;
+    function: how the function that was traced, run by numpy, compares with the oracle.
     """
 
     oracle: Oracle | None = None
     verdict: Verdict | None = None
     clauses: tuple[ClauseReport, ...] = ()
     stand_ins: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    function: str = ""
 
 
 def hash_of(vmfb: bytes | memoryview, samples: bytes, max_error: Any) -> str:

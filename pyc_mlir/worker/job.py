@@ -32,6 +32,7 @@ from pyc_mlir.compilation.stages import (
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
@@ -203,22 +204,30 @@ class Job:
 
         Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
         """
-        if self.limit is None:
-            return artifact
-        seconds, contract = self.seconds, self._options.contract
-        clause = replace(artifact.promises[CLAUSE], measured={"seconds": seconds})
-        if seconds > self.limit + ALLOWED_OVERRUN:
-            if takes_no_overrun(contract):
-                raise _late(self.limit, seconds)
-            code = ReasonCode.COMPILE_TIMEOUT.name
-            clause = replace(clause, status=Status.BROKEN, code=code)
-        evidence = artifact.evidence or Evidence()
-        others = (c for c in evidence.clauses if c.clause != CLAUSE)
-        return replace(artifact, evidence=replace(evidence, clauses=(*others, clause)))
+        return in_time(artifact, self._options.contract, self.seconds)
 
     def _restart(self) -> None:
         """The worker that is ended has a successor, so that the next compile need not wait."""
         process.start_early()
+
+
+def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
+    """The artifact whose report says how long it took, if the contract has a limit.
+
+    Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
+    """
+    limit = contract.max_compile_seconds
+    if limit is None:
+        return artifact
+    clause = replace(artifact.promises[CLAUSE], measured={"seconds": seconds})
+    if seconds > limit + ALLOWED_OVERRUN:
+        if takes_no_overrun(contract):
+            raise _late(limit, seconds)
+        code = ReasonCode.COMPILE_TIMEOUT.name
+        clause = replace(clause, status=Status.BROKEN, code=code)
+    evidence = artifact.evidence or Evidence()
+    others = (c for c in evidence.clauses if c.clause != CLAUSE)
+    return replace(artifact, evidence=replace(evidence, clauses=(*others, clause)))
 
 
 def _late(limit: float, seconds: float) -> PycError:

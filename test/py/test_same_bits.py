@@ -18,7 +18,7 @@ from ml_dtypes import bfloat16
 
 import pyc_mlir
 from pyc_mlir import Tensor, nn
-from pyc_mlir.compilation.build import make_options
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.contraction import AFTER

@@ -61,7 +61,8 @@ class InputShape:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"--input {text}: expected [NAME=]SHAPE with sizes or ? joined by x and, if "
-                f"wanted, an element type, such as 2x784, x=?x784xf32 or scalar",
+                f"wanted, an element type in {', '.join(DTYPES)} (bits), such as 2x784, "
+                "x=?x784xf32 or scalar",
             )
         dims = tuple(None if w == "?" else int(w) for w in sizes)
         return InputShape(name or None, dims, dtype)

@@ -125,7 +125,7 @@ def _value(text: str) -> np.ndarray:
     raise _bad(
         f"--input {text}",
         "[NAME=]FILE.npy, FILE.npz or [NAME=]SHAPE[=VALUES], such as 2x3xf32=1.5 or "
-        "2x3xf32=@seed:0",
+        f"2x3xf32=@seed:0 (element types, in bits: {', '.join(DTYPES)})",
         "none of them",
     )
 

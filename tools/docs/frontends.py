@@ -32,6 +32,30 @@ or the dimension is dynamic, indices out of range are clamped into it and raise 
 `//`, `%`, `np.divmod`, `np.fmod` and `np.remainder` are for integers. Of floats they are refused,
 since a rounded quotient may cross an integer (`1.0 // 0.1` is 9, not 10).
 
+Each function below is compared with numpy itself in PyC's tests: all pairs of i8, the ends of the
+range of every other type, infinities, NaN, zeros of both signs, Python's and numpy's scalars. Where
+numpy's answer is its own (or C leaves it open) PyC differs or refuses:
+
+- the sign of a zero that `np.maximum`, `np.minimum`, `np.fmax`, `np.fmin` and `np.clip` choose
+  among 0.0 and -0.0, and of a zero in sums and products of arrays, may be the other one;
+- floats become integers toward zero, the nearest integer of the type where none fits, 0 for NaN;
+  numpy leaves what does not fit to the machine. Integers wrap around as in numpy, `x // 0` and
+  `x % 0` are 0;
+- `np.reciprocal` of integers is refused, since numpy's value for 0 depends on the machine; so are
+  shifts, integer powers of traced exponents, and Python numbers that an element type does not hold
+  (numpy compares with them, and refuses them elsewhere);
+- 16-bit floats are summed in f32, where numpy rounds partial sums, so that intermediate overflow
+  may differ. bf16, which numpy does not know, takes part as f16 does beside Python's numbers, and
+  beside other arrays or scalars of numpy only where they have a type in common.
+
+Under `max_error` [the function itself](contracts.md#comparing-with-a-reference) is compared with
+its trace.
+
+Element types are MLIR's names, whose numbers count bits: `spec("i8", (4,))` has a byte an element.
+numpy's codes (`"i4"`, `"<f8"`), which count bytes, are refused there; inside of functions,
+`x.astype("f8")` is numpy's. Sizes of dynamic dimensions have no value while tracing:
+`np.arange(x.shape[0])` is `pyc_mlir.nn.iota(x.shape[0])`.
+
 ufuncs: {ufuncs}.
 
 functions: {functions}.

@@ -23,11 +23,12 @@ class Dim:
         self.source: Any = None
         self.axis = 0
 
-    def _refuse(self, *_: Any) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise untraceable(
             f"the size `{self.name}` is not known while tracing",
-            "use -1 or the dimension itself in a reshape, `np.zeros_like` and `np.full_like` to "
-            "make arrays, or give the dimension a size in the function's specs",
+            "use -1 or the dimension itself in a reshape, `np.zeros_like`, `np.full_like` and "
+            "`pyc_mlir.nn.iota` (for `np.arange`) to make arrays, or give the dimension a size in "
+            "the function's specs",
             "size",
         )
 
@@ -35,10 +36,15 @@ class Dim:
         # A traced array takes over with its reflected operator.
         return NotImplemented if hasattr(other, "__array_function__") else self._refuse()
 
-    __bool__ = __int__ = __float__ = __index__ = __neg__ = __array__ = _refuse
+    __bool__ = __int__ = __float__ = __complex__ = __index__ = __array__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = _refuse
+    __round__ = __trunc__ = __floor__ = __ceil__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _arithmetic
     __mod__ = __rmod__ = __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
+    __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _arithmetic
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _arithmetic
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _arithmetic
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim) and other.witness == self.witness:
@@ -47,6 +53,10 @@ class Dim:
 
     def __hash__(self) -> int:
         return hash(self.witness)
+
+    def __format__(self, spec: str) -> str:
+        """The name; a format of numbers needs the value. Raises PycError (UNTRACEABLE)."""
+        return self._refuse() if spec and spec[-1] in "bcdoxXneEfFgG%" else format(self.name, spec)
 
     def __repr__(self) -> str:
         return self.name

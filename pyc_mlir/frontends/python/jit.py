@@ -1,7 +1,8 @@
 """`jit`: a Python function that is compiled at its first call for each kind of arguments.
 
-The compiler is an argument: `compile(module, **options)` returns a program that takes the arrays
-in the module's order and gives the results, one array or a sequence of them.
+The compiler is an argument: `compile(traced, **options)` gets what the trace gives, and returns a
+program that takes the arrays in the module's order and gives the results, one array or a sequence
+of them.
 """
 
 import inspect
@@ -20,7 +21,14 @@ from pyc_mlir.frontends.python.specs import (
     rebuild,
     spec_of,
 )
-from pyc_mlir.frontends.python.trace import STATIC, Traced, bind, check_argument, trace_bound
+from pyc_mlir.frontends.python.trace import (
+    STATIC,
+    Traced,
+    bind,
+    check_argument,
+    running,
+    trace_bound,
+)
 from pyc_mlir.frontends.python.traced_array import TracedArray
 
 Compiler = Callable[..., Callable[..., Any]]
@@ -81,7 +89,7 @@ class JitFunction:
         kwargs: dict[str, Any],
     ) -> Any:
         """Run `function`, which is this one or this one bound to `instance`."""
-        if any(isinstance(v, TracedArray) for _, v in leaves([args, kwargs])):
+        if running.get() or any(isinstance(v, TracedArray) for _, v in leaves([args, kwargs])):
             return function(*args, **kwargs)
         bound = bind(function, args, kwargs)
         arguments = dict(bound.arguments)
@@ -137,7 +145,7 @@ class JitFunction:
             else:
                 bound.arguments = specs
                 traced = trace_bound(function, bound)
-                program = self._compile(traced.module, **self._options)
+                program = self._compile(traced, **self._options)
                 self._programs[key] = _Compiled(program, traced, instance)
             return self._programs[key]
 

@@ -8,13 +8,13 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
-from pyc_mlir.dialects.types import BOOL, I64
+from pyc_mlir.dialects.types import BOOL, I64, is_float
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_int
 from pyc_mlir.frontends.python.numpy_protocol import implements, numpy_type, result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer
+from pyc_mlir.frontends.python.tracer import Tracer, converted
 
 ShapeLike = int | Dim | Sequence[int | Dim]
 
@@ -168,7 +168,7 @@ def full(b: Tracer, shape: ShapeLike, value: Any, dtype: np.dtype) -> TracedArra
     wanted = as_shape(shape)
     if any(isinstance(d, Dim) for d in wanted) or isinstance(value, TracedArray):
         return broadcast_to(b.lift(value, dtype), wanted)
-    return b.constant(np.full(wanted, value, dtype))  # type: ignore[arg-type]
+    return b.constant(np.full(wanted, converted(value, dtype)))  # type: ignore[arg-type]
 
 
 @implements(np.full_like)
@@ -273,6 +273,11 @@ def _pad(
     values = np.unique(np.asarray(constant_values))
     if values.size != 1:
         raise untraceable("np.pad: expected one value", "pad one side after the other")
+    if not is_float(array.dtype) and is_int(values[0]) and int(float(values[0])) != int(values[0]):
+        raise untraceable(
+            f"np.pad: expected a value that f64 holds exactly, got {values[0]}",
+            "join the parts by `np.concatenate`",
+        )
     widths = np.broadcast_to(np.asarray(pad_width), (array.ndim, 2)).tolist()
     low, high = (tuple(w[side] for w in widths) for side in (0, 1))
     return array.tracer.pad(array, low=low, high=high, value=float(values[0]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.source import recording, untraceable, user_point
 
@@ -137,9 +137,15 @@ def numpy_type(operand: Any) -> Any:
 
 
 def _strong(types: Sequence[Any]) -> list[Any]:
-    """The types, where weak real numbers beside nothing but bf16 count as bf16."""
+    """The types, where weak real numbers beside nothing but bf16 count as bf16.
+
+    Raises PycError (UNSUPPORTED_DTYPE) for bf16 beside a type that has none in common with it.
+    """
     dtypes = [t for t in types if isinstance(t, np.dtype)]
-    only_bf16 = bool(dtypes) and np.result_type(*dtypes) == _BF16
+    try:
+        only_bf16 = bool(dtypes) and np.result_type(*dtypes) == _BF16
+    except TypeError:
+        raise _no_common_type(types) from None
     return [_BF16 if only_bf16 and t in (int, float) else t for t in types]
 
 
@@ -161,7 +167,23 @@ def loop_dtypes(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[np.dtype, ...
 
 
 def result_dtype(*operands: Any) -> np.dtype:
-    """numpy's result_type of arrays and weak scalars."""
+    """numpy's result_type of arrays and weak scalars.
+
+    Raises PycError (UNSUPPORTED_DTYPE) where there is none.
+    """
     types = _strong([numpy_type(x) for x in operands])
     weak = {int: 0, float: 0.0, complex: 0j}
-    return np.result_type(*(weak.get(t, t) for t in types))
+    try:
+        return np.result_type(*(weak.get(t, t) for t in types))
+    except TypeError:
+        raise _no_common_type(types) from None
+
+
+def _no_common_type(types: Sequence[Any]) -> PycError:
+    """What numpy says of bf16 beside another strong type."""
+    names = ", ".join(dtype_name(t) if isinstance(t, np.dtype) else t.__name__ for t in types)
+    return PycError(
+        ReasonCode.UNSUPPORTED_DTYPE,
+        f"{user_point()}: expected element types with a common one, got {names}; convert with "
+        "`.astype`",
+    )

@@ -17,7 +17,7 @@ from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer
 
 Axes = int | tuple[int, ...] | None
-_F64, _I8 = DTYPES["f64"], DTYPES["i8"]
+_F64, _F16, _I8 = DTYPES["f64"], DTYPES["f16"], DTYPES["i8"]
 
 
 def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
@@ -168,15 +168,20 @@ def _clip(
     bounds = [v for v in (low, high) if v is not None]
     b, dtype = first_traced([a, *bounds]), result_dtype(a, *bounds)
     x, *limits = [b.lift(v, dtype) for v in (a, *bounds)]
-    if len(limits) == 2:
-        return b.clip(x, *limits)
     if not limits:
         return x.detached()
+    if dtype == BOOL:
+        x = x if low is None else b.or_(x, limits[0])
+        return x if high is None else b.and_(x, limits[-1])
+    if len(limits) == 2:
+        return b.clip(x, *limits)
     return b.minimum(x, limits[0]) if low is None else b.maximum(x, limits[0])
 
 
 @implements(np.round, np.around)
 def _round(a: TracedArray, /, decimals: int = 0) -> TracedArray:
+    if a.dtype == BOOL and not decimals:
+        return a.tracer.lift(a, _F16)  # as numpy's rint of booleans
     if not is_float(a.dtype):
         if decimals >= 0:
             return a.detached()

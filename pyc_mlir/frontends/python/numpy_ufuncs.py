@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import BOOL, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -43,6 +43,7 @@ _DIRECT = {
     np.bitwise_or: ("or", "or"),
     np.invert: ("not", "not"),
 }
+_F16, _I8 = DTYPES["f16"], DTYPES["i8"]
 _ROUNDINGS = {np.floor: "floor", np.ceil: "ceil", np.rint: "round"}
 
 
@@ -77,7 +78,13 @@ def _rounding(name: str) -> Handler:
 
 
 def _comparison(predicate: str) -> Handler:
-    return lambda b, x, y: b.compare(x, y, predicate=predicate)
+    def handler(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+        if x.dtype == BOOL and predicate not in ("eq", "ne"):
+            # The dialect orders numbers; False < True as 0 < 1.
+            x, y = b.cast(x, dtype=_I8), b.cast(y, dtype=_I8)
+        return b.compare(x, y, predicate=predicate)
+
+    return handler
 
 
 UFUNCS.update({ufunc: _direct(*names) for ufunc, names in _DIRECT.items()})
@@ -120,9 +127,12 @@ def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
 
 
 def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> TracedArray:
-    """Where truncated and floored quotients differ (never for a zero divisor)."""
+    """Where truncated and floored quotients differ (never for a zero divisor).
+
+    Compared one by one: the product of remainder and divisor may wrap around to 0.
+    """
     zero = b.scalar(0, divisor)
-    inexact = b.compare(b.mul(remainder, divisor), zero, predicate="ne")
+    inexact = b.and_(*(b.compare(v, zero, predicate="ne") for v in (remainder, divisor)))
     negative = [b.compare(v, zero, predicate="lt") for v in (remainder, divisor)]
     return b.and_(inexact, b.compare(*negative, predicate="ne"))
 
@@ -158,10 +168,17 @@ def _power(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     if exponent == 2:
         return b.mul(x, x)
     if exponent == 0.5:
-        return b.sqrt(x)
+        return _half_root(b, x) if x.dtype == _F16 else b.sqrt(x)
     if exponent == 1:
         return x
     return b.div(b.scalar(1, x), x) if exponent == -1 else b.pow(x, y)
+
+
+def _half_root(b: Tracer, x: TracedArray) -> TracedArray:
+    """np.power(x, 0.5) of f16, which is pow there: 0.0 for -0.0, inf for -inf."""
+    zero, infinity = b.scalar(0, x), b.scalar(np.inf, x)
+    root = b.select(b.compare(x, zero, predicate="eq"), zero, b.sqrt(x))
+    return b.select(b.compare(x, b.neg(infinity), predicate="eq"), infinity, root)
 
 
 def _integer_power(b: Tracer, x: TracedArray, exponent: Any) -> TracedArray:
@@ -194,15 +211,22 @@ def _square(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.reciprocal)
 def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
+    """1 / x of floats: numpy's reciprocal of the integer 0 depends on the machine."""
+    if not is_float(x.dtype):
+        raise untraceable(
+            "np.reciprocal of integers is 0 but for 1 and -1, and undefined for 0",
+            "write `1 / x`, or convert to a float type first",
+        )
     return b.div(b.scalar(1, x), x)
 
 
 @handles(np.sign)
 def _sign(b: Tracer, x: TracedArray) -> TracedArray:
-    """-1, 0, 1; NaN stays."""
+    """-1, 0, 1; NaN stays, and -0.0 gives 0.0."""
     zero = b.scalar(0, x)
-    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), x)
-    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
+    known = b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+    return b.select(_isnan(b, x), x, known) if is_float(x.dtype) else known
 
 
 @handles(np.exp2)
@@ -249,7 +273,11 @@ def _expm1(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.logaddexp)
 def _logaddexp(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2."""
+    """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2.
+
+    The 16-bit floats are computed in f32, since the sum may cancel.
+    """
+    x, y = (b.lift(v, accumulator(v.dtype)) for v in (x, y))
     equal = b.compare(x, y, predicate="eq")
     gap = b.neg(b.abs(b.sub(x, y)))
     apart = b.add(b.maximum(x, y), _log1p(b, b.exp(gap)))

@@ -6,10 +6,13 @@ Three ways to say the same, for signatures and for calls:
     x: Tensor["f32", "batch", 784]              # as an annotation
     spec(np.float32, ("batch", 784))            # from numpy's own words
 
-A string names a dynamic dimension (equal names must agree at run time), None leaves one unnamed.
+Element types go by MLIR's names, whose numbers count bits ("i8" has one byte), numpy's full names
+("float32"), its scalar types or dtypes. Among dimensions, a string names a dynamic one (equal names
+must agree at run time), None leaves one unnamed.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,15 +22,24 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 
 Entry = int | str | None
+# numpy's codes of types: a letter, perhaps a byte order and a number of bytes.
+_CODE = re.compile(r"[<>=|]?[A-Za-z?]\d*")
 
 
 def supported_dtype(dtype: Any, where: str) -> np.dtype:
-    """The numpy dtype behind an MLIR name ("f32"), a dtype or a scalar type.
+    """The numpy dtype behind an MLIR name ("f32"), numpy's name ("float32"), a dtype or a type.
 
-    Raises PycError (UNSUPPORTED_DTYPE) for types that PyC does not have.
+    Raises PycError (UNSUPPORTED_DTYPE) for types that PyC does not have, and for numpy's codes
+    ("f4", "<i8", "d"), whose numbers count bytes where MLIR's count bits.
     """
     if isinstance(dtype, str) and dtype in DTYPES:
         return DTYPES[dtype]
+    if isinstance(dtype, str) and _CODE.fullmatch(dtype):
+        raise PycError(
+            ReasonCode.UNSUPPORTED_DTYPE,
+            f"{where}: expected an element type in {', '.join(DTYPES)}, which count bits, got "
+            f"numpy's code {dtype!r}, which counts bytes; {_in_bits(dtype)}",
+        )
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -39,6 +51,15 @@ def supported_dtype(dtype: Any, where: str) -> np.dtype:
             "convert it with `.astype`",
         )
     return found
+
+
+def _in_bits(code: str) -> str:
+    """What to write instead of a code of numpy."""
+    try:
+        meant = dtype_name(np.dtype(code))
+    except TypeError:
+        return "choose one of them"
+    return f"write {meant!r}" if meant in DTYPES else "choose one of them"
 
 
 class TensorSpec:

@@ -5,14 +5,17 @@
 
     module = trace(model)
 
-The function runs once, on traced arrays; arrays that it captures become constants. Arguments and
-results may be tuples, lists and dicts. The module's function carries for each argument
-`pyc.name` and `pyc.dims` (the names of dynamic dimensions, "" for others) and for each result
-`pyc.name`; each op has the location of the Python line that made it.
+The function runs once, on traced arrays (under `max_error` numpy runs it too, to compare); arrays
+that it captures become constants. Arguments and results may be tuples, lists and dicts. The
+module's function carries for each argument `pyc.name` and `pyc.dims` (the names of dynamic
+dimensions, "" for others) and for each result `pyc.name`; each op has the location of the Python
+line that made it.
 """
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,16 +46,26 @@ from pyc_mlir.frontends.python.tracer import Tracer, active
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
 _FAMILIES = {"np": "numpy", "ndarray": "numpy", "nn": "nn"}
+# Whether numpy runs a traced function: what it calls is not compiled by itself then.
+running: ContextVar[bool] = ContextVar("running", default=False)
 STATIC = (bool, int, float, str, type(None))
+
+
+# One array for each argument; the leaves of the results.
+NumpyCall = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trace gives: the module, the names of its arguments, the tree of its results."""
+    """What a trace gives: the module, the names of its arguments, the tree of its results.
+
+    call: runs the function itself on numpy arrays, one for each argument; its results' leaves.
+    """
 
     module: ir.Module
     names: tuple[str, ...]
     results: Any
+    call: NumpyCall
 
 
 def trace(
@@ -125,9 +138,10 @@ def trace_bound(
     context: ir.Context | None = None,
 ) -> Traced:
     """Record a call with `bound` arguments, whose leaves are specs, arrays and static values."""
-    tree = map_leaves(lambda v: spec_of(v) if is_array(v) else v, dict(bound.arguments))
+    tree = _specs(bound)
     for path, leaf in leaves(tree):
         check_argument(function, path, leaf)
+    call = by_numpy(function, bound)  # before the recorder binds traced arrays
     where = context if context is not None else new_context()
     load(where)
     with where, _definition(function):
@@ -136,7 +150,29 @@ def trace_bound(
         with ir.InsertionPoint(recorder.block):
             results = recorder.run(function, bound)
         module.operation.verify()
-    return Traced(module, tuple(recorder.names), results)
+    return Traced(module, tuple(recorder.names), results, call)
+
+
+def _specs(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """The arguments with a spec in place of each array."""
+    return map_leaves(lambda v: spec_of(v) if is_array(v) else v, dict(bound.arguments))
+
+
+def by_numpy(function: Callable[..., Any], bound: inspect.BoundArguments) -> NumpyCall:
+    """`function` with arrays for the specs among its arguments; jitted functions run as written."""
+    signature, tree = bound.signature, _specs(bound)
+
+    def call(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = iter(arrays)
+        arguments = map_leaves(lambda v: next(given) if isinstance(v, TensorSpec) else v, tree)
+        own = inspect.BoundArguments(signature, OrderedDict(arguments))
+        token = running.set(True)
+        try:
+            return [np.asarray(leaf) for _, leaf in leaves(function(*own.args, **own.kwargs))]
+        finally:
+            running.reset(token)
+
+    return call
 
 
 def _definition(function: Callable[..., Any]) -> ir.Location:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import TensorType, dtype_name
+from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python import numpy_protocol
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.source import recording, untraceable
@@ -140,6 +140,14 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __iter__(self) -> Iterator["TracedArray"]:
         return (self[i] for i in range(len(self)))
+
+    def __pow__(self, exponent: Any) -> Any:
+        """numpy's operator: 2 and 0.5 go other ways there than in `np.power`."""
+        if type(exponent) is int and exponent == 2:
+            return np.square(self)
+        if type(exponent) is float and exponent == 0.5 and is_float(self.dtype):
+            return np.sqrt(self)
+        return np.power(self, exponent)
 
     def reshape(self, *shape: Any) -> Any:
         """numpy.reshape; the shape as one tuple or as arguments."""

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder, create
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import copied
-from pyc_mlir.dialects.types import I64, TensorType, dtype_name
+from pyc_mlir.dialects.types import I64, TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
 from pyc_mlir.frontends.python.specs import supported_dtype
@@ -109,7 +109,7 @@ class Tracer(Builder):
         if isinstance(operand, Dim):
             size = self.size(operand.source, operand.axis)
             return size if dtype == I64 else self.cast(size, dtype=dtype)
-        return self.constant(_converted(operand, dtype))
+        return self.constant(converted(operand, dtype))
 
     def like(self, shape: Sequence[int | Dim]) -> TracedArray:
         """An i64 array that lends its dynamic dimensions to `shape`; its elements do not matter."""
@@ -168,12 +168,14 @@ def _check_dtype(dtype: np.dtype) -> None:
         raise Untraceable(error.message, str(dtype), point, error.message, error.code) from None
 
 
-def _converted(operand: Any, dtype: np.dtype) -> np.ndarray:
+def converted(operand: Any, dtype: np.dtype) -> np.ndarray:
+    """A constant of `dtype`. Raises PycError (BAD_ARGUMENT) where numpy raises too."""
     if not isinstance(operand, (int, float)) or isinstance(operand, bool):
         return np.asarray(operand).astype(dtype, copy=False)
     try:
-        return np.array(operand, dtype)
-    except OverflowError as error:
+        # bf16's own conversion knows no large integers; numpy's others take this way themselves.
+        return np.array(float(operand) if is_float(dtype) else operand, dtype)
+    except (OverflowError, ValueError) as error:
         raise PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {error}") from None
 
 

@@ -13,11 +13,11 @@ from pyc_mlir.frontends.python.specs import Tensor
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def oracle(module, **options):
+def oracle(traced, **options):
     """A compiler whose programs interpret, and return one array or a tuple as programs do."""
 
     def program(*arrays):
-        out = interpret(module, arrays)
+        out = interpret(traced.module, arrays)
         return out[0] if len(out) == 1 else tuple(out)
 
     return program
@@ -63,9 +63,9 @@ def test_results_keep_their_structure():
 def test_options_reach_the_compiler():
     seen = []
 
-    def compile(module, **options):
+    def compile(traced, **options):
         seen.append(options)
-        return oracle(module)
+        return oracle(traced)
 
     jit(lambda x: x, compile=compile, target="cpu")(X)
     assert seen == [{"target": "cpu"}]

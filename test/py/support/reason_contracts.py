@@ -31,6 +31,7 @@ from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
+from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Choices, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
@@ -115,6 +116,15 @@ def _wrong(here: Here) -> None:
 def _(here: Here) -> Codes:
     _wrong(here)
     return told(lambda: pyc_mlir.compile(DOT, contract=Contract(max_error=ROUNDING)))
+
+
+@provokes(ReasonCode.TRACE_MISMATCH)
+def _(here: Here) -> Codes:
+    def two_faced(x: Any) -> Any:
+        return x + 1 if isinstance(x, np.ndarray) else x
+
+    contract = Contract(max_error=ROUNDING)
+    return told(lambda: pyc_mlir.compile(two_faced, [spec("f32", (3,))], contract=contract))
 
 
 @provokes(ReasonCode.FALLBACK_TAKEN)

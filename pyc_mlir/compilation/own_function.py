@@ -1,0 +1,121 @@
+"""Compare a traced program with the function that it was made of, run by numpy.
+
+The numpy references judge a program from the pyc module on: a front end that records something else
+than the function computes is right by them. So a compile under `max_error` gives the inputs of the
+artifact's samples to the function itself too, and its answers are compared with those of the
+references, within the tolerances of dialects/numerics/rounding.py; integers and booleans must be
+equal.
+
+The function runs once for each sample, and a second time where it disagrees: one that does not
+repeat itself is no reference. What it does besides happens as often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.test_vectors import Expected, Sample, Samples, compare, make_inputs
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import DTYPES, accumulator
+from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
+
+_BF16 = DTYPES["bf16"]
+_SAID_CHARACTERS = 200
+
+
+def numpy_call(source: Any, inputs: Sequence[Any] | None) -> NumpyCall | None:
+    """How numpy runs a source of `compile`; None for one that is no function."""
+    if isinstance(source, Traced):
+        return source.call
+    return by_numpy(source, bind(source, inputs or (), {})) if callable(source) else None
+
+
+def said(call: NumpyCall, artifact: Artifact) -> str:
+    """What the comparison with the artifact's samples found, as a sentence of evidence.
+
+    Raises PycError (TRACE_MISMATCH) where function and trace differ.
+    """
+    signature = artifact.signature
+    samples = Samples.from_bytes(artifact.samples, signature).samples
+    others: list[str] = []
+    for sample in samples:
+        inputs = make_inputs(signature, sample.seed, sample.sizes)
+        found = _judged(call, inputs, sample.outputs)
+        if found.wrong:
+            raise _mismatch(sample, found.wrong)
+        others += [f"sample {sample.seed}: {found.reason}"] if found.reason else []
+    agree = f"agrees with {len(samples) - len(others)} of {len(samples)} samples"
+    return "; ".join([f"the function itself, run by numpy, {agree}", *others])
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one sample shows: a difference, a reason why nothing was compared, or agreement."""
+
+    wrong: str = ""
+    reason: str = ""
+
+
+def _judged(call: NumpyCall, inputs: Sequence[np.ndarray], expected: Sequence[Expected]) -> _Found:
+    """Compare once; where that fails, with wide inputs, and see whether the function repeats."""
+    try:
+        got = _answer(call, inputs)
+        wrong = _difference(got, expected)
+        if not wrong:
+            return _Found()
+        if any(a.dtype != accumulator(a.dtype) for a in inputs) and not _difference(
+            _answer(call, [a.astype(accumulator(a.dtype)) for a in inputs]), expected, narrow=True
+        ):
+            # numpy adds 16-bit floats in 16 bits, which is further off than any program.
+            return _Found()
+        again = _answer(call, inputs)
+    except Exception as error:  # noqa: BLE001  (the user's own code; the reason is reported)
+        said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
+        return _Found(reason=f"numpy does not run it ({' '.join(said.split())})")
+    if not _same(got, again):
+        return _Found(reason="not compared, since it answers equal inputs differently")
+    return _Found(wrong)
+
+
+def _answer(call: NumpyCall, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The function's results for copies of the inputs, which it may change."""
+    with np.errstate(all="ignore"):
+        return call([a.copy() for a in inputs])
+
+
+def _difference(
+    got: Sequence[np.ndarray], expected: Sequence[Expected], narrow: bool = False
+) -> str:
+    """What differs, if anything.
+
+    narrow: results may be wider than the trace's. bf16 may be anyway, which numpy does not know.
+    """
+    if len(got) != len(expected):
+        return f"expected {len(expected)} results, got {len(got)}"
+    fitted = []
+    for array, want in zip(got, expected, strict=True):
+        dtype = want.value.dtype
+        widened = dtype != accumulator(dtype) if narrow else _BF16 in (dtype, array.dtype)
+        with np.errstate(all="ignore"):
+            fitted.append(array.astype(dtype) if widened else array)
+    return compare(fitted, expected).wrong
+
+
+def _same(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs
+    )
+
+
+def _mismatch(sample: Sample, wrong: str) -> PycError:
+    sizes = ", ".join(f"{name} = {size}" for name, size in sample.sizes.items())
+    return PycError(
+        ReasonCode.TRACE_MISMATCH,
+        "the function itself, run by numpy: expected the answers of its trace, got for sample "
+        f"{sample.seed}{f' ({sizes})' if sizes else ''}: {wrong}; report it, or compile what "
+        "`trace` gives, which is compared from there on",
+    )

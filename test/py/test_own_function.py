@@ -1,0 +1,136 @@
+"""Under `max_error` a traced function is compared with itself, run by numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pyc_mlir
+from pyc_mlir import Contract, nn
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.python import numpy_ufuncs
+from pyc_mlir.frontends.python.numpy_protocol import UFUNCS
+from pyc_mlir.frontends.python.specs import spec
+from pyc_mlir.frontends.python.trace import trace
+
+COMPARED = Contract(max_error="rounding")
+AGREES = "the function itself, run by numpy, agrees with 2 of 2 samples"
+X = spec("f32", ("n", 4))
+
+
+def said(function: Any, *specs: Any, contract: Contract = COMPARED, **options: Any) -> str:
+    """What the report says of the function itself."""
+    program = pyc_mlir.compile(function, specs, contract=contract, **options)
+    report = program.stats().contract
+    assert report is not None
+    return next(e for e in report["max_error"].evidence if "by numpy" in e)
+
+
+def refused(function: Any, *specs: Any, **options: Any) -> str:
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.compile(function, specs, contract=COMPARED, **options)
+    assert caught.value.code is ReasonCode.TRACE_MISMATCH
+    return caught.value.message
+
+
+def two_faced(x: Any) -> Any:
+    return x + 1 if isinstance(x, np.ndarray) else x
+
+
+def test_a_function_agrees_with_itself():
+    def model(x: Any, scale: Any) -> Any:
+        return {"a": nn.softmax(x * scale), "b": [x.mean(0), x.shape[0], x.sum() > 0]}
+
+    assert said(model, X, spec("f32", ())) == AGREES
+
+
+def test_a_fault_of_the_front_end_is_refused(monkeypatch):
+    """As if `//` were truncated: the references take it for what was meant."""
+    truncated = lambda b, x, y: b.div(x, y)  # noqa: E731
+    monkeypatch.setitem(UFUNCS, np.floor_divide, truncated)
+    specs = [spec("i32", (50,)), spec("i32", (50,))]
+    told = refused(lambda x, y: x // y, *specs)
+    assert "sample 0" in told and "expected" in told
+    module = trace(lambda x, y: x // y, *specs)
+    pyc_mlir.compile(module, contract=COMPARED)  # compared from the module on
+    monkeypatch.setitem(UFUNCS, np.floor_divide, numpy_ufuncs._floor_divide)
+    assert said(lambda x, y: x // y, *specs) == AGREES
+
+
+def test_other_types_are_refused(monkeypatch):
+    monkeypatch.setitem(UFUNCS, np.exp, lambda b, x: b.cast(b.exp(x), dtype=np.dtype("f8")))
+    monkeypatch.setattr("pyc_mlir.frontends.python.numpy_protocol._run", _as_it_comes)
+    assert "expected float64" in refused(np.exp, X)
+
+
+def _as_it_comes(tracer: Any, ufunc: Any, handler: Any, inputs: Any) -> Any:
+    return handler(tracer, *inputs)
+
+
+def test_code_that_tells_arrays_apart_is_refused(tmp_path):
+    refused(two_faced, X)
+    # A program from the cache is one of the module, which is not the function.
+    said(lambda x: x, X, cache=tmp_path)
+    refused(two_faced, X, cache=tmp_path)
+    jitted = pyc_mlir.jit(two_faced, contract=COMPARED)  # type: ignore[call-overload]
+    with pytest.raises(PycError, match="TRACE_MISMATCH"):
+        jitted(np.ones((2, 4), np.float32))
+
+
+def test_in_a_worker_under_a_limit():
+    contract = Contract(max_error="rounding", max_compile_seconds=100)
+    assert said(lambda x: x * 2, X, contract=contract) == AGREES
+    with pytest.raises(PycError, match="TRACE_MISMATCH"):
+        pyc_mlir.compile(two_faced, [X], contract=contract)
+
+
+def test_what_cannot_be_compared_is_told():
+    calls = []
+
+    def counting(x: Any) -> Any:
+        calls.append(x)
+        return x * np.float32(len(calls))
+
+    assert "agrees with 0 of 2" in (told := said(counting, X)) and "differently" in told
+
+    def only_traced(x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            raise LookupError("no\narrays")
+        return x * 2
+
+    assert "numpy does not run it (LookupError: no arrays)" in said(only_traced, X)
+    told = said(lambda x, i: x[i], spec("f32", (5,)), spec("i64", (40,)))
+    assert "IndexError" in told
+
+
+def test_inputs_may_be_changed_and_jitted_functions_run_as_written():
+    def in_place(x: Any) -> Any:
+        x = x + 0
+        x += 1
+        return x
+
+    assert said(in_place, X) == AGREES
+    inner = pyc_mlir.jit(lambda x: x * 2)
+    assert said(lambda x: inner(x) + 1, X) == AGREES
+    assert inner.cache_info().size == 0
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_sums_of_16_bit_floats(kind):
+    """numpy rounds each partial sum of them; what numpy does not know of bf16 is no difference."""
+
+    def model(x: Any) -> Any:
+        return x.sum(0), x.mean(0), np.var(x, 0), x @ x.T, x * 0.5 + 2.5
+
+    assert said(model, spec(kind, (300, 8))) == AGREES
+
+
+def test_without_the_clause_the_function_is_not_run_again():
+    calls = []
+
+    def noting(x: Any) -> Any:
+        calls.append(x)
+        return x * 2
+
+    pyc_mlir.compile(noting, [X])
+    assert len(calls) == 1
