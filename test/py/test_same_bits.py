@@ -18,8 +18,8 @@ from ml_dtypes import bfloat16
 
 import pyc_mlir
 from pyc_mlir import Tensor, nn
-from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.iree.contraction import AFTER
 from pyc_mlir.pipelines.target.target import Target
