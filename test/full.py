@@ -94,21 +94,31 @@ def run_lit(results: Path) -> dict[str, str]:
 
 def scenario_record(scenario: Scenario, rows: dict[str, dict]) -> Record:
     """How often a scenario was done, and whether each time as it must be: 0 where a test failed."""
-    outcomes = {
-        row["outcome"]
+    own = [
+        row
         for test_id, row in rows.items()
         if test_id.partition("[")[0].rpartition("test/py/")[2] in scenario.tests
-    }
-    times = scenario.seeded if scenario.full is None else scenario.full
-    kept = times if outcomes == {"passed"} else 0
+    ]
+    # A scenario of all that there are: its tests count them.
+    times = scenario.full
+    if times is None:
+        times = sum(n for row in own for c in row.get("counts", {}).values() for n in c.values())
+    kept = times if {row["outcome"] for row in own} == {"passed"} else 0
     return record(f"scenario: {scenario.name}", "pyc", "as it must be", scenario.what, kept)
 
 
 def counted(rows: dict[str, dict]) -> Iterator[Record]:
-    """What tests counted, added up over them by name and outcome."""
+    """What tests counted, by name and outcome: added up over the parameters of one test.
+
+    Raises ValueError where two tests count under one name: their sum would be of nothing.
+    """
     totals: dict[str, Counter[str]] = {}
-    for row in rows.values():
+    tests: dict[str, str] = {}
+    for test_id, row in rows.items():
+        test = test_id.partition("[")[0]
         for name, counts in row.get("counts", {}).items():
+            if tests.setdefault(name, test) != test:
+                raise ValueError(f"{name}: expected one test's counts, got {tests[name]}, {test}")
             totals.setdefault(name, Counter()).update(counts)
     for name, total in sorted(totals.items()):
         for outcome, number in sorted(total.items()):

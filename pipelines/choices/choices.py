@@ -8,7 +8,7 @@ deterministic, byte for byte.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,7 +102,7 @@ class Decision:
             "alternatives": [
                 {
                     "name": a.name,
-                    "cost": None if a.cost is None else asdict(a.cost),
+                    "cost": None if a.cost is None else a.cost.to_json(),
                     "reason": a.reason,
                 }
                 for a in self.alternatives

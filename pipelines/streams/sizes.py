@@ -2,21 +2,26 @@
 
 A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim(%arg0, 0))``.
 What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand
-for equal values in two versions of one function. Unknowns are not negative: a size whose every
-coefficient is at most another's is never larger, which is how a plan for dynamic shapes is proven
-no worse than IREE's. Where dimensions have declared ranges, a size also knows its largest value.
+for equal values in two versions of one function. An expression ends at what is no arithmetic, such
+as a size that is read from memory: it goes by its place among its like, which is the same in each
+version, whatever memory it is read from (plans change that, and never the value). Unknowns are not
+negative: a size whose every coefficient is at most another's is never larger, which is how a plan
+for dynamic shapes is proven no worse than IREE's. Where dimensions have declared ranges, a size
+also knows its largest value.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pyc_mlir.pipelines.streams.ir import constant_of, ir, maker
+from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker
 from pyc_mlir.pipelines.streams.ranges import Ranges, interval_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 
-# Depth and number of a function's first block.
-_ENTRY = (1, 0)
+# Ops whose results follow from their operands and attributes alone.
+_PURE_DIALECTS = ("arith", "affine", "index", "math")
+_PURE = ("util.align", "hal.buffer_view.dim")
+_FUNCTIONS = ("util.func", "util.initializer")
 
 
 @dataclass(frozen=True)
@@ -148,27 +153,46 @@ def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> Size:
 
 
 def _name(value: Any) -> str:
-    """The expression that computes `value`, down to the function's arguments and constants."""
+    """The expression of `value`, down to arguments, constants and what is no arithmetic."""
     op = maker(value)
     if op is None:
         return _argument_name(ir.BlockArgument(value))
     number = constant_of(value)
     if number is not None:
         return str(number)
+    which = f"#{ir.OpResult(value).result_number}" if len(op.results) > 1 else ""
+    if not _is_pure(op):
+        return f"{_place(op)}{which}"
     operands = [_name(v) for v in op.operands]
     if op.name == "arith.muli":
         return f"({' * '.join(operands)})"
     attributes = sorted(f"{name}={op.attributes[name]}" for name in op.attributes)
-    which = f"#{ir.OpResult(value).result_number}" if len(op.results) > 1 else ""
     return f"{op.name}{which}({', '.join([*operands, *attributes])})"
 
 
+def _is_pure(op: Any) -> bool:
+    """Whether equal operands give equal results, wherever the op stands."""
+    known = op.name in _PURE or op.name.partition(".")[0] in _PURE_DIALECTS
+    return known and not len(op.regions)
+
+
+def _place(op: Any) -> str:
+    """An op by its place among those of its name in the function: ``stream.resource.load 2 of 3``.
+
+    Their number is a part: two versions with other numbers of them have no equal names.
+    """
+    root = op
+    while root.name not in _FUNCTIONS and root.parent is not None:
+        root = root.parent.operation
+    alike = find(root, op.name)
+    return f"{op.name} {alike.index(op) + 1} of {len(alike)}"
+
+
 def _argument_name(argument: Any) -> str:
-    """An argument of a block, told from those of the blocks around it."""
+    """An argument of a block; of a function's first one without a place."""
     block = argument.owner
-    depth, op = 0, block.owner.operation
-    while op.parent is not None:
-        depth, op = depth + 1, op.parent.operation
+    parent = block.owner.operation
     number = [b == block for b in block.region.blocks].index(True)
-    place = "" if (depth, number) == _ENTRY else f"@{depth}.{number}"
-    return f"arg{argument.arg_number}{place}"
+    if parent.name not in _FUNCTIONS:
+        return f"arg{argument.arg_number}@{_place(parent)}.{number}"
+    return f"arg{argument.arg_number}{f'@{number}' if number else ''}"

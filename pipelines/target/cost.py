@@ -1,6 +1,7 @@
 """What a choice costs, in the four currencies that every layer of PyC understands."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 # What a dynamic dimension is taken for where alternatives are ranked. Nothing is promised by it.
 NOMINAL_DIMENSION = 64
@@ -11,12 +12,14 @@ class Cost:
     """An estimate or a measurement: `seconds`, then bytes of workspace, constants and traffic.
 
     Costs order by seconds, then by the bytes in this order; they add component by component.
+    `flops`, arithmetic operations, explain the seconds: they order nothing and stand in no log.
     """
 
     seconds: float = 0.0
     workspace_bytes: int = 0
     constant_bytes: int = 0
     traffic_bytes: int = 0
+    flops: float = field(default=0.0, compare=False)
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -24,7 +27,14 @@ class Cost:
             self.workspace_bytes + other.workspace_bytes,
             self.constant_bytes + other.constant_bytes,
             self.traffic_bytes + other.traffic_bytes,
+            self.flops + other.flops,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """The four currencies, by name."""
+        found = asdict(self)
+        del found["flops"]
+        return found
 
 
 def roofline(flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth: float) -> Cost:
@@ -33,4 +43,4 @@ def roofline(flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth
     `peak_flops` is in FLOP/s, `peak_bandwidth` in bytes/s.
     """
     seconds = max(flops / peak_flops, traffic_bytes / peak_bandwidth)
-    return Cost(seconds=seconds, traffic_bytes=traffic_bytes)
+    return Cost(seconds=seconds, traffic_bytes=traffic_bytes, flops=flops)

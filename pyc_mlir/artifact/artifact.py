@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.manifest import ARENA, CALIBRATION, IMPORTED, MAIN, PROMISES, check_manifest
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence
@@ -51,26 +51,6 @@ _SAMPLES = "pyc/samples"
 _TAIL = "pyc/vmfb-tail"
 _ENTRIES = frozenset({_MANIFEST, _DECISIONS, _MODULE, _MEMORY, _SAMPLES, _TAIL})
 _ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, struct.error, LookupError)
-_IMPORTED = "imported"
-_FIELDS: Mapping[str, type | UnionType] = {
-    "target": str,
-    "device": str,
-    "features": list,
-    "signature": dict,
-    "constants_bytes": int,
-    "contract": dict,
-    "versions": dict,
-    "graph_id": str,
-    "entries": dict,
-    "memory": dict,
-    "seconds": float | None,
-    "options": dict,
-    _IMPORTED: dict,
-}
-# The entries that an artifact may have: with the plain ABI, and with memory of the caller.
-MAIN, ARENA = "main", "main$arena"
-# Fields that a manifest may lack.
-CALIBRATION, PROMISES = "calibration", "promises"
 # The last two compute folded constants and the references.
 _PACKAGES = (
     "pyc-mlir",
@@ -114,7 +94,7 @@ class Artifact:
     @property
     def imported(self) -> ImportReport:
         """How much of the program PyC compiles, and how much it leaves to IREE."""
-        return ImportReport.from_json(self.manifest[_IMPORTED])
+        return ImportReport.from_json(self.manifest[IMPORTED])
 
     @property
     def account(self) -> Account:
@@ -182,7 +162,7 @@ def make_manifest(
         "seconds": seconds,
         "options": dict(options or {}),
         "memory": (account or Account.of(signature, constants_bytes)).to_json(),
-        _IMPORTED: (imported or ImportReport()).to_json(),
+        IMPORTED: (imported or ImportReport()).to_json(),
     }
 
 
@@ -341,37 +321,21 @@ def _read_manifest(data: bytes, name: str) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA_VERSION:
         got = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise _bad(name, f"a manifest of schema {SCHEMA_VERSION}", f"{got!r}")
-    for part, kind in {**_FIELDS, "checksums": dict}.items():
-        if not isinstance(manifest.get(part), kind):
-            got = repr(manifest.get(part))[:80]
-            expected = kind.__name__ if isinstance(kind, type) else str(kind)
-            raise _bad(name, f"`{part}` of type {expected} in the manifest", got)
-    if not all(isinstance(feature, str) for feature in manifest["features"]):
-        raise _bad(name, "`features` as names in the manifest", repr(manifest["features"])[:80])
-    if not isinstance(manifest.get(CALIBRATION, {}), dict):
-        raise _bad(name, "a calibration's name and hash in the manifest", "something else")
-    for entry, found in {MAIN: None, **manifest["entries"]}.items():
-        function = found.get("function") if isinstance(found, dict) else None
-        if not isinstance(function, str) or not function:
-            raise _bad(name, f"an entry `{entry}` with its function in the manifest", f"{found!r}")
-    Signature.from_json(manifest["signature"])
-    Account.from_json(manifest["memory"])
     try:
-        ImportReport.from_json(manifest[_IMPORTED])
+        check_manifest(manifest)
     except ValueError as error:
-        raise _bad(name, "a report of the import in the manifest", str(error)) from None
+        raise _bad(name, "a manifest as PyC writes it", str(error)) from None
     return manifest
 
 
 def _check_samples(data: bytes, manifest: Mapping[str, Any], name: str) -> None:
-    """Raise PycError (BAD_ARTIFACT) unless promises and samples can be read, and are there."""
+    """Raise PycError (BAD_ARTIFACT) unless samples can be read, and are there."""
     try:
-        ContractReport.from_json(manifest.get(PROMISES, ()))
         Samples.from_bytes(data, Signature.from_json(manifest["signature"]))
         if not data and Contract.from_json(manifest["contract"]).compares:
             raise ValueError("no samples beside a clause `max_error`")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _bad(name, "promises and samples of this version", str(error)) from None
+        raise _bad(name, "samples of this version", str(error)) from None
 
 
 def _read_decisions(data: bytes, name: str) -> tuple[Decision, ...]:

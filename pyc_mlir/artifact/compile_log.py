@@ -14,9 +14,11 @@ from typing import Any
 
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
 from pyc_mlir.artifact.contract_status import Counts, refused, so_far
+from pyc_mlir.artifact.manifest import check_conditions
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import (
     COMPILE,
     Alternative,
@@ -126,10 +128,11 @@ def _of_log(name: str, log: Sequence[Decision]) -> Recorded:
 def _conditions(head: Decision, name: str) -> dict[str, Any]:
     try:
         pairs = [text.split("=", 1) for text in head.evidence]
-        known = {key: json.loads(value) for key, value in pairs}
+        known = {key: parse_json(value) for key, value in pairs}
         missing = {*CONDITIONS, _HASH} - set(known)
         if missing:
             raise ValueError(f"without {', '.join(sorted(missing))}")
+        check_conditions({name: known[name] for name in CONDITIONS})
         return known
     except ValueError as error:
         raise PycError(

@@ -8,6 +8,7 @@ dimensions, by the raw stream of PCG64, which numpy keeps stable (NEP 19).
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, product
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, is_float
 from pyc_mlir.dialects.util.json_input import parse_json
 
@@ -126,10 +128,23 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
         shape = tuple(
             d if isinstance(d, int) else sizes[names[axis]] for axis, d in enumerate(argument.shape)
         )
+        _require_memory(shape, argument)
         stream = np.random.PCG64([seed, i])
         raw = np.asarray(stream.random_raw(int(np.prod(shape, dtype=int))), np.uint64)
         arrays.append(_values(raw.reshape(shape), argument.dtype, seed))
     return arrays
+
+
+def _require_memory(shape: Sequence[int], argument: Argument) -> None:
+    """Raise PycError (RUNTIME_FAILED) for an input of a sample that this machine cannot hold."""
+    needed = prod(shape) * np.dtype(np.uint64).itemsize
+    held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > held:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            f"samples: expected a machine that can hold {needed} bytes, as an input "
+            f"`{argument.name}` of {list(shape)} is made of, got one with {held} bytes of memory",
+        )
 
 
 def _values(raw: np.ndarray, dtype: np.dtype, seed: int) -> np.ndarray:

@@ -149,11 +149,23 @@ def choose(
 
 
 FOLDER = "pyc-mlir"
+_BASE, _HOME = "XDG_CACHE_HOME", "HOME"
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """The user's own folder by the XDG base directories. Nothing is created."""
-    base = environment.get("XDG_CACHE_HOME", "")
+    """The user's own folder by the XDG base directories. Nothing is created.
+
+    Raises PycError (BAD_ARGUMENT) where the environment names none: there is no folder of the
+    user's own then, and none is made up.
+    """
     # The specification has relative paths ignored.
-    root = Path(base) if base.startswith("/") else Path(environment.get("HOME", "/")) / ".cache"
-    return root / FOLDER
+    base, home = (environment.get(name, "") for name in (_BASE, _HOME))
+    if base.startswith("/"):
+        return Path(base) / FOLDER
+    if home.startswith("/"):
+        return Path(home) / ".cache" / FOLDER
+    raise PycError(
+        ReasonCode.BAD_ARGUMENT,
+        f"cache: expected an absolute path in the variable {_BASE} or {_HOME}, got {base!r} and "
+        f"{home!r}; set one of them, or name a folder",
+    )

@@ -333,7 +333,9 @@ def side_name(kind: str, who: Mapping[str, str]) -> str:
 
 
 def _small_name(name: str) -> str:
-    assert _SMALL_NAME.fullmatch(name), f"a name of PyC's own: {name!r}"
+    # It becomes a part of a path, so this is no assertion, which `python -O` leaves out.
+    if not _SMALL_NAME.fullmatch(name):
+        raise ValueError(f"expected a name of PyC's own, got {name!r}")
     return name
 
 

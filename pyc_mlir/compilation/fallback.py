@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
+from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.memory.range_checks import assert_ranges
+from pyc_mlir.iree.session import CompileError
 from pyc_mlir.iree.workarounds.unfused import unfuse
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.streams.ranges import Ranges
@@ -83,8 +85,9 @@ def compile_with_fallback(
 ) -> bytes:
     """The vmfb under the chosen setting, or under the next one that succeeds if that fails.
 
-    `first` is the setting that is offered first, as the better one. Raises the first failure when
-    all fail, or when it is not code generation that failed.
+    `first` is the setting that is offered first, as the better one. Raises what is no failure of
+    code generation as it is: at once, but a budget that a fallback does not keep (BudgetNotKept,
+    the smallest need of all) when no other one does. Raises the first failure when all fail.
     """
     order = sorted(_FLAGS, key=lambda name: name != first)
     alternatives = [Alternative(name, reason=_WHY[name]) for name in order]
@@ -102,21 +105,30 @@ def _fall_back(
     request: Request, site: Site, failed: str, error: PycError, choices: Choices
 ) -> bytes:
     """Try the settings that are left, in order; the fallback becomes the decision for the site."""
-    failures = {failed: error}
+    failures: dict[str, PycError] = {failed: error}
+    refused: BudgetNotKept | None = None
     for name in (n for n in _FLAGS if n != failed):
         try:
             vmfb = request.compile(name)
-        except PycError as again:
+        except BudgetNotKept as over:
+            failures[name] = over
+            refused = over if refused is None else refused.or_better(over)
+            continue
+        except CompileError as again:
             failures[name] = again
             continue
-        # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-        evidence = tuple(
-            f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {e.message.partition('got: ')[2]}"
-            for setting, e in failures.items()
-        )
+        evidence = tuple(_told(setting, e) for setting, e in failures.items())
         alternatives = choices.log[-1].alternatives
         choices.log[-1] = Decision(
             site, name, alternatives, FALLBACK, tuple(e[:_EVIDENCE_CHARACTERS] for e in evidence)
         )
         return vmfb
-    raise error
+    raise error if refused is None else refused
+
+
+def _told(setting: str, error: PycError) -> str:
+    """Why a setting was left, for the decision."""
+    if isinstance(error, BudgetNotKept):
+        return f"{ReasonCode.BUDGET_RETRY.name}: {setting}: {error.message}"
+    # Only IREE's words: the message's location may hold a path, and artifacts carry none.
+    return f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {error.message.partition('got: ')[2]}"

@@ -177,16 +177,20 @@ class _Planning:
         offers += self._squeezed(session, start, regions, offers, shares, reference)
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
         best = self._joined(session, start, regions, chosen, reference)
-        assert best.never_above(reference, self._at_most), "one region's plan changed another one"
+        failed: PycError | None = None
+        if not best.never_above(reference, self._at_most):
+            failed, best = _not_proven(), reference
         self._check(best)
         try:
             finish(session, best)
         except CompileError as error:
             if best is reference or self.budget is not None:
                 raise
-            regions, offers, chosen = [], [], []
-            answers.log[:] = [self._failure(error)]
+            failed = error
             finish(session, reference)
+        if failed is not None:
+            regions, offers, chosen = [], [], []
+            answers.log[:] = [self._failure(failed)]
         self.decisions = answers.log
         self.report = self._report(regions, offers, chosen, reference)
 
@@ -411,6 +415,14 @@ class _Planning:
                 if r.function == shown
             )
         )
+
+
+def _not_proven() -> PycError:
+    return PycError(
+        ReasonCode.PLANNING_FAILED,
+        "plans: expected every region to be proven at most as large as under IREE's plan, got a "
+        "region that is not once all plans are carried out; IREE's plan is used",
+    )
 
 
 def _iree_seconds(region: Region) -> float:

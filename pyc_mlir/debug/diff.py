@@ -7,7 +7,7 @@ that are left over are then joined by pass, operation and order.
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.artifact.compile_log import Recorded
@@ -123,7 +123,7 @@ def _by_name(decision: Decision) -> dict[str, Alternative]:
 
 
 def _restated(name: str, old: Alternative, new: Alternative) -> Iterator[str]:
-    costs = [{} if a.cost is None else asdict(a.cost) for a in (old, new)]
+    costs = [{} if a.cost is None else a.cost.to_json() for a in (old, new)]
     for part, value, now in _different(*costs):
         yield f"{name}: {part} {_number(value)} -> {_number(now)}"
     if old.reason != new.reason:

@@ -71,7 +71,7 @@ def replay_options(
     machine, these packages or the arguments do not meet, and as `make_options`.
     """
     known = recorded.conditions
-    if not known:
+    if not known or not known["options"]:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{recorded.name}: expected the log of a program, as `pyc-compile MODEL -o FILE --log "

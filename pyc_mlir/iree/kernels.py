@@ -92,7 +92,7 @@ def _name(function: Any) -> str:
 
 
 def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
-    """The kernel that an op stands for, and the operations that take as long at peak."""
+    """The kernel that an op stands for, and the arithmetic operations of one run of it."""
     from pyc_mlir.pipelines.kernels.knobs import decode
     from pyc_mlir.pipelines.kernels.registry import FAMILIES
 
@@ -108,8 +108,7 @@ def _kernel(name: str, op: Any, target: Target) -> tuple[Any, int]:
         raise _refusal(name, f"a kernel for target `{target.name}`", refusal)
     kernel = knobs.kernel(name)
     sizes = dict.fromkeys(kernel.sizes, NOMINAL_DIMENSION)
-    seconds = family.cost(knobs, target, sizes).seconds
-    return kernel, int(seconds * target.peak_flops)
+    return kernel, round(family.cost(knobs, target, sizes).flops)
 
 
 def _refusal(name: str, expected: str, came: object) -> PycError:

@@ -46,24 +46,26 @@ class Arena:
 class ArenaPool:
     """At most `count` arenas on `device`. Several threads may take and give."""
 
-    __slots__ = ("_arenas", "_device", "_free", "_freed", "_tag", "_waiting", "waits")
+    __slots__ = ("_arenas", "_count", "_device", "_free", "_freed", "_tag", "_waiting", "waits")
 
     def __init__(self, device: Device, count: int) -> None:
         self._device = device
-        self._arenas = tuple(Arena(device) for _ in range(count))
-        self._free = list(self._arenas)
+        self._count = count
+        # Made when a call finds none free: `count` may be any number, as it stands in a file.
+        self._arenas: list[Arena] = []
+        self._free: list[Arena] = []
         self._freed = threading.Condition()
         self._waiting = 0
         self._tag = ""
         self.waits = 0
 
     def __len__(self) -> int:
-        return len(self._arenas)
+        return self._count
 
     @property
     def bytes(self) -> int:
         """What all arenas of the pool hold now."""
-        return sum(a.size for a in self._arenas)
+        return sum(a.size for a in tuple(self._arenas))
 
     def use(self, tag: str) -> None:
         """From now on arenas of `tag` stay; those of other ones go when no call works in them."""
@@ -85,7 +87,7 @@ class ArenaPool:
             # Taking from a list is one step for all threads.
             arena = self._free.pop()
         except IndexError:
-            arena = self._wait()
+            arena = self._made() or self._wait()
         if tag is not None and arena.tag != tag:
             # One size is no measure for another plan.
             arena.drop()
@@ -107,6 +109,14 @@ class ArenaPool:
         if self._waiting:
             with self._freed:
                 self._freed.notify()
+
+    def _made(self) -> Arena | None:
+        """One more arena; None where all are made."""
+        with self._freed:
+            if len(self._arenas) >= self._count:
+                return None
+            self._arenas.append(Arena(self._device))
+            return self._arenas[-1]
 
     def _wait(self) -> Arena:
         with self._freed:
@@ -165,7 +175,8 @@ class ArenaFacts:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"vmfb: expected the arena's size and the outputs' shapes in the reflection, "
-                f"got {dict(reflection)!r:.200} ({type(error).__name__}: {error})",
+                f"got {dict(reflection)!r:.200} ({type(error).__name__}: {error}); "
+                "compile it again",
             ) from None
 
 

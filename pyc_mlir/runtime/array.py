@@ -90,6 +90,7 @@ class Array:
     def host(self) -> np.ndarray:
         """As `numpy`, but writable: for the one owner of a fresh result."""
         if not self.device.is_cpu or self.nbytes == 0:
+            require_held(self._buffer, (tuple(self._buffer.shape), self.dtype, self.device))
             return self.device.download(self._buffer, self.dtype)
         return np.asarray(_HostMemory(self)).view(self.dtype)
 
@@ -135,6 +136,7 @@ class _HostMemory:
 
     def __init__(self, array: Array) -> None:
         self.array = array
+        require_held(array.view, array.spec)
         mapped: Any = array.view.map().asarray(array.shape, array.dtype)
         address = mapped.__array_interface__["data"][0]
         self.__array_interface__ = {
@@ -144,6 +146,21 @@ class _HostMemory:
             "typestr": f"|V{array.dtype.itemsize}",
             "data": (address, False),
         }
+
+
+def require_held(view: rt.HalBufferView, spec: Spec) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless the memory holds all elements that the spec counts.
+
+    Shapes and types of results come from a file; numpy and IREE believe what they are told.
+    """
+    needed, held = math.prod(spec[0]) * spec[1].itemsize, view.byte_length
+    if needed > held:
+        raise PycError(
+            ReasonCode.BAD_ARTIFACT,
+            f"result: expected {needed} bytes for {list(spec[0])} of {dtype_name(spec[1])}, got "
+            f"memory of {held}; the program is not the one that its manifest describes: compile "
+            "it again",
+        )
 
 
 def overlap(one: Array, other: Array) -> bool:
@@ -162,7 +179,8 @@ def overlap(one: Array, other: Array) -> bool:
 
 
 def reinterpreted(source: Array, spec: Spec) -> Array:
-    """The memory of an array as another one of as many bytes."""
+    """The memory of an array as another one of as many bytes, or fewer. Raises PycError."""
+    require_held(source.view, spec)
     kind: Any = map_dtype_to_hal_element_type(spec[1])
     return Array(rt.HalBufferView(source.view.get_buffer(), list(spec[0]), kind), spec)
 

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from iree import runtime as rt
 
+from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.declaration import require_declared
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.threads import waiting
@@ -53,6 +55,10 @@ class Executable:
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
             ) from None
 
+    def require(self, name: str, signature: Signature) -> None:
+        """Raise PycError (BAD_ARTIFACT) unless the function `name` is declared so."""
+        require_declared(name, self.function(name).reflection, signature)
+
     def entry(self, name: str, results: Sequence[ResultType]) -> "Entry":
         """The function `name`. Raises PycError (BAD_ARTIFACT) when there is none."""
         return Entry(self.context, self.function(name), self.device, results)
@@ -63,7 +69,8 @@ class Executable:
         if function is None:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
-                f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}",
+                f"vmfb: expected a function `{name}`, got {sorted(self._module.function_names)}; "
+                "compile it again",
             )
         return function
 

@@ -45,8 +45,8 @@ class Watched(Protocol):
         """All plans."""
         ...
 
-    def take_plan(self, name: str, why: str, code: ReasonCode) -> None:
-        """Use another plan."""
+    def take_plan(self, name: str, why: str, code: ReasonCode, drop: str | None = None) -> None:
+        """Use another plan, and never take the one to be dropped again."""
         ...
 
     def take_code(self, run: Run) -> None:
@@ -124,26 +124,31 @@ class Watch:
     def judge(self, known: Verdict | None) -> None:
         """Compute the samples, unless a verdict says that this was done here.
 
-        Raises PycError (WRONG_RESULT) if they differ, and no fallback is left.
+        Raises PycError (WRONG_RESULT) if they differ, and no fallback is left; with the code of
+        the failure where they could not be computed.
         """
         for verdict in filter(None, (known, self._evidence.verdict)):
             if verdict.passed and verdict.fits(self._hash, environment_of(self._program.device)):
                 self.verdict = verdict
                 return
         while True:
-            verdict, plan = self._compare_samples()
+            verdict, plan, cause = self._compare_samples()
             if verdict.passed:
                 break
             self.wrong += 1
             if plan == self._program.mode:
-                self._fall_back(verdict.wrong)
+                self._fall_back(verdict.wrong, cause)
             else:
-                self._drop(plan, verdict.wrong)
+                self._drop(plan, verdict.wrong, cause)
         self.verdict = verdict
 
-    def _compare_samples(self) -> tuple[Verdict, str]:
-        """The samples by all code that calls may take; the plan of the first that is wrong."""
+    def _compare_samples(self) -> tuple[Verdict, str, ReasonCode]:
+        """The samples by all code that calls may take; the plan of the first that is wrong.
+
+        The code says whether it answers wrongly or, with the failure's own, does not answer.
+        """
         worst, done, wrong, bad = 0.0, 0, "", self._program.mode
+        cause = ReasonCode.WRONG_RESULT
         samples, program = self._samples.samples, self._program
         for sample in samples:
             inputs = make_inputs(program.artifact.signature, sample.seed, sample.sizes)
@@ -151,15 +156,16 @@ class Watch:
             for (plan, entry), run in program.ways().items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
-                    worst, said = max(worst, found.worst), found.wrong
+                    worst, said, code = max(worst, found.worst), found.wrong, cause
                 except PycError as error:
-                    said = error.message
+                    said, code = error.message, error.code
                 agree = agree and not said
                 if said and not wrong:
                     wrong, bad = f"sample {sample.seed}, {entry}: {said}", plan
+                    cause = code
             done += agree
         environment = environment_of(program.device)
-        return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad
+        return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad, cause
 
     @property
     def compares_calls(self) -> bool:
@@ -240,31 +246,31 @@ class Watch:
                 return False
         return code.generation == self.generation
 
-    def _drop(self, plan: str, why: str) -> None:
-        """Do without a plan that is not in use. Raises PycError (WRONG_RESULT) where none may."""
+    def _drop(self, plan: str, why: str, cause: ReasonCode) -> None:
+        """Do without a plan that is not in use. Raises PycError (`cause`) where none may."""
         if not self._may_drop:
-            self._refuse(why)
+            self._refuse(why, cause)
         self._program.drop_plan(plan)
         name = f"{OTHER_PLANS}: all but {plan}"
         self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
-    def _fall_back(self, why: str) -> None:
-        """Put the next fallback in place. Raises PycError (WRONG_RESULT) if there is none."""
+    def _fall_back(self, why: str, cause: ReasonCode = ReasonCode.WRONG_RESULT) -> None:
+        """Put the next fallback in place. Raises PycError (`cause`) if there is none."""
         name = next(self._chain, None)
         if name is None:
-            self._refuse(why)
+            self._refuse(why, cause)
         self.generation += 1
         self._seen.clear()
         self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
-    def _refuse(self, why: str) -> NoReturn:
-        self._program.tell_fallback(REFUSED, why, ReasonCode.WRONG_RESULT)
+    def _refuse(self, why: str, cause: ReasonCode) -> NoReturn:
+        self._program.tell_fallback(REFUSED, why, cause)
         past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
         absent = f"; not there in this process: {', '.join(self._absent)}" if self._absent else ""
         raise PycError(
-            ReasonCode.WRONG_RESULT,
+            cause,
             f"program: expected the results of its reference, got {why}"
             f"{past if self.taken else ''}{absent}; the answer was not given out",
         )
@@ -275,9 +281,8 @@ class Watch:
         for name in chain:
             if name == OTHER_PLANS:
                 while others := [m for m in program.modes if m != program.mode]:
-                    wrong = program.mode
-                    program.take_plan(others[0], "results differ", ReasonCode.FALLBACK_TAKEN)
-                    program.drop_plan(wrong)
+                    code = ReasonCode.FALLBACK_TAKEN
+                    program.take_plan(others[0], "results differ", code, drop=program.mode)
                     yield f"{OTHER_PLANS}: {others[0]}"
             elif name == IREE_CODE and IREE_CODE in evidence.stand_ins:
                 program.take_code(self._load(evidence.stand_ins[name](), program.device))

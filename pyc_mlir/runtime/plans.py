@@ -6,6 +6,7 @@ of the device. Arenas of the mode that was left are let go as soon as no call wo
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.events import MODE, RunLog
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.util.pages import LARGE_BYTES
 
@@ -24,6 +26,7 @@ FreeMemory = Callable[[], int]
 Run = Callable[[Sequence[Array]], list[Array]]
 _MEMINFO = Path("/proc/meminfo")
 _AVAILABLE = "MemAvailable:"
+_RECENT_SWITCHES = 64
 
 
 @dataclass
@@ -73,6 +76,97 @@ class MemoryRule:
         return (self.below if low else self.otherwise), said
 
 
+class Plans:
+    """The plans of one program, which of them calls take, and the rule that may change that.
+
+    Several threads may ask, switch and drop at once. `current` and `rule` are on the way of calls,
+    which read them without the lock; `modes` is replaced, never changed.
+    """
+
+    __slots__ = ("_lock", "_log", "_pool", "current", "modes", "rule", "switch_count", "switches")
+
+    def __init__(self, modes: Mapping[str, PlannedMode], pool: ArenaPool, log: RunLog) -> None:
+        """The first one is in use."""
+        self.modes = dict(modes)
+        self.current = next(iter(self.modes.values()))
+        self.rule: MemoryRule | None = None
+        self.switches: deque[ModeSwitch] = deque(maxlen=_RECENT_SWITCHES)
+        self.switch_count = 0
+        self._pool, self._log = pool, log
+        self._lock = threading.Lock()
+        self._take_arenas()
+
+    def take(self, name: str, why: str, code: ReasonCode, drop: str | None = None) -> None:
+        """Take a plan, for a reason with this code; ends a rule.
+
+        drop: a mode that there is no plan of from then on; no other thread can take it in between.
+        Raises PycError (BAD_ARGUMENT) where there is no plan `name`, or none any more.
+        """
+        with self._lock:
+            after = self.modes[known_mode(name, self.modes)]
+            self.rule = None
+            self._switch(after, why, code)
+            self._drop(drop)
+
+    def drop(self, name: str) -> None:
+        """Have no plan of that mode any more. One in use is left by `take`: ValueError."""
+        with self._lock:
+            if name == self.current.name:
+                raise ValueError(f"expected a plan that is not in use, got {name!r}")
+            self._drop(name)
+
+    def replace(self, plan: PlannedMode, put: Callable[[], None]) -> None:
+        """Have this plan alone, after `put` has put its code in place."""
+        with self._lock:
+            put()
+            self.rule, self.modes, self.current = None, {plan.name: plan}, plan
+            self._take_arenas()
+
+    def follow(self, limit: int, mode: str, free: FreeMemory | None, device: Device) -> None:
+        """Set a rule, as `memory_rule` makes it. Raises PycError (BAD_ARGUMENT)."""
+        with self._lock:
+            known_mode(mode, self.modes)
+            otherwise = self.current.name if self.rule is None else self.rule.otherwise
+            self.rule = memory_rule(limit, mode, otherwise, free, device)
+
+    def by_rule(self) -> PlannedMode:
+        """The plan to use, after the rule was asked if there is one."""
+        rule = self.rule
+        if rule is None:
+            return self.current
+        name, why = rule.answer(self._pool.bytes)
+        if name != self.current.name:
+            with self._lock:
+                # What was taken or dropped meanwhile has ended the rule.
+                if self.rule is rule:
+                    self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
+        return self.current
+
+    def told(self) -> tuple[tuple[ModeSwitch, ...], int]:
+        """The latest switches, and how many there were."""
+        with self._lock:
+            return tuple(self.switches), self.switch_count
+
+    def _switch(self, after: PlannedMode, why: str, code: ReasonCode) -> None:
+        before = self.current
+        if before is after:
+            return
+        self.current = after
+        self.switch_count += 1
+        self.switches.append(ModeSwitch(before.name, after.name, why, code))
+        self._log.add(MODE, after.name, why, code, before.name)
+        self._take_arenas()
+
+    def _drop(self, name: str | None) -> None:
+        self.modes = {n: mode for n, mode in self.modes.items() if n != name}
+        if self.rule is not None and name in (self.rule.below, self.rule.otherwise):
+            self.rule = None
+
+    def _take_arenas(self) -> None:
+        arena = self.current.arena
+        self._pool.use("" if arena is None else arena.name)
+
+
 def planned_modes(
     entries: Mapping[str, Mapping[str, Any]],
     executable: Executable,
@@ -85,6 +179,12 @@ def planned_modes(
     for name in sorted(n for n in entries if n.startswith(ARENA)):
         entry = entries[name]
         arena = ArenaCall(executable, entry["function"], results, pool)
+        if entry.get("arena_bytes") != arena.facts.arena_bytes:
+            raise PycError(
+                ReasonCode.BAD_ARTIFACT,
+                f"vmfb: expected an arena of {entry.get('arena_bytes')} bytes for `{name}`, as the "
+                f"manifest says, got {arena.facts.arena_bytes}; compile it again",
+            )
         # `main` has the plan of the first one only.
         pays = name != ARENA or _arena_pays(arena, contract, executable.device)
         found[str(entry.get("mode", ""))] = PlannedMode(str(entry.get("mode", "")), arena, pays)

@@ -46,24 +46,15 @@ from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import Device, MemoryStatistics
-from pyc_mlir.runtime.events import FALLBACK, LOAD, MODE, RunLog
+from pyc_mlir.runtime.events import FALLBACK, LOAD, RunLog
 from pyc_mlir.runtime.executable import ResultType
 from pyc_mlir.runtime.monitor import Code, Fallback, Watch, Ways
 from pyc_mlir.runtime.outputs import NUMBERS, check_outputs, donated_memory, donors
-from pyc_mlir.runtime.plans import (
-    MemoryRule,
-    ModeSwitch,
-    PlannedMode,
-    gated,
-    known_mode,
-    memory_rule,
-    planned_modes,
-)
+from pyc_mlir.runtime.plans import ModeSwitch, PlannedMode, Plans, gated, planned_modes
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
 _RECENT_CALLS = 1024
-_RECENT_SWITCHES = 64
 _NOTHING = Launch(0, ())
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
@@ -115,17 +106,13 @@ class Program:
         "_guard_failures",
         "_lock",
         "_log",
-        "_mode",
-        "_modes",
         "_most_calls",
         "_other_runtime",
+        "_plans",
         "_pool",
         "_recent",
-        "_rule",
         "_run",
         "_seconds",
-        "_switch_count",
-        "_switches",
         "_watch",
         "artifact",
         "device",
@@ -154,6 +141,7 @@ class Program:
         results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
         entries = manifest["entries"]
         executable = placement.load(artifact, self.device)
+        executable.require(entries[MAIN]["function"], self.signature)
         self._entry = executable.entry(entries[MAIN]["function"], results)
         # Calls without an arena wait for each other only where something counts on it.
         counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
@@ -161,18 +149,14 @@ class Program:
         # A bound method is called sooner than an object.
         self._run = gated(self._entry.__call__, self._most_calls)
         self._pool = ArenaPool(self.device, contract.max_concurrency)
-        self._modes = planned_modes(entries, executable, results, self._pool, contract)
-        for plan in self._modes.values():
+        modes = planned_modes(entries, executable, results, self._pool, contract)
+        for plan in modes.values():
             if plan.arena is not None:
                 plan.arena.require_inputs([len(a.shape) for a in artifact.signature.inputs])
-        # The plan of the mode that the program was compiled for comes first.
-        self._mode = next(iter(self._modes.values()))
-        self._rule: MemoryRule | None = None
-        self._switches: deque[ModeSwitch] = deque(maxlen=_RECENT_SWITCHES)
-        self._switch_count = 0
-        self._take_arenas_of(self._mode)
         self._lock = threading.Lock()
         self._log = RunLog()
+        # The plan of the mode that the program was compiled for comes first.
+        self._plans = Plans(modes, self._pool, self._log)
         graph = manifest["graph_id"] or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
         self._other_runtime = placement.other_runtime(manifest["versions"])
@@ -204,7 +188,8 @@ class Program:
         watch = self._watch
         # Read before the mode: what answers later than a fallback is told by it.
         generation = 0 if watch is None else watch.generation
-        mode = self._mode if self._rule is None else self._mode_by_rule()
+        plans = self._plans
+        mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
         try:
             launch = mode.accepted.get(tuple(map(_spec_of, args)))
@@ -274,7 +259,7 @@ class Program:
         if watch is not None:
             code = Code(watch.generation, mode.name, into=True)
             if not watch.approves(arrays, code, partial(mode.arena.call, arrays, launch), again):
-                now = self._mode
+                now = self._plans.current
                 needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
                 return self._into(now, arrays, needed, out, donate, again=True)
         return mode.arena.call(arrays, launch, memory)
@@ -296,13 +281,14 @@ class Program:
 
     def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Compute without guards, comparison and count, by the plan in use: for `Watch`."""
-        mode = self._mode
+        mode = self._plans.current
         return self._answer(mode.arena if mode.by_arena else None, inputs)
 
     def ways(self) -> Ways:
         """All code that calls may take, by mode and entry, that of the plan in use first."""
         found = {}
-        for mode in sorted(self._modes.values(), key=lambda m: m is not self._mode):
+        modes, current = self._plans.modes, self._plans.current
+        for mode in sorted(modes.values(), key=lambda m: m is not current):
             if not (mode.by_arena and mode.arena is not None):
                 found[mode.name, MAIN] = partial(self._answer, None)
             if mode.arena is not None:
@@ -315,23 +301,21 @@ class Program:
             return [r.numpy() for r in self._run(arrays)]
         return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
 
-    def take_plan(self, name: str, why: str, code: ReasonCode) -> None:
-        """Take the plan of another mode, for a reason with this code; ends a rule."""
-        self._rule = None
-        self._switch(name, why, code)
+    def take_plan(self, name: str, why: str, code: ReasonCode, drop: str | None = None) -> None:
+        """Take the plan of another mode and drop one, as `Plans.take`."""
+        self._plans.take(name, why, code, drop)
 
     def drop_plan(self, name: str) -> None:
         """Have no plan of that mode any more; it is not in use."""
-        assert name != self.mode, "a plan in use is left first"
-        del self._modes[name]
+        self._plans.drop(name)
 
     def take_code(self, run: Callable[[Sequence[Array]], list[Array]]) -> None:
         """Let `run` answer from now on; it has no plans."""
-        self._rule = None
-        self._run = gated(run, self._most_calls)
-        self._modes = {"": PlannedMode("", None, False)}
-        self._mode = self._modes[""]
-        self._take_arenas_of(self._mode)
+
+        def put() -> None:
+            self._run = gated(run, self._most_calls)
+
+        self._plans.replace(PlannedMode("", None, False), put)
 
     def compare_every(self, calls: int) -> None:
         """Compare every so many calls with the reference too, besides the first of each shape.
@@ -359,7 +343,7 @@ class Program:
     @property
     def mode(self) -> str:
         """The mode of the planner whose plan calls take now."""
-        return self._mode.name
+        return self._plans.current.name
 
     @property
     def modes(self) -> dict[str, int | None]:
@@ -367,7 +351,7 @@ class Program:
 
         None where they depend on the call, or where there is no entry that takes an arena.
         """
-        found = self._modes.items()
+        found = self._plans.modes.items()
         return {n: None if m.arena is None else m.arena.facts.arena_bytes for n, m in found}
 
     def use_mode(self, name: str) -> None:
@@ -376,8 +360,7 @@ class Program:
         Arenas of the old mode are let go when no call works in them. Raises PycError
         (BAD_ARGUMENT) for a mode that the artifact has no plan of.
         """
-        known_mode(name, self._modes)
-        self.take_plan(name, "asked for", ReasonCode.MODE_SWITCHED)
+        self._plans.take(name, "asked for", ReasonCode.MODE_SWITCHED)
 
     def switch_below(
         self, free_bytes: int, mode: str, free: Callable[[], int] | None = None
@@ -389,33 +372,7 @@ class Program:
         the device's memory; without it Linux is asked, on CPUs. `use_mode` ends the rule. Raises
         PycError (BAD_ARGUMENT) for an unknown mode, and where nothing tells what is free.
         """
-        known_mode(mode, self._modes)
-        rule = self._rule
-        otherwise = self.mode if rule is None else rule.otherwise
-        self._rule = memory_rule(free_bytes, mode, otherwise, free, self.device)
-
-    def _mode_by_rule(self) -> PlannedMode:
-        rule = self._rule
-        if rule is not None:
-            name, why = rule.answer(self._pool.bytes)
-            if name != self.mode:
-                self._switch(name, why)
-            return self._modes[name]
-        return self._mode
-
-    def _switch(self, name: str, why: str, code: ReasonCode = ReasonCode.MODE_SWITCHED) -> None:
-        with self._lock:
-            before, after = self._mode, self._modes[name]
-            if before is after:
-                return
-            self._mode = after
-            self._switch_count += 1
-            self._switches.append(ModeSwitch(before.name, name, why, code))
-            self._log.add(MODE, name, why, code, before.name)
-            self._take_arenas_of(after)
-
-    def _take_arenas_of(self, mode: PlannedMode) -> None:
-        self._pool.use("" if mode.arena is None else mode.arena.name)
+        self._plans.follow(free_bytes, mode, free, self.device)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{a.name}: {a}" for a in self.signature.inputs)
@@ -427,7 +384,7 @@ class Program:
         with self._lock:
             recent = list(self._recent)
             calls, failures, total = self._calls, self._guard_failures, self._seconds
-            switches, switch_count = tuple(self._switches), self._switch_count
+        switches, switch_count = self._plans.told()
         counts = Counts() if self._watch is None else self._watch.counts()
         return ProgramStats(
             calls=calls,
@@ -462,7 +419,7 @@ class Program:
 
     def bare_call(self, *arrays: Array) -> Any:
         """A function that invokes with these arrays and does nothing else: to measure against."""
-        admitted, _, _ = self._admit(arrays, self._mode)
+        admitted, _, _ = self._admit(arrays, self._plans.current)
         return self._entry.bare_call(admitted)
 
     def _admit(

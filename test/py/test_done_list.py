@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import FULL, read_done, sample
@@ -67,13 +68,38 @@ def test_a_line_that_was_cut_off_is_ignored(tmp_path):
     assert read_done(tmp_path / "none") == {}
 
 
-def test_tests_of_changed_files_run_again(tmp_path, monkeypatch):
+@pytest.fixture
+def full(monkeypatch) -> Any:
+    """test/full.py as a module."""
     monkeypatch.setattr(sys, "path", sys.path[:])
     place = Path(__file__).parents[1] / "full.py"
     spec = importlib.util.spec_from_file_location("full", place)
     assert spec is not None and spec.loader is not None
-    full = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(full)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_counts_are_those_of_one_test(full):
+    counts = [{"cases": {"equal": 2, "newer": i}} for i in (1, 2)]
+    rows = {f"test_a.py::test[{i}]": {"counts": found} for i, found in enumerate(counts)}
+    found = {(r["workload"], r["metric"]): r["value"] for r in full.counted(rows)}
+    assert found == {("cases", "equal"): 4, ("cases", "newer"): 3}
+    rows["test_b.py::test"] = {"counts": {"cases": {"equal": 1}}}
+    with pytest.raises(ValueError, match=r"cases: expected one test's counts"):
+        list(full.counted(rows))
+
+
+def test_a_scenario_of_all_cases_is_as_many_as_were_counted(full):
+    (scenario,) = [s for s in full.SCENARIOS if s.full is None]
+    name, count = f"test/py/{scenario.tests[0]}", {"cases": {"equal": 2, "newer": 1}}
+    rows = {f"{name}[{i}]": {"outcome": "passed", "counts": count} for i in range(3)}
+    assert full.scenario_record(scenario, rows)["value"] == 9
+    rows[f"{name}[0]"]["outcome"] = "failed"
+    assert full.scenario_record(scenario, rows)["value"] == 0
+
+
+def test_tests_of_changed_files_run_again(full, tmp_path, monkeypatch):
     monkeypatch.setattr(full, "ROOT", tmp_path)
     folder = tmp_path / "test" / "py"
     folder.mkdir(parents=True)

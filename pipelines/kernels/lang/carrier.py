@@ -145,8 +145,8 @@ class Carrier:
         return _dispatch(kernel, [self._executables[kernel.name], kernel.name], values)
 
     def bytecode(self) -> bytes:
-        """The verified module as MLIR bytecode."""
-        assert self.module.operation.verify()
+        """The verified module as MLIR bytecode. Raises MLIRError where it is no legal one."""
+        self.module.operation.verify()
         stream_ = BytesIO()
         self.module.operation.write_bytecode(stream_)
         return stream_.getvalue()

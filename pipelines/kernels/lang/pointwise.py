@@ -162,7 +162,8 @@ class InKernel:
             for value, read, memory in self._reads():
                 if read.along:
                     values[value] = memory.load(read.row(i), at) if read.down else memory.load(at)
-            assert not _steps(self.program, values, rest)
+            left = _steps(self.program, values, rest)
+            assert not left, "all operands are known along a row"
             return values[max(values)] if self.program.steps else own
 
         return apply

@@ -108,11 +108,11 @@ def test_plain_vmfb_is_not_an_artifact():
     ("change", "message"),
     [
         ({"schema": 1}, "schema 2, got 1"),
-        ({"device": None}, "`device` of type str"),
-        ({"entries": {}}, "entry `main`"),
-        ({"entries": {"main": {}}}, "entry `main` with its function"),
+        ({"device": None}, "`device`: expected one of"),
+        ({"entries": {}}, "the function of `main`"),
+        ({"entries": {"main": {}}}, "a function of `main`"),
         ({"signature": {"inputs": []}}, "inputs and outputs"),
-        ({"imported": {"total": 1}}, "a report of the import"),
+        ({"imported": {"total": 1}}, "a report of an import"),
         (
             {"signature": {"inputs": [{"name": "a", "dtype": "f7", "shape": []}], "outputs": []}},
             "f7",

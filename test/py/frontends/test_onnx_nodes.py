@@ -42,7 +42,7 @@ def test_onnx_node_cases(record_property) -> None:
     context = new_context()
     results = {case.name: outcome(case, context) for case in chosen}
     counts = Counter(results.values())
-    record_property("onnx node cases", dict(counts))
+    record_property("onnx node cases, imported and interpreted", dict(counts))
     assert [name for name, result in results.items() if result == "wrong"] == []
     assert counts["equal"] >= (ALL_EQUAL if FULL else SAMPLE_EQUAL), counts
 
@@ -77,7 +77,7 @@ def test_stored_models(record_property) -> None:
     context = new_context()
     results = {path.parent.name: stored_outcome(path, context) for path in chosen}
     counts = Counter(results.values())
-    record_property("onnx stored models", dict(counts))
+    record_property("onnx stored models, imported and interpreted", dict(counts))
     assert [name for name, result in results.items() if result == "wrong"] == []
     assert counts["equal"] >= (STORED_EQUAL if FULL else STORED_SAMPLE_EQUAL), counts
 

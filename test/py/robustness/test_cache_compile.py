@@ -225,6 +225,10 @@ def test_what_users_may_ask_for(tmp_path):
     home = choose(True, {"HOME": "/home/x", "XDG_CACHE_HOME": "relative"})
     assert home is not None and home.store.folder == Path("/home/x/.cache/pyc-mlir")
     assert default_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/pyc-mlir")
+    for bare in ({}, {"HOME": ""}, {"HOME": "here"}, {"XDG_CACHE_HOME": "relative"}):
+        with pytest.raises(PycError, match="cache: expected an absolute path") as caught:
+            choose(True, bare)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
     for odd in (3, "", object()):
         with pytest.raises(PycError, match="cache: expected"):
             choose(odd, {})  # type: ignore[arg-type]

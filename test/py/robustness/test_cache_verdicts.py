@@ -39,7 +39,7 @@ def compared(monkeypatch) -> list[str]:
     seen: list[str] = []
     real = Watch._compare_samples
 
-    def counted(watch: Watch) -> tuple[Verdict, str]:
+    def counted(watch: Watch) -> tuple[Verdict, str, ReasonCode]:
         seen.append(watch._hash)
         return real(watch)
 
@@ -142,9 +142,9 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
     (store.path(name) / "side" / file).unlink()
     real = Watch._compare_samples
 
-    def failing(watch: Watch) -> tuple[Verdict, str]:
-        verdict, plan = real(watch)
-        return replace(verdict, wrong="result 0"), plan
+    def failing(watch: Watch) -> tuple[Verdict, str, ReasonCode]:
+        verdict, plan, cause = real(watch)
+        return replace(verdict, wrong="result 0"), plan, cause
 
     monkeypatch.setattr(Watch, "_compare_samples", failing)
     with pytest.raises(PycError) as caught:

@@ -64,7 +64,7 @@ def test_random_graphs(batch: int, record_property) -> None:
     first = FIRST_SEED + batch * BATCH
     seeds = range(first, first + min(BATCH, GRAPHS))
     counts = Counter(map(graph_outcome, seeds))
-    record_property("random graphs", dict(counts))
+    record_property("random graphs, compiled", dict(counts))
     assert counts["equal"] >= 0.8 * len(seeds), counts
 
 
@@ -94,7 +94,7 @@ def test_onnx_node_cases(chunk: int, record_property) -> None:
     here = cases()[chunk::CHUNKS] if FULL else sample(cases(), SAMPLED_CASES)
     context = new_context()
     counts = Counter(case_outcome(case, context) for case in here)
-    record_property("onnx node cases", dict(counts))
+    record_property("onnx node cases, compiled", dict(counts))
     assert counts["equal"] >= len(here) // 3, counts
 
 

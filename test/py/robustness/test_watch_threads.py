@@ -13,6 +13,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.test_vectors import Expected
 from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -57,3 +58,16 @@ def test_calls_that_are_not_compared_wait_for_no_reference(honest):
         go_on.set()
         np.testing.assert_allclose(compared.result(), reference(X[:2], W), atol=1e-5)
     assert program.stats().comparisons == 2
+
+
+def test_what_cannot_be_computed_is_no_wrong_result(honest, monkeypatch):
+    """A device without memory, say, when the samples are compared at load."""
+
+    def refuses(*_: object) -> list:
+        raise PycError(ReasonCode.RUNTIME_FAILED, "device: expected 64 bytes of memory, got: none")
+
+    monkeypatch.setattr(Program, "_answer", refuses)
+    bare = replace(honest, evidence=None)
+    with pytest.raises(PycError, match="64 bytes of memory") as caught:
+        Program(bare, Device("local-sync"))
+    assert caught.value.code is ReasonCode.RUNTIME_FAILED

@@ -53,8 +53,8 @@ def inputs(rows: int = 8, seed: int = 0) -> np.ndarray:
 
 
 def arena_of(p: Program) -> ArenaCall:
-    assert p._mode.arena is not None
-    return p._mode.arena
+    assert p._plans.current.arena is not None
+    return p._plans.current.arena
 
 
 def plain(p: Program, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -424,7 +424,7 @@ def test_a_policy_can_leave_the_entry_out():
             return next((a.name for a in alternatives if a.name == wanted), alternatives[0].name)
 
     p = compile(two_products, [inputs()], policy=Plain(), device=Device("local-sync"))
-    assert p._mode.arena is None and p.stats().account.constants is not None
+    assert p._plans.current.arena is None and p.stats().account.constants is not None
     assert read_facts(p.artifact.vmfb, "main$arena") is None
     np.testing.assert_array_equal(p(inputs())[0], plain(program(), inputs())[0])
 

@@ -36,7 +36,7 @@ PROGRAMS = {
 
 def donations(program):
     """What the compiled program says: pairs (input, result)."""
-    return set(program._mode.arena.facts.donations)
+    return set(program._plans.current.arena.facts.donations)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

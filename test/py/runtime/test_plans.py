@@ -21,7 +21,8 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import ArenaPool
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.plans import memory_rule, parse_available
+from pyc_mlir.runtime.events import RunLog
+from pyc_mlir.runtime.plans import PlannedMode, Plans, memory_rule, parse_available
 from pyc_mlir.runtime.program import Program
 
 FIRST, SMALL = "balanced", "memory_first"
@@ -255,3 +256,52 @@ def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: p(x), range(16)))
     assert set(seen) == {most}
+
+
+def test_a_plan_that_is_dropped_is_never_taken_again():
+    """In another thread than the switch, and in the middle of it."""
+    plans = [PlannedMode(name, None, False) for name in (FIRST, SMALL)]
+    pool, why = ArenaPool(Device("local-sync"), 1), ("wrong", ReasonCode.FALLBACK_TAKEN)
+    codes = set()
+    for _ in range(200):
+        found = Plans({p.name: p for p in plans}, pool, RunLog())
+        found.take(SMALL, *why)
+        start = threading.Barrier(3)
+
+        def switch(found: Plans = found, start: threading.Barrier = start) -> None:
+            start.wait(10)
+            for name in (FIRST, SMALL) * 10:
+                try:
+                    found.take(name, *why)
+                except PycError as error:
+                    codes.add(error.code)
+                assert set(found.modes) <= {FIRST, SMALL}
+
+        with ThreadPoolExecutor(2) as threads:
+            switching = [threads.submit(switch) for _ in range(2)]
+            start.wait(10)
+            found.take(FIRST, *why, drop=SMALL)
+            for each in switching:
+                each.result()
+        assert found.current.name == FIRST and list(found.modes) == [FIRST]
+    assert codes <= {ReasonCode.BAD_ARGUMENT}
+
+
+def test_a_rule_whose_plan_is_dropped_ends():
+    p, inputs = fresh(), sandwich().inputs()
+    want = bits(p(*inputs))
+
+    def drops() -> int:
+        p.take_plan(FIRST, "wrong", ReasonCode.FALLBACK_TAKEN, drop=SMALL)
+        return 0
+
+    p.switch_below(1 << 60, SMALL, drops)
+    assert bits(p(*inputs)) == want and (p.mode, list(p.modes)) == (FIRST, [FIRST])
+    p.switch_below(1 << 60, FIRST, lambda: 0)
+    assert bits(p(*inputs)) == want
+    q = fresh()
+    q.switch_below(1, SMALL, lambda: 1 << 60)
+    q.drop_plan(SMALL)
+    assert bits(q(*inputs)) == want and list(q.modes) == [FIRST]
+    with pytest.raises(ValueError, match="not in use"):
+        q.drop_plan(FIRST)

@@ -107,7 +107,7 @@ def _(here: Here) -> Codes:
     program = Program(two_plans().artifact, SYNC)
     x = np.ones((8, 64), np.float32)
     program(x)
-    arena = program._mode.arena
+    arena = program._plans.current.arena
     assert arena is not None
     arena.pool._arenas[0].buffer = SYNC.allocate(64)
     return told(lambda: program(x))

@@ -50,6 +50,7 @@ _DATA, _MODELS = "robustness/test_mutated_data.py", "robustness/test_mutated_mod
 _DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
 _ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
 _ARRAYS, _SPECIAL = "robustness/test_given_arrays.py", "robustness/test_special_values.py"
+_MANIFESTS = "robustness/test_manifests.py"
 _HOSTILE, _DAMAGED = "robustness/test_hostile_models.py", "robustness/test_damaged.py"
 
 _COMPILES = (
@@ -158,6 +159,11 @@ _FILES = (
         "a program, or an error with a code",
         f"{_DATA}::test_mutated_artifacts",
         50, 2000, "mutants"),
+    rounds(
+        "manifests mutated field by field under checksums that fit, loaded and called",
+        "the right answer, or an error with a code",
+        f"{_MANIFESTS}::test_mutated_manifests",
+        100, 2000, "mutants"),
     rounds(
         "logs, calibrations, contracts and verdicts mutated",
         "read, or an error with a code",

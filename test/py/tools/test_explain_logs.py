@@ -13,6 +13,7 @@ from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded
 from pyc_mlir.debug.diff import Difference, diff
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site, write_log
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
 from pyc_mlir.tools import pyc_explain
 
@@ -35,10 +36,12 @@ CACHED = Decision(
 
 @pytest.fixture
 def program(tmp_path) -> str:
-    clause = ClauseReport("fallbacks", ["iree"], Status.CHECKED, code=CODE.name)
+    clause = ClauseReport("fallbacks", ["none"], Status.CHECKED, code=CODE.name)
     made = explained([planned(branches(3))], [FUSE, FUSION])
     promises = ContractReport((clause,)).to_json()
-    return saved(tmp_path, replace(made, manifest={**made.manifest, "promises": promises}))
+    asked = Contract(fallbacks=("none",)).to_json()
+    manifest = {**made.manifest, "contract": asked, "promises": promises}
+    return saved(tmp_path, replace(made, manifest=manifest))
 
 
 @pytest.fixture

@@ -21,12 +21,13 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import Planner, compile_planned, pack_slices
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened
-from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
+from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.memory.planner.planner import MODES
 from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem, Step
-from pyc_mlir.pipelines.streams.sizes import Size
+from pyc_mlir.pipelines.streams.ir import find, ir
+from pyc_mlir.pipelines.streams.sizes import Size, size_of
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -253,6 +254,16 @@ def test_a_plan_that_iree_does_not_finish_leaves_iree_and_says_so(monkeypatch):
     assert vmfb == unplanned(program)
 
 
+def test_plans_that_are_not_proven_together_leave_iree_and_say_so(monkeypatch):
+    """A promise to the user, so that no assertion keeps it: `python -O` leaves those out."""
+    monkeypatch.setattr(Version, "never_above", lambda *_: False)
+    program = branches()
+    vmfb, (decision,) = planned(program)
+    assert (decision.chosen, decision.decided_by) == ("iree", "fallback")
+    assert decision.evidence[0].startswith("PLANNING_FAILED: plans: expected every region")
+    assert vmfb == unplanned(program)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_packing_again_stops_at_what_is_enough(seed):
     rng = random.Random(seed)
@@ -337,3 +348,29 @@ def test_sizes_that_are_unknown_compare_by_coefficients():
     assert not n.at_most(Size.of(1 << 40))
     assert str(Size.of(64) + n.times(3)) == "64 + 3 * n"
     assert (Size.of(64) + n.times(3)).nominal == 256
+
+
+def read_sizes(extra: str = "") -> list[Size]:
+    """Sizes that are read from memory: two from the same place, at two times."""
+    text = f"""util.func @f(%r: !stream.resource<staging>, %bytes: index) -> (index, index) {{
+      %c0 = arith.constant 0 : index
+      %c64 = arith.constant 64 : index
+      {extra}
+      %0 = stream.resource.load %r[%c0] : !stream.resource<staging>{{%bytes}} -> i64
+      %1 = arith.index_cast %0 : i64 to index
+      %2 = stream.resource.load %r[%c0] : !stream.resource<staging>{{%c64}} -> i64
+      %3 = arith.index_cast %2 : i64 to index
+      util.return %1, %3 : index, index
+    }}"""
+    with ir.Context():
+        module = ir.Module.parse(text)
+        (end,) = find(module.operation, "util.return")
+        return [size_of(value) for value in end.operands]
+
+
+def test_what_is_read_from_memory_goes_by_its_place():
+    first, second = read_sizes()
+    assert not first.at_most(second) and not second.at_most(first)
+    assert str(first) == "arith.index_cast(stream.resource.load 1 of 2)"
+    again = "%x = stream.resource.load %r[%c0] : !stream.resource<staging>{%bytes} -> i64"
+    assert not any(a.at_most(b) for a in read_sizes() for b in read_sizes(again))

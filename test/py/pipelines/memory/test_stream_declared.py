@@ -7,6 +7,8 @@ import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
 from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.plan_memory import compile_planned, planner_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
@@ -15,6 +17,7 @@ from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies, Pairs
 from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
+from pyc_mlir.pipelines.streams.declared import FLOPS as FLOPS_NAME
 from pyc_mlir.pipelines.streams.declared import declared_flops, declared_in_place
 from pyc_mlir.pipelines.streams.ir import DISPATCH, find, ir, symbol_of
 from pyc_mlir.pipelines.target.target import Target
@@ -89,6 +92,20 @@ def test_declared_pairs_save_memory_and_change_no_bit(target):
         (region,) = report.regions
         arenas.append(region.layouts[region.chosen].arena_bytes)
     assert arenas == [2 * SIZE * 4, SIZE * 4]
+
+
+def test_kernels_declare_operations_not_time():
+    """A product whose time is its traffic's: operations that take as long would be many more."""
+    rows, depth, columns = 4, 256, 128
+    w = np.ones((depth, columns), np.float32)
+    options = make_options(target="cpu-avx2")
+    lowered = lower(lambda x: x @ w, [np.ones((rows, depth), np.float32)], options)
+    with opened(lowered.code, options.target, ()) as session:
+        session.run(to="flow")
+        with session.context:
+            kernels = [f for f in find(session.module, "func.func") if FLOPS_NAME in f.attributes]
+            declared = [declared_flops(f) for f in kernels]
+    assert max(declared) == 2 * rows * depth * columns
 
 
 def inner(attribute: str) -> ir.Operation:

@@ -1,0 +1,229 @@
+"""Is this what a manifest holds? Every field of one that was read, before anything trusts it.
+
+A manifest comes with a checksum, which finds damage, not intent. So each field is looked at here:
+that it is there, its type, its range, and that fields which say the same agree. Whether the
+signature is that of the code stands in `pyc_mlir/iree/declaration.py`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.contract_report import ContractReport
+
+# The entries that an artifact may have: with the plain ABI, and with memory of the caller.
+MAIN, ARENA = "main", "main$arena"
+# Fields that a manifest may lack.
+CALIBRATION, PROMISES = "calibration", "promises"
+IMPORTED = "imported"
+# `Target.device` of the programs that can be run.
+DEVICES = ("local", "cuda", "vulkan", "hip")
+# No count or size is larger: programs count in 64 bits.
+_MOST = (1 << 63) - 1
+_LONGEST_TEXT, _MOST_RANK, _MOST_ARGUMENTS = 1 << 16, 64, 1 << 16
+_OPTIONS: Mapping[str, type] = {
+    "planner_modes": list,
+    "also_modes": list,
+    "kernels": str,
+    "parts_for": str,
+    "passes": str,
+    "iree_flags": list,
+    "ranges": dict,
+}
+_ANY = (AttributeError, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Raise ValueError, with the field first, for a manifest that no compile writes.
+
+    Raises PycError (UNSUPPORTED_CLAUSE) for clauses of a contract that this version does not know.
+    """
+    unknown = sorted(set(manifest) - {*_CHECKS, *_OPTIONAL, "schema"})
+    if unknown:
+        raise ValueError(f"expected the fields of this version, got `{unknown[0]:.80}` too")
+    for name, check in {**_CHECKS, **_OPTIONAL}.items():
+        if name not in manifest:
+            if name in _CHECKS:
+                raise ValueError(f"`{name}`: expected a value, got none")
+            continue
+        _check(name, manifest[name], check)
+    _check_promises(manifest)
+
+
+def check_conditions(conditions: Mapping[str, Any]) -> None:
+    """As `check_manifest`, for those fields that a log repeats; null stands for one left out."""
+    for name, value in conditions.items():
+        if value is not None or name not in _OPTIONAL:
+            _check(name, value, {**_CHECKS, **_OPTIONAL}[name])
+
+
+def _check(name: str, value: Any, check: Callable[[Any], None]) -> None:
+    try:
+        check(value)
+    except PycError as error:
+        if error.code is ReasonCode.UNSUPPORTED_CLAUSE:
+            raise
+        raise ValueError(f"`{name}`: {error.message}") from None
+    except _ANY as error:
+        came = "" if "got" in str(error) else f", got {value!r:.120}"
+        raise ValueError(f"`{name}`: {error}{came}") from None
+
+
+def _require(holds: bool, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"expected {expected}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def _text(value: Any) -> None:
+    _require(_is_text(value), "a text")
+
+
+def _texts(value: Any) -> None:
+    _require(isinstance(value, list) and all(map(_is_text, value)), "a list of texts")
+
+
+def _named_texts(value: Any) -> None:
+    _require(isinstance(value, dict) and all(map(_is_text, value.values())), "texts by name")
+
+
+def _device(value: Any) -> None:
+    _require(_is_text(value) and value in DEVICES, f"one of {', '.join(DEVICES)}")
+
+
+def _count(value: Any) -> None:
+    _require(_is_count(value), f"a whole number from 0 to {_MOST}")
+
+
+def _seconds(value: Any) -> None:
+    known = type(value) is float and math.isfinite(value) and value >= 0
+    _require(value is None or known, "seconds or null")
+
+
+def _signature(value: Any) -> None:
+    _require(isinstance(value, dict), "inputs and outputs")
+    signature = Signature.from_json(value)
+    _require(set(value) <= {"inputs", "outputs", "ranges"}, "inputs, outputs and ranges")
+    arguments = (*signature.inputs, *signature.outputs)
+    _require(len(arguments) <= _MOST_ARGUMENTS, f"at most {_MOST_ARGUMENTS} arguments")
+    for argument in arguments:
+        _argument(argument)
+
+
+def _argument(argument: Argument) -> None:
+    shape = tuple(d if isinstance(d, int) else None for d in argument.shape)
+    named = all(map(_is_text, [argument.name, *(d for d in argument.shape if isinstance(d, str))]))
+    _require(named and len(shape) <= _MOST_RANK, f"names, and at most {_MOST_RANK} dimensions")
+    _require(TensorType(shape, argument.dtype).fits, f"a tensor that memory holds as {argument}")
+
+
+def _contract(value: Any) -> None:
+    _require(isinstance(value, dict), "clauses by name")
+    Contract.from_json(value)
+
+
+def _entries(value: Any) -> None:
+    _require(isinstance(value, dict) and MAIN in value, f"the function of `{MAIN}` at least")
+    for name, entry in value.items():
+        known = name in (MAIN, ARENA) or name.startswith(f"{ARENA}.")
+        _require(known and isinstance(entry, dict), f"entries `{MAIN}`, `{ARENA}` and its modes")
+        function = entry.get("function")
+        _require(_is_text(function) and bool(function), f"a function of `{name}`")
+        fields = {"function"} if name == MAIN else {"function", "mode", "arena_bytes"}
+        _require(set(entry) == fields, f"{', '.join(sorted(fields))} of `{name}`")
+        if name != MAIN:
+            _require(_is_text(entry["mode"]), f"a mode of `{name}`")
+            arena = entry["arena_bytes"]
+            _require(arena is None or _is_count(arena), f"bytes or null as the arena of `{name}`")
+    modes = [entry["mode"] for name, entry in value.items() if name != MAIN]
+    _require(len(set(modes)) == len(modes), "one entry of each mode")
+
+
+def _memory(value: Any) -> None:
+    _require(isinstance(value, dict), "bytes of each part")
+    Account.from_json(value)
+    _require(all(v is None or _is_count(v) for v in value.values()), f"bytes up to {_MOST}")
+
+
+def _options(value: Any) -> None:
+    # A manifest made by hand may leave all of them out.
+    kinds = isinstance(value, dict) and all(
+        isinstance(value.get(name), kind) for name, kind in _OPTIONS.items()
+    )
+    _require(value == {} or (kinds and set(value) == set(_OPTIONS)), "what else was asked for")
+    for name, found in value.items():
+        if isinstance(found, list):
+            _texts(found)
+        _require(not isinstance(found, str) or _is_text(found), f"a text as {name}")
+    for ends in value.get("ranges", {}).values():
+        _require(isinstance(ends, list) and len(ends) == 2, "two ends of a range")
+        _require(all(map(_is_count, ends)), "whole numbers as a range")
+
+
+def _calibration(value: Any) -> None:
+    _named_texts(value)
+    _require(set(value) == {"name", "sha256"}, "a name and a hash")
+
+
+def _promises(value: Any) -> None:
+    _require(isinstance(value, list) and all(isinstance(c, dict) for c in value), "a list")
+    for clause in value:
+        _texts(clause["evidence"])
+        _require(_is_text(clause["code"]), "the name of a code")
+        _require(all(map(_is_count, (clause.get("done", 0), clause.get("of", 0)))), "counts")
+        _require(isinstance(clause["measured"], dict), "numbers by name")
+    ContractReport.from_json(value)
+
+
+def _imported(value: Any) -> None:
+    ImportReport.from_json(value)
+
+
+def _checksums(value: Any) -> None:
+    _named_texts(value)
+
+
+def _check_promises(manifest: Mapping[str, Any]) -> None:
+    """Promises are those of the contract's clauses, with what was asked."""
+    given = Contract.from_json(manifest["contract"]).given()
+    promised = ContractReport.from_json(manifest.get(PROMISES, ())).clauses
+    for clause in promised:
+        if clause.clause not in given or clause.asked != given[clause.clause]:
+            raise ValueError(
+                f"`{PROMISES}`: expected what the contract asks of {', '.join(given) or 'nothing'}"
+                f", got {clause.clause} = {clause.asked!r:.80}"
+            )
+    if len({c.clause for c in promised}) < len(promised):
+        raise ValueError(f"`{PROMISES}`: expected each clause once")
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "target": _text,
+    "device": _device,
+    "features": _texts,
+    "signature": _signature,
+    "constants_bytes": _count,
+    "contract": _contract,
+    "versions": _named_texts,
+    "graph_id": _text,
+    "entries": _entries,
+    "memory": _memory,
+    "seconds": _seconds,
+    "options": _options,
+    IMPORTED: _imported,
+    "checksums": _checksums,
+}
+_OPTIONAL: Mapping[str, Callable[[Any], None]] = {CALIBRATION: _calibration, PROMISES: _promises}

@@ -1,0 +1,53 @@
+"""Do functions of a vmfb take and give what a manifest says?
+
+IREE writes into the reflection of each function of its native ABI how it was declared
+(``iree.abi.declaration``): ``sync func @main(%input0: tensor<?x8xf32>) -> (%output0: ...)``. Guards
+and results go by the manifest, so the two must be the same before anything is called.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+DECLARATION = "iree.abi.declaration"
+_RESULTS = ") -> ("
+_TYPE = re.compile(r"%[^\s:,()]+: ([a-z]\w*<[^>]*>|[^\s,(){}]+)")
+
+
+def require_declared(name: str, reflection: Mapping[str, str], signature: Signature) -> None:
+    """Raise PycError (BAD_ARTIFACT) unless the function is declared with this signature."""
+    text = reflection.get(DECLARATION)
+    if text is None:
+        raise _refused(name, "a function that is declared for callers", "one that is not")
+    # Without results there is no arrow; names are none of tensors.
+    taken, _, given = text.partition(_RESULTS)
+    _, _, taken = taken.partition("(")
+    _require_same(name, "inputs", _TYPE.findall(taken), signature.inputs)
+    _require_same(name, "outputs", _TYPE.findall(given), signature.outputs)
+
+
+def _require_same(
+    name: str, side: str, declared: Sequence[str], arguments: Sequence[Argument]
+) -> None:
+    wanted = [_text(argument) for argument in arguments]
+    if declared != wanted:
+        raise _refused(
+            name,
+            f"the {side} of the manifest ({', '.join(wanted):.200})",
+            f"({', '.join(declared):.200})",
+        )
+
+
+def _text(argument: Argument) -> str:
+    """The type with ``?`` for each dynamic dimension, named or not."""
+    dims = tuple(d if isinstance(d, int) else None for d in argument.shape)
+    return str(Argument(argument.name, argument.dtype, dims))
+
+
+def _refused(name: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARTIFACT,
+        f"vmfb: expected of `{name}` {expected}, got {got}; compile it again",
+    )

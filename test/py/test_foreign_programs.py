@@ -1,0 +1,46 @@
+"""Programs that torch-mlir makes of ONNX's node tests: foreign linalg, compiled under PyC's plan.
+
+Sizes in them are computed by the program itself and read back from memory by the host.
+"""
+
+import numpy as np
+import onnx
+import pytest
+from conftest import sample
+from onnx_cases import cases, tensors
+from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.extras import onnx_importer
+from torch_mlir.passmanager import PassManager
+
+import pyc_mlir
+
+PIPELINE = (
+    "builtin.module(torch-onnx-to-torch-backend-pipeline,"
+    "torch-backend-to-linalg-on-tensors-backend-pipeline)"
+)
+CROPS = [case for case in cases() if "center_crop_pad" in case.name]
+
+
+def linalg_of(model: onnx.ModelProto) -> str:
+    """The model as linalg on tensors, by torch-mlir alone."""
+    with ir.Context() as context:
+        torch_dialect.register_dialect(context)
+        info = onnx_importer.ModelInfo(onnx.shape_inference.infer_shapes(model))
+        module = info.create_module(context=context)
+        importer = onnx_importer.NodeImporter.define_function(info.main_graph, module.operation)
+        importer.import_all()
+        PassManager.parse(PIPELINE).run(module.operation)
+        return str(module)
+
+
+@pytest.mark.parametrize("case", sample(CROPS, 4), ids=lambda case: case.name)
+def test_sizes_that_the_program_computes(case) -> None:
+    """What one region's plan changes is no part of how another region's size is named."""
+    found = tensors(case)
+    assert not isinstance(found, str)
+    model, inputs, (wanted,) = found
+    program = pyc_mlir.compile(linalg_of(model))
+    np.testing.assert_array_equal(program(*inputs), wanted)
+    plans = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
+    assert plans and {d.decided_by for d in plans} == {"default"}
