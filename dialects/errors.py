@@ -5,15 +5,39 @@ Every error that a user can cause is a `PycError`. Its text reads
 reasons.py, which docs/errors.md is generated from.
 """
 
-from pyc_mlir.dialects.reasons import ReasonCode
+from collections.abc import Callable
+from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
 
-__all__ = ["PycError", "ReasonCode", "VerificationError", "internal_error", "missing_compiler"]
+from pyc_mlir.dialects.reasons import ReasonCode
+from pyc_mlir.dialects.util.printable import one_line, printable
+
+__all__ = [
+    "PycError",
+    "ReasonCode",
+    "VerificationError",
+    "internal_error",
+    "lacks_memory",
+    "missing_compiler",
+    "out_of_memory",
+]
+# What native code and the system say where memory ends, in messages of other kinds of errors.
+_NO_MEMORY = (
+    "std::bad_alloc",
+    "out of memory",
+    "Cannot allocate memory",
+    "failed to map segment",
+    "can't start new thread",
+)
 
 
 class PycError(Exception):
-    """A fault of the input, with its reason code. `str()` is one readable line or paragraph."""
+    """A fault of the input, with its reason code. `str()` is one readable line or paragraph.
+
+    Control characters, as names of strangers may have, are written out (`printable.py`).
+    """
 
     def __init__(self, code: ReasonCode, message: str) -> None:
+        message = printable(message)
         super().__init__(f"{message} [{code.name}]")
         self.code = code
         self.message = message
@@ -29,7 +53,33 @@ class VerificationError(PycError):
 def internal_error(error: Exception) -> PycError:
     """The refusal that tells an exception which nobody was meant to see."""
     return PycError(
-        ReasonCode.INTERNAL_ERROR, f"expected an answer, got {type(error).__name__}: {error}"
+        ReasonCode.INTERNAL_ERROR,
+        f"expected an answer, got {type(error).__name__}: {one_line(error)}",
+    )
+
+
+def lacks_memory(said: str) -> bool:
+    """Whether a message of native code or the system says that memory ended."""
+    return any(words in said for words in _NO_MEMORY)
+
+
+def out_of_memory(
+    error: BaseException | str, limits: Callable[[int], tuple[int, int]] = getrlimit
+) -> PycError | None:
+    """The error to tell where memory ended; None for errors (or messages) that say nothing so.
+
+    limits: by the number of a resource, what the process may have of it.
+    """
+    said = one_line(error) or type(error).__name__
+    if not isinstance(error, MemoryError) and not lacks_memory(said):
+        return None
+    most = min((m for r in (RLIMIT_AS, RLIMIT_DATA) if (m := limits(r)[0]) >= 0), default=None)
+    limit = "" if most is None else f" under a limit of {most >> 20} MiB (`ulimit -v`)"
+    remedy = "give it more" if most is None else "raise the limit"
+    return PycError(
+        ReasonCode.OUT_OF_MEMORY,
+        f"memory: expected enough for this model{limit}, got: {said[:200]}; {remedy}, or take a "
+        "smaller model",
     )
 
 

@@ -88,6 +88,12 @@ class ReasonCode(Enum):
         "report the reproducer that the message names",
         "a segmentation fault below `pyc-opt`",
     )
+    OUT_OF_MEMORY = Reason(
+        "a tool, or a compile, had less memory than it needs",
+        "a limit (`ulimit -v`), a full machine, or a model with much to compute while it is read",
+        "raise the limit, free memory, or take a smaller model",
+        "`pyc-compile` of a large model under `ulimit -v 600000`",
+    )
     INTERNAL_ERROR = Reason(
         "a fault of PyC ended a tool",
         "a case that PyC does not know of itself",

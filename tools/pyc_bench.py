@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, missing_compiler
 from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.dialects.util.printable import shown_streams
 
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",
@@ -64,7 +65,11 @@ def _first_line(entry: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one suite; 0 on success, 1 when it failed, 2 for a bad command line."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with shown_streams():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(arguments: Sequence[str]) -> int:
     asks_help = not arguments or arguments[0] in ("-h", "--help")
     parser = argparse.ArgumentParser(
         "pyc-bench",

@@ -10,19 +10,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler
+from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler, out_of_memory
 from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.printable import shown_streams
 from pyc_mlir.pipelines.driver.pipeline_text import parse_flags as parse_pass_flags
 from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
-from pyc_mlir.tools.cli.guarded import Crash, run_guarded
+from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, help_text, parse_flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return the exit status (0 done, 1 refused or failed, 2 crashed)."""
-    argv = sys.argv[1:] if argv is None else argv
+    with shown_streams():
+        return _main(sys.argv[1:] if argv is None else argv)
+
+
+def _main(argv: Sequence[str]) -> int:
     try:
         flags = parse_flags(argv)
         if flags.help or flags.version:
@@ -33,10 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pyc-opt: error: {error}", file=sys.stderr)
         return 1
     try:
-        ended = run_guarded(lambda progress: _work(flags, data, progress))
+        ended = run_guarded(lambda progress: _work_told(flags, data, progress))
     except KeyboardInterrupt:
         return 130
     if isinstance(ended, Crash):
+        if (memory := limited_memory(ended)) is not None:
+            print(f"pyc-opt: error: {memory}", file=sys.stderr)
+            return 1
         _report_crash(ended, flags, data, argv)
         return 2
     return ended
@@ -66,6 +74,18 @@ def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
     if flags.list_passes or flags.show_dialects:
         return _write(flags, Outcome(0, opt_driver.listing(flags).encode()))
     return _write(flags, opt_driver.OptDriver(flags, data, sys.stderr, progress).run())
+
+
+def _work_told(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
+    """As `_work`; memory that ends is the user's to give."""
+    try:
+        return _work(flags, data, progress)
+    except Exception as error:
+        known = out_of_memory(error)
+        if known is None:
+            raise
+        print(f"pyc-opt: error: {known}", file=sys.stderr)
+        return 1
 
 
 def _write(flags: OptFlags, outcome: Outcome) -> int:

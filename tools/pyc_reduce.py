@@ -6,15 +6,15 @@ Candidates are tried in processes of their own, so that a crash is an answer lik
 import argparse
 import re
 import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, require_writable, write_file
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.util.children import run as run_child
+from pyc_mlir.util.children import temporary_folder
 
 TOOL = "pyc-reduce"
 _EPILOG = """\
@@ -98,10 +98,10 @@ def _by_status(command: str) -> Callable[[str], bool]:
     first: list[int] = []
 
     def fails(text: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             path = _written(folder, text)
             line = command.replace("{}", shlex.quote(str(path)))
-            status = subprocess.run(line, shell=True, capture_output=True).returncode
+            status = run_child(line).returncode
         first.append(status)
         return status == first[0] != 0
 
@@ -112,17 +112,17 @@ def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
     """A module fails if pyc-compile ends with the code."""
 
     def fails(text: str) -> bool:
-        with tempfile.TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile"]
-            line = [*tool, str(_written(folder, text)), "-o", str(Path(folder) / "out"), *more]
-            done = subprocess.run(line, capture_output=True, text=True)
+            line = [*tool, str(_written(folder, text)), "-o", str(folder / "out"), *more]
+            done = run_child(line)
         return done.returncode != 0 and code.name in _CODE.findall(done.stderr)
 
     return fails
 
 
-def _written(folder: str, text: str) -> Path:
-    path = Path(folder) / "module.mlir"
+def _written(folder: Path, text: str) -> Path:
+    path = folder / "module.mlir"
     write_file(path, text.encode())
     return path
 

@@ -4,18 +4,24 @@ Every failure is a PycError (FILE_ACCESS). What is written takes its place at on
 complete: a full disk or a kill leaves what was there before.
 """
 
+import contextlib
 import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.printable import one_line
 
 _Content = TypeVar("_Content")
+_NULL_DEVICE = os.makedev(1, 3)
 _REMEDIES = {
+    errno.EINVAL: "name a file, or - where standard input may be read",
     errno.ENOENT: "check the path and its folder",
     errno.ENOTDIR: "check the path: a part of it is a file",
     errno.EISDIR: "name a file, not a folder",
@@ -30,15 +36,43 @@ _REMEDIES = {
 
 def file_error(error: OSError, expected: str, path: str | Path | None = None) -> PycError:
     """The error for `path` (None: the one that `error` names) where `expected` was wanted."""
-    place = path if path is not None else error.filename or "file"
+    place = one_line(path if path is not None else error.filename or "file")
     said = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0, "check it, or name another")
     return PycError(ReasonCode.FILE_ACCESS, f"{place}: expected {expected}, got: {said}; {remedy}")
 
 
+def open_plain(path: str | Path, *, flags: int = 0, folder: int | None = None) -> FileIO:
+    """A file open to be read, without buffers, and never waited for. Raises OSError.
+
+    A pipe without a name (``/dev/stdin``, a shell's ``<(...)``) is as good as a file. A named one
+    is refused, since nobody may ever write into it, and so are devices, which may have no end.
+    """
+    place = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=folder)
+    try:
+        found = os.fstat(place)
+        nameless = folder is None and not os.path.exists(os.path.realpath(path))
+        if stat.S_ISFIFO(found.st_mode) and nameless:
+            os.set_blocking(place, True)
+        elif stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        elif not stat.S_ISREG(found.st_mode) and found.st_rdev != _NULL_DEVICE:
+            raise OSError(errno.EINVAL, "a named pipe or a device", str(path))
+        return os.fdopen(place, "rb", buffering=0)
+    except BaseException:
+        os.close(place)
+        raise
+
+
+def read_plain(path: str | Path) -> bytes:
+    """The content of a file as `open_plain` takes it. Raises OSError."""
+    with open_plain(path) as file:
+        return file.read()
+
+
 def read_file(path: str | Path, expected: str = "a file to read") -> bytes:
     """The content. Raises PycError (FILE_ACCESS)."""
-    return read_file_by(Path.read_bytes, path, expected)
+    return read_file_by(read_plain, path, expected)
 
 
 def read_file_by(read: Callable[[Path], _Content], path: str | Path, expected: str) -> _Content:
@@ -70,15 +104,46 @@ def write_file(
 
 
 def _replace(place: Path, data: bytes | memoryview) -> None:
+    """Put a file there. Until it is whole it has no name that a kill could leave behind."""
     made = place.with_name(f".pyc-{secrets.token_hex(8)}")
     try:
-        with made.open("xb") as file:
-            file.write(data)
+        if not _link_whole(place, made, data):
+            with made.open("xb") as file:
+                file.write(data)
+        if not made.exists():
+            return
         if place.exists():
             shutil.copymode(place, made)
         os.replace(made, place)
     finally:
         made.unlink(missing_ok=True)
+
+
+def _link_whole(place: Path, made: Path, data: bytes | memoryview) -> bool:
+    """Write a nameless file, then name it `place`, or `made` where that exists.
+
+    False where the file system or the system has none. Raises OSError where it cannot be written.
+    """
+    folder = -1
+    try:
+        folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+        nameless = os.open(place.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
+    except (AttributeError, OSError):  # all that is wrong with the folder is told by the other way
+        return False
+    else:
+        with os.fdopen(nameless, "wb") as file:
+            file.write(data)
+            file.flush()
+            for name in (place.name, made.name):
+                with contextlib.suppress(OSError):
+                    link = f"/proc/self/fd/{nameless}"
+                    # Only with folders given does Python follow the link.
+                    os.link(link, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    return True
+    finally:
+        if folder >= 0:
+            os.close(folder)
+    return False
 
 
 def make_folder(path: str | Path, expected: str = "a folder to write into") -> Path:

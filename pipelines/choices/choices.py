@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.pipelines.target.cost import Cost
 
 SCHEMA_VERSION = 1
@@ -245,7 +246,7 @@ def parse_log(data: bytes, path: str) -> list[Decision]:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{path}: expected a log of decisions, got: {error}"
+            ReasonCode.BAD_ARGUMENT, f"{one_line(path)}: expected a log of decisions, got: {error}"
         ) from None
     decisions = []
     # Not `splitlines`: what else it takes for the end of a line may stand in a string.
@@ -253,10 +254,11 @@ def parse_log(data: bytes, path: str) -> list[Decision]:
         try:
             decisions.append(Decision.from_json(parse_json(line)))
         except PycError as error:
-            raise PycError(error.code, f"{path}:{number}: {error.message}") from None
+            raise PycError(error.code, f"{one_line(path)}:{number}: {error.message}") from None
         except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
-                f"{path}:{number}: expected one decision as JSON, got {line[:60]!r} ({error})",
+                f"{one_line(path)}:{number}: expected one decision as JSON, got {line[:60]!r} "
+                f"({error})",
             ) from None
     return decisions

@@ -114,7 +114,8 @@ class _Conversion:
         for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
             if not isinstance(value.type, ir.RankedTensorType):
                 continue
-            tensor = self.lowering.argument(value, from_mlir(value.type))
+            where = f"{self.block.owner.location}: argument {value.arg_number}"
+            tensor = self.lowering.argument(value, from_mlir(value.type, where))
             dims = list(tensor.dims)
             for i, name in enumerate(names):
                 if name and dims[i].static is None:
@@ -236,7 +237,8 @@ class _Conversion:
         if value not in self.tensors:
             maker = value.owner.operation
             with ir.InsertionPoint.after(maker), maker.location:
-                made = self.lowering.argument(value, from_mlir(value.type))
+                where = f"{maker.location}: {maker.name}"
+                made = self.lowering.argument(value, from_mlir(value.type, where))
             self.tensors[value] = made
         return self.tensors[value]
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.util.printable import one_line
 
 _EXPECTED = re.compile(
     r"expected-(?P<kind>error|note|remark|warning)(?P<re>-re)? *"
@@ -92,7 +93,9 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, Sequence[str]]) -> str:
     """The text that goes to standard error; `sources` maps file names to their lines."""
     lines = []
     for item in diagnostic.flat():
-        lines.append(f"{_prefix(item.position)}: {item.kind}: {item.message}")
+        # Notes show IR, which escapes names itself; elsewhere a name could forge lines.
+        message = item.message if item.kind == "note" else one_line(item.message)
+        lines.append(f"{_prefix(item.position)}: {item.kind}: {message}")
         lines += _excerpt(item.position, sources)
     return "\n".join(lines) + "\n"
 
@@ -100,7 +103,7 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, Sequence[str]]) -> str:
 def _prefix(position: Position | None) -> str:
     if position is None:
         return "<unknown>:0"
-    return f"{position.file}:{position.line}:{position.column}"
+    return f"{one_line(position.file)}:{position.line}:{position.column}"
 
 
 def _excerpt(position: Position | None, sources: Mapping[str, Sequence[str]]) -> list[str]:

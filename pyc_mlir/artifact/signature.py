@@ -13,6 +13,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.util.printable import one_line
 
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
@@ -25,11 +26,19 @@ Ranges = Mapping[str, Range]
 
 @dataclass(frozen=True)
 class Argument:
-    """One input or output: its name, element type and dimensions."""
+    """One input or output: its name, element type and dimensions.
+
+    Names are printable, on one line, whatever a model or a manifest calls them.
+    """
 
     name: str
     dtype: np.dtype
     shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", one_line(self.name))
+        dims = tuple(one_line(d) if isinstance(d, str) else d for d in self.shape)
+        object.__setattr__(self, "shape", dims)
 
     def __str__(self) -> str:
         dims = "".join(f"{'?' if d is None else d}x" for d in self.shape)
@@ -100,7 +109,7 @@ class Signature:
         """This signature with more ranges. Raises PycError (BAD_ARGUMENT) for what is none."""
         known = sorted({name for a in self.inputs for name in a.dynamic.values()})
         ranges = dict(self.ranges)
-        for name, value in given.items():
+        for name, value in ((one_line(n), v) for n, v in given.items()):
             if name not in known:
                 raise PycError(
                     ReasonCode.BAD_ARGUMENT,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pyc_mlir.dialects.util.files import open_plain
+
 # Blocks of a file are hashed side by side: `tree_digest`.
 BLOCK_BYTES = 1 << 20
 _PARALLEL_BYTES = 8 << 20
@@ -45,7 +47,7 @@ def tree_digest(data: bytes | memoryview) -> str:
 def file_digest(path: Path) -> str:
     """The `tree_digest` of a file's content, of which no more is held at once than a MiB."""
     blocks = []
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while block := file.read(BLOCK_BYTES):
             blocks.append(hashlib.sha256(block).digest())
     return sha256(b"".join(blocks))

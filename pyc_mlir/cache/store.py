@@ -22,7 +22,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 
 from pyc_mlir.artifact.cache_record import Event
@@ -38,6 +37,7 @@ from pyc_mlir.cache.files import (
     write_synced,
 )
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.util.files import open_plain, read_plain
 from pyc_mlir.util.checksum import checksum
 from pyc_mlir.util.pages import read_on_large_pages
 
@@ -261,7 +261,7 @@ class Store:
 def _key_at(path: Path) -> bytes | None:
     """The text of the key of an entry that lies at `path`, whose name is its digest."""
     try:
-        text = (path / KEY).read_bytes()
+        text = read_plain(path / KEY)
     except OSError:
         return None
     return text if sha256(text) == path.name else None
@@ -313,11 +313,11 @@ def _verified(folder: int, key: bytes, whole: bool = False) -> bytes | memoryvie
 def _part(folder: int, name: str, most: int) -> bytes | memoryview:
     """A file of an open entry, of at most `most` bytes. Raises _Damaged, or OSError."""
     try:
-        descriptor = os.open(name, _NO_FOLLOW, dir_fd=folder)
+        opened = open_plain(name, flags=os.O_NOFOLLOW, folder=folder)
     except FileNotFoundError:
         raise _Damaged(f"{name}: expected a file, found none") from None
-    with FileIO(descriptor) as file:
-        size = os.fstat(descriptor).st_size
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
         if size > most:
             raise _Damaged(f"{name}: expected at most {most} bytes")
         return read_on_large_pages(file, size)
@@ -341,7 +341,7 @@ def _small_name(name: str) -> str:
 
 def _unsealed_file(path: Path) -> bytes | None:
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return unsealed(file.read(_SMALL_BYTES))
     except OSError:
         return None

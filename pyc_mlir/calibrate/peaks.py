@@ -9,7 +9,6 @@ bytes read and written, without those that a write may fetch first.
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import environment, hold_to
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
+from pyc_mlir.util.children import run as run_child
 
 # Two FMA units of four or five cycles need ten; AVX2 has sixteen registers.
 ACCUMULATORS = 12
@@ -45,9 +45,7 @@ def in_own_process(threads: int, iterations: int, environ: dict[str, str]) -> Pe
     """Calibrate with that many threads. Raises PycError (RUNTIME_FAILED)."""
     command = [sys.executable, "-m", __name__, f"--threads={threads}"]
     command += [f"--iterations={iterations}"]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env=environment(threads, environ)
-    )
+    done = run_child(command, stderr=None, env=environment(threads, environ))
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

@@ -8,11 +8,8 @@ left to the policy, which nothing but a bisection does.
 
 import shlex
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.api import build
@@ -34,6 +31,8 @@ from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.util.children import run as run_child
+from pyc_mlir.util.children import temporary_folder
 
 # True: the program is bad; False: it is good; None: the check cannot tell.
 Check = Callable[[Artifact], bool | None]
@@ -179,11 +178,11 @@ def command_check(command: str) -> Check:
         )
 
     def check(artifact: Artifact) -> bool | None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "program.vmfb"
+        with temporary_folder() as folder:
+            path = folder / "program.vmfb"
             write(artifact, path)
             line = command.replace("{}", shlex.quote(str(path)))
-            status = subprocess.run(line, shell=True, capture_output=True).returncode
+            status = run_child(line).returncode
         return None if status == _SKIPPED else status != 0
 
     return check

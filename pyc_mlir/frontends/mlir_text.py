@@ -10,6 +10,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load
 from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, render
 from pyc_mlir.pipelines.text.module_text import ModuleText, beyond_bounds, decode, parse_module
 
@@ -29,7 +30,7 @@ def parse_mlir(source: str | Path, context: ir.Context, name: str = "<text>") ->
     if path is None:
         text = ModuleText(str(source), name)
     else:
-        text = ModuleText(_read(path), str(path), path=str(path))
+        text = ModuleText(_read(path), one_line(path), path=str(path))
     reported: list[Diagnostic] = []
     module = parse_module(text, context, reported.append)
     if not isinstance(module, ir.Module):
@@ -63,11 +64,11 @@ def _read(path: Path) -> str:
     if data.startswith(_BYTECODE):
         raise PycError(
             ReasonCode.BAD_MODEL,
-            f"{path}: expected text, got MLIR bytecode; convert it with `pyc-opt`",
+            f"{one_line(path)}: expected text, got MLIR bytecode; convert it with `pyc-opt`",
         )
-    text = decode(data, str(path))
+    text = decode(data, one_line(path))
     if isinstance(text, Diagnostic):
-        raise _invalid(ModuleText("", str(path)), [text])
+        raise _invalid(ModuleText("", one_line(path)), [text])
     return text
 
 

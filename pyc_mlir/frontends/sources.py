@@ -16,7 +16,8 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.files import open_plain, read_file
+from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
 
@@ -71,7 +72,7 @@ def holds_bytecode(source: Any) -> bool:
     if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_text(source)):
         return False
     try:
-        with open(source, "rb") as file:
+        with open_plain(Path(source)) as file:
             return is_bytecode(file.read(len(BYTECODE_MAGIC)))
     except (OSError, ValueError):
         return False
@@ -116,15 +117,16 @@ def _from_file(path: Path, context: ir.Context) -> Source:
         return Source(_onnx(path, context), name=path.stem)
     data = read_file(path, "a model")
     if is_bytecode(data):
-        return _from_bytecode(data, str(path))
+        return _from_bytecode(data, one_line(path))
     if (other := other_kind(data)) is not None:
         kind, remedy = other
         raise PycError(
-            ReasonCode.BAD_MODEL, f"{path}: expected an .onnx or .mlir file, got {kind}; {remedy}"
+            ReasonCode.BAD_MODEL,
+            f"{one_line(path)}: expected an .onnx or .mlir file, got {kind}; {remedy}",
         )
     if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
-    return _foreign(data, str(path))
+    return _foreign(data, one_line(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:

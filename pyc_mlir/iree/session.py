@@ -23,6 +23,7 @@ from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import make_folder
+from pyc_mlir.dialects.util.printable import one_line
 
 PHASES = (
     "start",
@@ -73,9 +74,9 @@ class Diagnostic:
     def parse(severity: int, text: str) -> "Diagnostic":
         """Split IREE's formatted text: ``location: message``, then notes after blank lines."""
         first, *notes = text.split("\n\n")
-        location, message = _split_location(first)
+        location, message = (one_line(part.strip()) for part in _split_location(first))
         name = _SEVERITIES[severity] if severity < len(_SEVERITIES) else "error"
-        return Diagnostic(name, message.strip(), location, tuple(n.strip() for n in notes))
+        return Diagnostic(name, message, location, tuple(n.strip() for n in notes))
 
     def __str__(self) -> str:
         return f"{self.location}: {self.message}" if self.location else self.message

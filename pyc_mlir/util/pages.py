@@ -14,6 +14,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.dialects.util.files import open_plain
+
 # Below one large page there is nothing to gain.
 LARGE_BYTES = 2 << 20
 
@@ -56,7 +58,7 @@ def read_on_large_pages(file: FileIO, size: int) -> bytes | memoryview:
 
 def read_file_large(path: Path) -> bytes | memoryview:
     """A file's content, as `read_on_large_pages` has it. Raises OSError."""
-    with path.open("rb", buffering=0) as file:
+    with open_plain(path) as file:
         return read_on_large_pages(file, os.fstat(file.fileno()).st_size)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.artifact import installed_versions
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.temp_dir import no_room
 from pyc_mlir.worker.protocol import Frame
@@ -30,10 +30,13 @@ def crashed(request: Frame, stage: str, ended_by: str, said: str) -> PycError:
     """The error for a worker that ended by `ended_by`, with a reproducer where one can be written.
 
     stage: what it was doing; said: what it wrote to its standard error. A disk that filled up has
-    the code FILE_ACCESS, all else NATIVE_CRASH.
+    the code FILE_ACCESS, memory that ended OUT_OF_MEMORY, all else NATIVE_CRASH.
     """
     if _CANNOT_WRITE in said:
         return no_room(said.partition(_CANNOT_WRITE)[2].partition("\n")[0])
+    memory = out_of_memory(said)
+    if memory is not None:
+        return memory
     doing = f"while {stage}" if stage else "before its first step"
     last = f"; its last words: {said.strip()[-_SAID_CHARACTERS:]}" if said.strip() else ""
     name = program_of(request).name

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
+from pyc_mlir.util.children import Lifeline
 from pyc_mlir.util.env_overrides import steering
 from pyc_mlir.worker.protocol import Channel
 
@@ -46,18 +47,21 @@ class Worker:
         self.doing = ""
         self._said, self._told = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
         arguments = [str(theirs.fileno()), json.dumps([p for p in sys.path if isinstance(p, str)])]
+        # Should this process be killed: the worker would notice late if native code has its lock.
+        self._line = Lifeline()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), self._line.fd),
                 # A group of its own, so that an interrupt of the terminal is the parent's to
                 # handle, and the linker that a compile starts ends with it. No session of its own:
                 # Linux would give that a share of the processor that `yield_to_others` leaves.
                 process_group=0,
             )
+        self._line.tie(-self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -82,6 +86,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self.channel.close()
+        self._line.cut()
         threading.Thread(target=self._process.wait, daemon=True).start()
 
     def how_it_ended(self) -> str:

@@ -23,7 +23,7 @@ from pyc_mlir.cache.program import program_part
 from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.stages import at_stage
-from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.errors import PycError, out_of_memory
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import Source, allow_bytecode, load_source
@@ -64,7 +64,9 @@ class Server:
             raise
         except PycError as error:
             return error_frame(error)
-        except Exception:  # noqa: BLE001  (the process boundary: the parent raises it)
+        except Exception as error:  # noqa: BLE001  (the process boundary: the parent raises it)
+            if (memory := out_of_memory(error)) is not None:
+                return error_frame(memory)
             return Frame({"kind": FAULT, "traceback": traceback.format_exc()})
 
     def _answer(self, request: Frame) -> Frame:

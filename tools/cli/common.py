@@ -13,11 +13,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import NoReturn, TextIO, cast
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode, internal_error, missing_compiler
+from pyc_mlir.dialects.errors import (
+    PycError,
+    ReasonCode,
+    internal_error,
+    missing_compiler,
+    out_of_memory,
+)
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
-from pyc_mlir.tools.cli.guarded import Crash, run_guarded
+from pyc_mlir.dialects.util.printable import Shown, one_line, shown_streams, told
+from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.temp_dir import require_room
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
@@ -38,12 +45,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise PycError (BAD_ARGUMENT)."""
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"command line: {message}; see `{self.prog} --help`"
+            ReasonCode.BAD_ARGUMENT, f"command line: {one_line(message)}; see `{self.prog} --help`"
         )
 
 
 def run_tool(tool: str, work: Callable[[], int]) -> int:
-    """Call `work`; turn whatever leaves it into a message on stderr and an exit status."""
+    """Call `work`; turn whatever leaves it into a message on stderr and an exit status.
+
+    What is written to stdout and stderr as text is printable (`dialects/util/printable.py`).
+    """
+    with shown_streams():
+        return _run_tool(tool, work)
+
+
+def _run_tool(tool: str, work: Callable[[], int]) -> int:
     try:
         return work()
     except SystemExit as ended:  # argparse, after --help or --version
@@ -69,6 +84,8 @@ def refusal(error: Exception) -> PycError:
     """What an exception is told as: INTERNAL_ERROR for those that are no user's fault."""
     if isinstance(error, PycError):
         return error
+    if (memory := out_of_memory(error)) is not None:
+        return memory
     if isinstance(error, OSError):
         return file_error(error, "what can be used")
     # A compiler that is not installed is told in one message; other modules are our fault.
@@ -83,6 +100,13 @@ def run_tool_guarded(
 
     crashed: what is left to do where the child could not: it gets what the crash is told as.
     """
+    with shown_streams():
+        return _run_guarded(tool, work, crashed)
+
+
+def _run_guarded(
+    tool: str, work: Callable[[], int], crashed: Callable[[PycError], None] | None
+) -> int:
     try:
         ended = run_guarded(lambda _: run_tool(tool, work))
     except KeyboardInterrupt:
@@ -94,7 +118,7 @@ def run_tool_guarded(
     if crashed is not None:
         crashed(error)
     if error.code is not ReasonCode.NATIVE_CRASH:
-        return REFUSED
+        return REFUSED  # no fault of ours
     print(bug_note(tool), file=sys.stderr)
     return BROKEN
 
@@ -105,7 +129,7 @@ def _crash(ended: Crash) -> PycError:
         require_room()
     except PycError as error:
         return error
-    return PycError(ReasonCode.NATIVE_CRASH, ended.reason)
+    return limited_memory(ended) or PycError(ReasonCode.NATIVE_CRASH, ended.reason)
 
 
 def require_own_log(tool: str, log: str | None, others: Iterable[str | None]) -> None:
@@ -136,7 +160,7 @@ def explain(tool: str, error: PycError) -> str:
     A message of several lines shows source text: its code stands on the first line. One that
     reads as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
     """
-    first, newline, rest = error.message.partition("\n")
+    first, newline, rest = told(error.message).partition("\n")
     prefix = "" if ": error: " in first else f"{tool}: error: "
     return f"{prefix}{first} [{error.code.name}]{newline}{rest}"
 
@@ -165,6 +189,8 @@ class Progress:
         interval: float = 0.25,
     ) -> None:
         self.stages: list[tuple[str, float]] = []
+        # Its own escape sequences pass, what it shows is escaped.
+        err = cast(TextIO, err.stream) if isinstance(err, Shown) else err
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
         self._enabled = asked or self._in_place
@@ -198,6 +224,7 @@ class Progress:
     @contextlib.contextmanager
     def stage(self, title: str) -> Iterator[None]:
         """Name what runs inside; its seconds go to `stages`, also when it fails."""
+        title = one_line(title)
         began, self._stage = self._clock(), title
         try:
             yield

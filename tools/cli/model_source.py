@@ -89,7 +89,7 @@ def read_model(text: str, stdin: BinaryIO) -> Any:
     if text == "-":
         return _read_text(stdin)
     match = _FUNCTION.match(text)
-    return text if match is None else load_function(Path(match["file"]), match["name"] or "")
+    return Path(text) if match is None else load_function(Path(match["file"]), match["name"] or "")
 
 
 def _read_text(stdin: BinaryIO) -> str:

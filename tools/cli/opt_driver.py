@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -305,7 +305,13 @@ class _Part:
 
     def _show(self, item: Diagnostic) -> None:
         lines = [""] * self.chunk.line_offset + self.chunk.text.splitlines()
-        self.driver._say(diagnostics.render(item, {self.driver.name: lines}))
+        sources = {} if item.position is None else {self.driver.name: lines}
+        self.driver._say(diagnostics.render(self._placed(item), sources))
+
+    def _placed(self, item: Diagnostic) -> Diagnostic:
+        """What is at no known place is at the beginning of this part of the file."""
+        position = item.position or Position(self.driver.name, self.chunk.line_offset + 1, 1)
+        return replace(item, position=position, notes=tuple(map(self._placed, item.notes)))
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -21,7 +21,7 @@ import numpy as np
 from pyc_mlir.artifact.signature import Argument, Ranges
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
-from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.dialects.util.files import file_error, open_plain
 
 _SPEC = re.compile(rf"((?:\d+x)*)({'|'.join(DTYPES)})(?:=(.*))?$", re.S)
 _SEED = re.compile(r"@seed:(\d+)$")
@@ -161,6 +161,7 @@ def _random(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
 def _load(path: Path) -> np.ndarray | dict[str, np.ndarray]:
     """The array of an .npy file, or the arrays of an .npz file by name."""
     try:
+        open_plain(path).close()  # numpy and zipfile would wait for a pipe
         if zipfile.is_zipfile(path):
             return _load_archive(path)
         # Mapped, what the header says must be in the file; else it would be allocated first.

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 
 from pyc_mlir.artifact.memory_report import RegionReport
+from pyc_mlir.dialects.util.printable import told
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.picture import Layout
 from pyc_mlir.tools.explain.axes import svg
@@ -69,7 +70,7 @@ def page(subject: Subject) -> str:
             '</main><div id="tip" role="status" hidden></div>',
         ]
     )
-    return (
+    return told(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'

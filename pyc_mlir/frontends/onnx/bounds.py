@@ -2,10 +2,11 @@
 
 A protobuf takes up to a hundred times its bytes in memory, and functions that call functions stand
 for more nodes than any memory holds. `scan` counts the fields of the bytes, `check_functions` the
-nodes that calls stand for. The bounds are far beyond what is exported: a model of 100,000 nodes
-has some two million fields.
+nodes that calls stand for. The bounds are far beyond what is exported: a node has some
+twenty fields.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
@@ -18,10 +19,15 @@ MAX_PROTO_BYTES = (1 << 31) - 1
 MAX_FIELDS = 5_000_000
 # Messages in messages, as protobuf has it: graphs in nodes take three levels each.
 MAX_LEVELS = 100
-# Nodes after functions were put in the place of their calls, and functions that call each other.
-MAX_NODES, MAX_CALLS = 1_000_000, 100
+# Nodes after functions were put in the place of their calls, which take some 2 ms each to lower,
+# and functions that call each other.
+MAX_NODES, MAX_CALLS = 50_000, 100
 # Characters of an attribute: ONNX's own are short, and onnx takes the square of them for some.
 MAX_TEXT = 4096
+
+# An Einsum's terms: letters, and at most one ellipsis each.
+_TERM = rb"[A-Za-z\s]*(?:\.\.\.)?[A-Za-z\s]*"
+_EQUATION = re.compile(_TERM + rb"(?:," + _TERM + rb")*(?:->" + _TERM + rb")?")
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED = {_FIXED64: 8, _FIXED32: 4}
@@ -138,6 +144,9 @@ def all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 def check_nodes(model: onnx.ModelProto) -> None:
     """Raise ValueError for texts, or functions, that stand for more than is read."""
     bodies = [model.graph.node, *(f.node for f in model.functions)]
+    count = sum(1 for nodes in bodies for _ in all_nodes(nodes))
+    if count > MAX_NODES:
+        raise ValueError(f"expected at most {MAX_NODES} nodes, got {count}")
     for node in (n for nodes in bodies for n in all_nodes(nodes)):
         for attribute in node.attribute:
             if len(attribute.s) > MAX_TEXT:
@@ -145,8 +154,22 @@ def check_nodes(model: onnx.ModelProto) -> None:
                     f"node {node.name or node.op_type}: expected attribute `{attribute.name}` of "
                     f"at most {MAX_TEXT} characters, got {len(attribute.s)}"
                 )
+        _check_native(node)
     if model.functions:
         _check_calls(model)
+
+
+def _check_native(node: onnx.NodeProto) -> None:
+    """Raise ValueError for what onnx's own inference of shapes does not come back from."""
+    for attribute in node.attribute:
+        where = f"node {node.name or node.op_type}: expected attribute `{attribute.name}`"
+        terms = (node.op_type, attribute.name) == ("Einsum", "equation")
+        if terms and not _EQUATION.fullmatch(attribute.s):
+            raise ValueError(f"{where} of terms as in `ij,jk->ik`, got {attribute.s[:80]!r}")
+        # It makes a list of as many parts, whatever outputs there are.
+        parts = (node.op_type, attribute.name) == ("Split", "num_outputs")
+        if parts and not 0 < attribute.i <= len(node.output):
+            raise ValueError(f"{where} of 1 to {len(node.output)}, got {attribute.i}")
 
 
 Called = tuple[str, str, str]

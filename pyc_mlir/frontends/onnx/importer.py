@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.onnx.frame.graph import ConstantBuilder, GraphBuilder, TooLarge
+from pyc_mlir.frontends.onnx.frame.graph import ConstantBuilder, FoldWork, GraphBuilder, TooLarge
 from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, Node, pyc_dtype, unsupported
 from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
 from pyc_mlir.frontends.onnx.model import (
@@ -92,6 +92,7 @@ class _Importer:
         self.findings: list[Finding] = []
         self.untried: list[int] = []
         self.fold_bytes = _FOLD_ALL
+        self.fold_work = FoldWork()
 
     def run(self, name: str) -> ir.Module:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
@@ -222,7 +223,7 @@ class _Importer:
         given = [o for o in operands if o is not None]
         handler = HANDLERS[node.op_type]
         if all(isinstance(o, np.ndarray) for o in given):
-            plain = Node(node, ConstantBuilder(), operands, operands.__getitem__)
+            plain = Node(node, ConstantBuilder(self.fold_work), operands, operands.__getitem__)
             try:
                 out = handler(plain)
             except TooLarge:

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 
 from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.dialects.util.files import file_error, open_plain
+from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.frontends.onnx.bounds import check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
@@ -25,10 +26,21 @@ from pyc_mlir.frontends.onnx.names import (
     qualified_op,
     schema_of,
 )
+from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
 from pyc_mlir.frontends.onnx.weights import Weights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 23
+# What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
+_NATIVE = (
+    onnx.shape_inference.InferenceError,
+    IndexError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 UNKNOWN_OP = "PyC does not know this op"
 
 
@@ -43,19 +55,19 @@ class Source:
 def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
     """The protobuf, not yet checked. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
-        return model, Source("<onnx>", None)
+        return with_printable_names(model), Source("<onnx>", None)
     if isinstance(model, bytes):
         return _parse(model, "<onnx>"), Source("<onnx>", None)
     path = Path(model)
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             check_size(os.fstat(file.fileno()).st_size)
             data = file.read()
     except OSError as error:
         raise file_error(error, "an ONNX file", path) from None
     except ValueError as error:
         raise bad_model(str(path), str(error)) from None
-    return _parse(data, str(path)), Source(str(path), path.resolve().parent)
+    return _parse(data, str(path)), Source(one_line(path), path.resolve().parent)
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:
@@ -69,12 +81,16 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise bad_model(
             name, f"expected an ONNX protobuf, got {len(data)} bytes: {error}"
         ) from error
-    return model
+    return with_printable_names(model)
 
 
 def bad_model(name: str, problem: str) -> PycError:
     """The error for a malformed model."""
-    return PycError(ReasonCode.BAD_MODEL, f"{name}: {problem.strip()}; export the model again")
+    # onnx's own messages have several lines, and names in them.
+    return PycError(
+        ReasonCode.BAD_MODEL,
+        f"{one_line(name)}: {' '.join(problem.split())}; export the model again",
+    )
 
 
 @dataclass(frozen=True)
@@ -158,7 +174,7 @@ def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> Non
 def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
     try:
         return onnx.version_converter.convert_version(model, OLDEST)
-    except RuntimeError as error:
+    except _NATIVE as error:
         raise PycError(
             ReasonCode.UNSUPPORTED_OP,
             f"{source.name}: opset {opset} could not be converted to {OLDEST}: {error}; export "
@@ -182,7 +198,7 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
         return onnx.inliner.inline_selected_functions(
             model, sorted(bodies), inline_schema_functions=True
         )
-    except RuntimeError:
+    except _NATIVE:
         # Bodies that depend on types which onnx could not infer: the ops stay, and are reported.
         return model
 
@@ -209,5 +225,5 @@ def _infer(model: onnx.ModelProto, source: Source) -> None:
     """
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+    except _NATIVE as error:
         raise bad_model(source.name, f"expected types and shapes that fit, got: {error}") from error

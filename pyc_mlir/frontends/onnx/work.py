@@ -68,7 +68,7 @@ def _inferred(model: onnx.ModelProto) -> Shapes:
     """The static shapes that onnx knows; none for a model that it cannot follow."""
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, MemoryError, RuntimeError, ValueError):
         return {}
     found: dict[str, tuple[int, ...]] = {t.name: tuple(t.dims) for t in graph.initializer}
     for info in (*graph.value_info, *graph.input, *graph.output):

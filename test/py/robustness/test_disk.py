@@ -112,14 +112,20 @@ def says(number: int) -> Callable[[Any], None]:
     """The system refuses to make a file beside the one that is to be replaced."""
 
     def patch(monkeypatch) -> None:
-        honest = Path.open
+        honest, nameless = Path.open, os.open
 
         def opened(self: Path, *mode: Any, **more: Any) -> Any:
             if self.name.startswith(".pyc-"):
                 raise OSError(number, os.strerror(number), str(self))
             return honest(self, *mode, **more)
 
+        def opened_nameless(path: Any, flags: int, *more: Any, **named: Any) -> int:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                raise OSError(number, os.strerror(number), str(path))
+            return nameless(path, flags, *more, **named)
+
         monkeypatch.setattr(Path, "open", opened)
+        monkeypatch.setattr(os, "open", opened_nameless)
 
     return patch
 

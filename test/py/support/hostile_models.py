@@ -222,6 +222,12 @@ ONNX: dict[str, tuple[bytes, str]] = {
     "concats of shapes that double": (doubled("shape"), ""),
     "nested graphs": (graphs(5000), "BAD_MODEL"),
     "many empty nodes": (RELU + field(7, b"\x0a\x00" * (8 << 20)), "BAD_MODEL"),
+    "ellipses without end": (model([n("Einsum", "x", "y", equation="......")]), "BAD_MODEL"),
+    "parts without end": (
+        model([n("Split", "x", "y", num_outputs=(1 << 31) - 1)]), "BAD_MODEL"),
+    "a chain without end": (
+        model([n("Relu", "x" if i == 0 else f"v{i}", "y" if i == 99_999 else f"v{i + 1}")
+               for i in range(100_000)]), "BAD_MODEL"),
     "a long attribute": (model([n("Einsum", "x", "y", equation="..." * 50_000)]), "BAD_MODEL"),
 }  # fmt: skip
 CASES: dict[str, tuple[str | bytes, str]] = {**MLIR, **ONNX}

@@ -226,6 +226,18 @@ def _codes_in(said: str) -> Codes:
     return {ReasonCode[name] for name in re.findall(r"\[([A-Z_]+)\]$", said, re.MULTILINE)}
 
 
+@provokes(ReasonCode.OUT_OF_MEMORY)
+def _(here: Here) -> Codes:
+    code = (
+        "import sys, resource; from pyc_mlir.tools import pyc_compile as c; "
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)); "
+        "c._run = lambda argv: len(bytes(1 << 30)); sys.exit(c.main([]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    return _codes_in(done.stderr)
+
+
 @provokes(ReasonCode.INTERNAL_ERROR)
 def _(here: Here) -> Codes:
     here.patch.setattr(pyc_cache, "listing", lambda store: 1 / 0)

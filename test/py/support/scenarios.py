@@ -150,6 +150,11 @@ _FILES = (
         f"{_DISK}::test_a_folder_that_may_only_be_read",
         47, 47, Code.FILE_ACCESS),
     rounds(
+        "signals at random moments",
+        "each tool ends: no process of it is left, no half of a file, none written later",
+        "robustness/test_signals.py::test_a_tool_under_signals",
+        1, 100, "signals (TERM, INT, KILL) for each tool"),
+    rounds(
         "bytes of a program flipped at random",
         "refused, or the program that it was",
         f"{_DAMAGED}::test_a_flipped_byte_is_refused_or_harmless",
@@ -190,7 +195,12 @@ _INPUTS = (
         "hostile models: overflowing shapes, constants of terabytes, cycles, nesting, doubling",
         "refused, or accepted in little memory and time",
         f"{_HOSTILE}::test_hostile_model",
-        43, 43, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
+        46, 46, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
+    rounds(
+        "extreme attributes of ONNX operators",
+        "imported, or an error with a code, in 20 seconds and 2 GiB",
+        "robustness/test_onnx_attributes.py::test_extreme_attributes",
+        200, None, "integers, texts and lists of every operator"),
     rounds(
         "untrusted bytecode, damaged",
         "parsed in a worker only: a program, or an error with a code",

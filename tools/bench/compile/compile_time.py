@@ -6,7 +6,6 @@ in this process (what PyC itself hands over: the strictest comparison), and as a
 command line `iree-compile`.
 """
 
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS, Workload
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "compile"
 ROUNDS = 9
@@ -101,7 +101,7 @@ def command(name: str = "iree-compile") -> Path:
 
 def run_command(line: Sequence[str]) -> None:
     """Run a command to its end. Raises PycError (RUNTIME_FAILED) with what it said."""
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = run_child(line)
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

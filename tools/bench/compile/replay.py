@@ -6,7 +6,6 @@ the program. What is counted are replays whose bytes are the same.
 """
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyc_mlir.tools.bench.compile.tooling import layers
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
 from pyc_mlir.tools.bench.workloads.workloads import digits
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "replay"
 ROUNDS = 100
@@ -76,7 +76,7 @@ def compiled(line: Sequence[str], seed: int) -> None:
     """Run `pyc-compile` in a process with a hash seed. Raises PycError (RUNTIME_FAILED)."""
     environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
     tool = [str(command("pyc-compile")), *line]
-    done = subprocess.run(tool, capture_output=True, text=True, env=environment)
+    done = run_child(tool, env=environment)
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

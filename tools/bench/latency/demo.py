@@ -9,7 +9,6 @@ interleaved. Every candidate's results are checked against float64 before anythi
 import argparse
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from pyc_mlir.tools.bench.peers import candidates
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Choice, Prepared, Settings, choose
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS, Workload
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "demo-latency"
 ROUNDS = 21
@@ -50,7 +50,7 @@ def in_own_process(asked: Run, names: Sequence[str], threads: int) -> list[Recor
     """Measure with that many threads. Raises PycError when the process fails."""
     command = [sys.executable, "-m", __name__, f"--threads={threads}", f"--rounds={asked.rounds}"]
     command += [f"--min-seconds={asked.min_seconds}", *names]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = run_child(command, stderr=None)
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

@@ -32,6 +32,7 @@ from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.util.children import Lifeline
 
 # Libraries tear down their threads; one that hangs is ended.
 _END_SECONDS = 20
@@ -137,13 +138,17 @@ class Worker:
         command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
         command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
         self.ready: Ready | None = None
+        line = Lifeline()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environment(how.threads, how.environ),
+            pass_fds=(line.fd,),
         )
+        line.tie(self._process.pid)
+        self._line = line  # kept: the process ends with this one
 
     def __enter__(self) -> "Worker":
         return self

@@ -13,7 +13,6 @@ Files are in the system's memory, as those are that were used before. Every answ
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +45,7 @@ from pyc_mlir.tools.bench.workloads.encoder import (
     encoder_weights,
 )
 from pyc_mlir.tools.bench.workloads.workloads import digits
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "start"
 ROUNDS = 15
@@ -124,7 +124,7 @@ def measured(name: str, folder: Path, rounds: int) -> list[Record]:
 def in_own_process(way: str, folder: Path) -> Seconds:
     """Seconds by part. Raises PycError (RUNTIME_FAILED) with what the process said."""
     line = [sys.executable, "-m", "pyc_mlir.tools.bench.latency.start", way, str(folder)]
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = run_child(line)
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

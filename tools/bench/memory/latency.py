@@ -9,7 +9,6 @@ them, IREE's (``bare-*``) the way that costs least. Programs of the same bytes a
 import argparse
 import hashlib
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from pyc_mlir.measure.interleave import Timing, interleave
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.util.children import run as run_child
 
 _INPUTS = "inputs.npz"
 _BARE = "bare-"
@@ -59,7 +59,7 @@ def _in_own_process(
 ) -> dict[str, Timing]:
     command = [sys.executable, "-m", __name__, f"--threads={threads}", f"--rounds={rounds}"]
     command += [f"--min-seconds={min_seconds}", str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = run_child(command, stderr=None)
     if done.returncode != 0:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,

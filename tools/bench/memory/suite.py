@@ -25,7 +25,6 @@ environment goes on from there. A workload that fails is a record too, with metr
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -54,6 +53,7 @@ from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.case import Case
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
+from pyc_mlir.util.children import run as run_child
 
 SUITE = "memory"
 ROUNDS = 15
@@ -134,7 +134,7 @@ def in_own_process(name: str, asked: Run, threads: Sequence[int]) -> list[Record
     command = [sys.executable, "-m", __name__, name, f"--rounds={asked.rounds}"]
     command += [f"--min-seconds={asked.min_seconds}", *(f"--threads={t}" for t in threads)]
     command += ["--quick"] if asked.quick else []
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    done = run_child(command, stderr=None)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     reason = f"the measuring process ended with status {done.returncode}"

@@ -27,14 +27,33 @@ _MAX_ATOMS = 16
 _ROOT = 50_000
 # Bytes that a step of folding may make of less.
 MAX_FOLDED = 1 << 26
+# Operations that an import may compute with, all in all: some seconds.
+MAX_FOLDED_WORK = 1 << 32
 
 
 class TooLarge(Exception):
     """A known value that is not to be written out: the program makes it when it runs."""
 
 
+class FoldWork:
+    """What is left to be computed while models are imported, in operations."""
+
+    def __init__(self, left: int = MAX_FOLDED_WORK) -> None:
+        self._left = left
+
+    def take(self, flops: int, name: str) -> None:
+        """Raise TooLarge for more than is left."""
+        if flops > self._left:
+            raise TooLarge(name)
+        self._left -= flops
+
+
 class ConstantBuilder(NumpyBuilder):
-    """Folds a node whose operands are all known."""
+    """Folds a node whose operands are all known, as long as there is work left."""
+
+    def __init__(self, work: FoldWork | None = None) -> None:
+        super().__init__()
+        self._work = FoldWork() if work is None else work
 
     def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> np.ndarray:
         """Evaluate the reference. Raises TooLarge before it would make more than it was given."""
@@ -42,6 +61,8 @@ class ConstantBuilder(NumpyBuilder):
         out = op.infer(*types, **params)
         if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
             raise TooLarge(op.name)
+        if out.is_static:
+            self._work.take(op.flops(types, out, **params), op.name)
         return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:

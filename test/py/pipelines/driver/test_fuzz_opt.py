@@ -21,7 +21,7 @@ from pyc_mlir.pipelines.driver.pass_manager import resolve
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError, parse_pipeline
 
 BATCHES = range((5000 if FULL else 200) // BATCH)
-LOCATED = re.compile(r"^(.+:\d+:\d+|<unknown>:0): error: .", re.M)
+LOCATED = re.compile(r"^(.+:\d+:\d+): error: .", re.M)
 PASSES = (
     (),
     ("--cse", "--canonicalize"),
