@@ -32,10 +32,12 @@ lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated 
 	$(BIN)/python -m pytest -q test/py/test_layers.py
 	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs --check
 	$(BIN)/python test/py/support/scenarios_page.py --check
+	$(BIN)/python test/py/support/function_errors_page.py --check
 
 docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 	$(BIN)/python -m pyc_mlir.tools.docs.gen_docs
 	$(BIN)/python test/py/support/scenarios_page.py
+	$(BIN)/python test/py/support/function_errors_page.py
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env

@@ -36,7 +36,7 @@ class ConvertToLinalg:
     """Lower every pyc op to linalg, tensor, arith and math."""
 
     name: ClassVar[str] = "convert-pyc-to-linalg"
-    f64_trig: bool = option(True, "compute sin and cos of smaller floats in f64, where targets can")
+    f64_math: bool = option(True, "compute powers of smaller floats in f64, where targets can")
 
     def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
@@ -44,7 +44,7 @@ class ConvertToLinalg:
         calls = _Calls(module)
         for function in functions_of(module):
             conversion = _Conversion(function, calls)
-            conversion.lowering.f64_trig = self.f64_trig
+            conversion.lowering.f64_math = self.f64_math
             conversion.run()
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks

@@ -43,9 +43,9 @@ TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
 
 def to_linalg(target: Target) -> str:
-    """`TO_LINALG` for a target: without f64 there, sin and cos stay in their own type."""
+    """`TO_LINALG` for a target: without f64 there, powers stay in their own type."""
     if "f64" in target.lacks():
-        return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-trig=false}")
+        return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-math=false}")
     return TO_LINALG
 
 

@@ -37,6 +37,7 @@ _INTRODUCTION = f"""\
   which the compiled program checks. Only a dimension known to be 1 is stretched.
 - A parameter is an attribute; one that has its default value may be left out of the text.
 - Every operation is pure, has one result, and is verified at its own location.
+- How far elementwise operations are from exact results stands in [numerics](numerics.md).
 - The meaning of an operation is its numpy reference. `pyc_mlir.interpret(module, arrays)` runs it.
 - A primitive operation has a rule that lowers it to linalg; a composite one has a decomposition,
   which the lowering and `pyc-decompose` share.

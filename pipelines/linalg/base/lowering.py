@@ -100,8 +100,8 @@ class Lowering:
         or a reshape."""
         self.block = block
         self.emit = emit
-        # Whether sin and cos of smaller floats may be computed in f64.
-        self.f64_trig = True
+        # Whether powers of smaller floats may be computed in f64.
+        self.f64_math = True
         self.index = ir.IndexType.get()
         self._atoms: list[ir.Value] = []
         self._atom_of: dict[ir.Value, int] = {}

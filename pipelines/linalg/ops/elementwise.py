@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import BOOL, is_float
+from pyc_mlir.dialects.types import BOOL
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
 from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
 ONE = Dim(1)
-TRIGONOMETRIC = ("sin", "cos")
-NAMES = sorted({*scalar.FLOAT_OPS, *scalar.INTEGER_OPS, "not"})
+NAMES = sorted({*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, "not"})
 
 
 def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -123,10 +122,6 @@ def _scalar_of(
 def elementwise(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
     """Ops with one scalar form and no parameters."""
     dtype = operands[0].dtype
-    if name in TRIGONOMETRIC and lowering.f64_trig and is_float(dtype) and dtype != scalar.F64:
-        return broadcasting(
-            lowering, operands, dtype, lambda value: scalar.through_f64(name, value, dtype)
-        )
     return broadcasting(
         lowering, operands, dtype, lambda *values: scalar.apply(name, values, dtype)
     )

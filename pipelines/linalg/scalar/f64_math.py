@@ -1,9 +1,8 @@
-"""f64 functions that IREE's CPU code generation lacks: tanh, erf, sin and cos.
+"""f64 functions that IREE's CPU code generation lacks: tanh and erf.
 
 Rational and polynomial approximations with the published coefficients of the Cephes library
-(Moshier, 1989). Greatest error against the C library: tanh and erf 4e-16 absolute; sin and cos
-2e-16 * max(1, |x|), which is the rounding of the argument reduction. NaN in, NaN out; tanh and erf
-are exact at the infinities, sin and cos NaN.
+(Moshier, 1989). Greatest error against the C library: 4e-16 absolute. NaN in, NaN out; both are
+exact at the infinities.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,25 +51,6 @@ _ERFC_Q = (
     1.65666309194161350182e3,
     5.57535340817727675546e2,
 )
-_SIN = (
-    1.58962301576546568060e-10,
-    -2.50507477628578072866e-8,
-    2.75573136213857245213e-6,
-    -1.98412698295895385996e-4,
-    8.33333333332211858878e-3,
-    -1.66666666666666307295e-1,
-)
-_COS = (
-    -1.13585365213876817300e-11,
-    2.08757008419747316778e-9,
-    -2.75573141792967388112e-7,
-    2.48015872888517045348e-5,
-    -1.38888888888730564116e-3,
-    4.16666666666665929218e-2,
-)
-# pi/2 in three parts, the first two with zeros at the end, so that n times them is exact.
-_HALF_PI = (1.57079625129699707031e0, 7.54978941586159635336e-8, 5.39030285815811905290e-15)
-_TWO_OVER_PI = 0.63661977236758134308
 
 
 def _op(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
@@ -134,7 +114,8 @@ def tanh(x: Scalar) -> Scalar:
     size = _op("math.absf", x)
     two, one = _number(2.0), _number(1.0)
     far = _sub(one, _div(two, _add(_exp(_mul(two, size)), one)))
-    return _select(_less(size, _number(0.625)), near, _op("math.copysign", far, x))
+    # Near 0, -0 plus a rounded-off product would be +0.
+    return _op("math.copysign", _select(_less(size, _number(0.625)), near, far), x)
 
 
 def erf(x: Scalar) -> Scalar:
@@ -151,38 +132,7 @@ def erf(x: Scalar) -> Scalar:
     return _select(_less(_op("math.absf", x), _number(1.0)), near, far)
 
 
-def sin(x: Scalar) -> Scalar:
-    """By the quarter of the circle that x falls into."""
-    return _quadrant(x, 0)
-
-
-def cos(x: Scalar) -> Scalar:
-    """sin(x + pi/2): the next quarter."""
-    return _quadrant(x, 1)
-
-
-def _quadrant(x: Scalar, shift: int) -> Scalar:
-    """x = n pi/2 + r with |r| <= pi/4; n mod 4 chooses sine or cosine of r and the sign."""
-    n = _op("math.roundeven", _mul(x, _number(_TWO_OVER_PI)))
-    r = x
-    for part in _HALF_PI:
-        r = _sub(r, _mul(n, _number(part)))
-    z = _mul(r, r)
-    sine = _add(r, _mul(_mul(r, z), _polynomial(z, _SIN)))
-    cosine = _add(_sub(_number(1.0), _mul(_number(0.5), z)), _mul(_mul(z, z), _polynomial(z, _COS)))
-    # m = (n + shift) mod 4 in floating point: n may be larger than an integer type holds.
-    shifted = _add(n, _number(float(shift)))
-    quarter = _mul(shifted, _number(0.25))
-    m = _mul(_sub(quarter, _op("math.floor", quarter)), _number(4.0))
-    upper = _less(_number(1.5), m)
-    odd_m = _select(upper, _sub(m, _number(2.0)), m)
-    value = _select(_less(_number(0.5), odd_m), cosine, sine)
-    return _select(upper, _op("arith.negf", value), value)
-
-
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "tanh": tanh,
     "erf": erf,
-    "sin": sin,
-    "cos": cos,
 }

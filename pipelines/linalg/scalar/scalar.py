@@ -11,7 +11,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import element_type
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
-from pyc_mlir.pipelines.linalg.scalar import f64_math
+from pyc_mlir.pipelines.linalg.scalar import f64_math, trigonometry
 
 Scalar = ir.Value
 BF16 = DTYPES["bf16"]
@@ -30,8 +30,6 @@ FLOAT_OPS = {
     "round": "math.roundeven",
     "exp": "math.exp",
     "log": "math.log",
-    "sin": "math.sin",
-    "cos": "math.cos",
     "sqrt": "math.sqrt",
     "rsqrt": "math.rsqrt",
     "tanh": "math.tanh",
@@ -47,6 +45,8 @@ INTEGER_OPS = {
     "and": "arith.andi",
     "or": "arith.ori",
 }
+# What has no such op that is exact enough over the whole range: functions of an f32 or f64.
+OWN_FUNCTIONS = {"sin": trigonometry.sin, "cos": trigonometry.cos}
 FLOAT_PREDICATES = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13, "unordered": 14}
 INTEGER_PREDICATES = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}
 
@@ -93,6 +93,8 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     """The scalar form of an elementwise op on operands of one element type."""
     if dtype == F64 and name in f64_math.FUNCTIONS:
         return f64_math.FUNCTIONS[name](*operands)
+    if name in OWN_FUNCTIONS:
+        return narrow(OWN_FUNCTIONS[name](widen(operands[0], dtype)), dtype)
     if accumulator(dtype) != dtype:
         return narrow(emit(FLOAT_OPS[name], *[widen(v, dtype) for v in operands]), dtype)
     if is_float(dtype):
@@ -104,12 +106,6 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     if name == "not":
         return emit("arith.xori", operands[0], constant_scalar(-1, operands[0].type))
     return emit(INTEGER_OPS[name], *operands)
-
-
-def through_f64(name: str, value: Scalar, dtype: np.dtype) -> Scalar:
-    """sin or cos of a smaller float: reducing a large argument needs the digits of f64."""
-    wide = cast(value, dtype, F64)
-    return cast(f64_math.FUNCTIONS[name](wide), F64, dtype)
 
 
 def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:

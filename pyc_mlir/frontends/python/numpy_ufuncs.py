@@ -1,13 +1,13 @@
 """numpy's ufuncs in terms of pyc ops. Handlers get the tracer and operands of the loop's dtypes."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
+from pyc_mlir.frontends.python import functions
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -44,6 +44,16 @@ _DIRECT = {
     np.invert: ("not", "not"),
 }
 _F16, _I8 = DTYPES["f16"], DTYPES["i8"]
+_COMPOSED = {
+    np.exp2: functions.exp2,
+    np.log2: functions.log2,
+    np.log10: functions.log10,
+    np.log1p: functions.log1p,
+    np.expm1: functions.expm1,
+    np.tan: functions.tan,
+    np.logaddexp: functions.logaddexp,
+    np.hypot: functions.hypot,
+}
 _ROUNDINGS = {np.floor: "floor", np.ceil: "ceil", np.rint: "round"}
 
 
@@ -88,6 +98,7 @@ def _comparison(predicate: str) -> Handler:
 
 
 UFUNCS.update({ufunc: _direct(*names) for ufunc, names in _DIRECT.items()})
+UFUNCS.update(_COMPOSED)
 UFUNCS.update({ufunc: _rounding(name) for ufunc, name in _ROUNDINGS.items()})
 UFUNCS.update({ufunc: _comparison(predicate) for ufunc, predicate in _COMPARISONS.items()})
 
@@ -222,86 +233,12 @@ def _reciprocal(b: Tracer, x: TracedArray) -> TracedArray:
 
 @handles(np.sign)
 def _sign(b: Tracer, x: TracedArray) -> TracedArray:
-    """-1, 0, 1; NaN stays, and -0.0 gives 0.0."""
+    """-1, 0, 1; NaN stays."""
+    if is_float(x.dtype):
+        return functions.sign(b, x)
     zero = b.scalar(0, x)
     below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
-    known = b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
-    return b.select(_isnan(b, x), x, known) if is_float(x.dtype) else known
-
-
-@handles(np.exp2)
-def _exp2(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.exp(b.mul(x, b.scalar(math.log(2), x)))
-
-
-@handles(np.log2)
-def _log2(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.mul(b.log(x), b.scalar(1 / math.log(2), x))
-
-
-@handles(np.log10)
-def _log10(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.mul(b.log(x), b.scalar(1 / math.log(10), x))
-
-
-@handles(np.log1p)
-def _log1p(b: Tracer, x: TracedArray) -> TracedArray:
-    """log(u) * x / (u - 1) with u = 1 + x: accurate near 0 (Kahan; HP-15C handbook, 1982)."""
-    one = b.scalar(1, x)
-    u = b.add(one, x)
-    near = b.compare(u, one, predicate="eq")
-    infinite = b.compare(u, b.scalar(np.inf, x), predicate="eq")
-    log = b.log(u)
-    exact = b.mul(log, b.div(x, b.sub(u, one)))
-    return b.select(near, x, b.select(infinite, log, exact))
-
-
-@handles(np.expm1)
-def _expm1(b: Tracer, x: TracedArray) -> TracedArray:
-    """(u - 1) * x / log(u) with u = exp(x): accurate near 0 (Kahan; see log1p)."""
-    one = b.scalar(1, x)
-    u = b.exp(x)
-    less = b.sub(u, one)
-    near = b.compare(u, one, predicate="eq")
-    far = b.or_(
-        b.compare(less, b.neg(one), predicate="eq"),
-        b.compare(u, b.scalar(np.inf, x), predicate="eq"),
-    )
-    exact = b.mul(less, b.div(x, b.log(u)))
-    return b.select(near, x, b.select(far, less, exact))
-
-
-@handles(np.logaddexp)
-def _logaddexp(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2.
-
-    The 16-bit floats are computed in f32, since the sum may cancel.
-    """
-    x, y = (b.lift(v, accumulator(v.dtype)) for v in (x, y))
-    equal = b.compare(x, y, predicate="eq")
-    gap = b.neg(b.abs(b.sub(x, y)))
-    apart = b.add(b.maximum(x, y), _log1p(b, b.exp(gap)))
-    return b.select(equal, b.add(x, b.scalar(math.log(2), x)), apart)
-
-
-@handles(np.tan)
-def _tan(b: Tracer, x: TracedArray) -> TracedArray:
-    return b.div(b.sin(x), b.cos(x))
-
-
-@handles(np.hypot)
-def _hypot(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
-    """m * sqrt(1 + (n/m)^2) with m the greater and n the lesser magnitude: no square overflows.
-
-    inf where either operand is, whatever the other one.
-    """
-    x, y = b.abs(x), b.abs(y)
-    most, least = b.maximum(x, y), b.minimum(x, y)
-    zero, one, infinity = (b.scalar(v, x) for v in (0, 1, np.inf))
-    ratio = b.div(least, b.select(b.compare(most, zero, predicate="eq"), one, most))
-    length = b.mul(most, b.sqrt(b.add(one, b.mul(ratio, ratio))))
-    infinite = b.or_(*(b.compare(v, infinity, predicate="eq") for v in (x, y)))
-    return b.select(infinite, infinity, length)
+    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
 
 
 @handles(np.fmax)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
-from pyc_mlir.frontends.onnx.ops.elementwise import log1p
+from pyc_mlir.frontends.python import functions
 
 
 def where(n: Node, predicate: str, bound: float, yes: Any, no: Any) -> Any:
@@ -13,8 +13,7 @@ def where(n: Node, predicate: str, bound: float, yes: Any, no: Any) -> Any:
 
 def _exp_minus_one(n: Node, x: Any) -> Any:
     """e^x - 1 for x <= 0; positive x are cut to 0, so that the branch not taken stays finite."""
-    b = n.b
-    return b.sub(b.exp(b.minimum(x, n.number(0))), n.number(1))
+    return functions.expm1(n.b, n.b.minimum(x, n.number(0)))
 
 
 @node("Gelu")
@@ -78,8 +77,7 @@ def shrink(n: Node) -> Any:
 @node("Softplus")
 def softplus(n: Node) -> Any:
     """out = max(x, 0) + ln(1 + e^-|x|), which neither overflows nor loses small values."""
-    b, x = n.b, n.x()
-    return b.add(b.maximum(x, n.number(0)), log1p(b, b.exp(b.neg(b.abs(x)))))
+    return functions.softplus(n.b, n.x())
 
 
 @node("Softsign")
@@ -91,7 +89,7 @@ def softsign(n: Node) -> Any:
 @node("Mish")
 def mish(n: Node) -> Any:
     """out = x * tanh(softplus(x)). Misra, 2019."""
-    return n.b.mul(n.x(), n.b.tanh(softplus(n)))
+    return functions.mish(n.b, n.x())
 
 
 @node("HardSigmoid")

@@ -8,6 +8,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
 from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype, unsupported
+from pyc_mlir.frontends.python import functions
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
 _SAME = {
@@ -53,75 +54,29 @@ def reciprocal(n: Node) -> Any:
     return n.b.div(n.number(1), n.x())
 
 
-@node("Tan")
-def tan(n: Node) -> Any:
-    """out = sin x / cos x."""
-    return n.b.div(n.b.sin(n.x()), n.b.cos(n.x()))
+def _compose(name: str) -> None:
+    """Import the op of that name as the function of functions.py."""
+    function = getattr(functions, name.lower())
+
+    def handler(n: Node) -> Any:
+        return function(n.b, n.x())
+
+    handler.__doc__ = f"out = {function.__doc__}"
+    node(name)(handler)
 
 
-def _cosh(b: Any, x: Any) -> Any:
-    return b.mul(b.add(b.exp(x), b.exp(b.neg(x))), b.scalar(0.5, x))
-
-
-@node("Cosh")
-def cosh(n: Node) -> Any:
-    """out = (e^x + e^-x) / 2."""
-    return _cosh(n.b, n.x())
-
-
-@node("Sinh")
-def sinh(n: Node) -> Any:
-    """out = tanh x * cosh x: no cancellation near 0."""
-    return n.b.mul(n.b.tanh(n.x()), _cosh(n.b, n.x()))
-
-
-def log1p(b: Any, u: Any) -> Any:
-    """ln(1 + u) precisely near 0, for u >= 0: log(w) * u / (w - 1) with w = 1 + u (Kahan)."""
-    one = b.scalar(1, u)
-    w = b.add(u, one)
-    exact = b.compare(w, one, predicate="eq")
-    infinite = b.compare(w, b.scalar(np.inf, u), predicate="eq")
-    rest = b.select(b.or_(exact, infinite), one, b.sub(w, one))
-    scaled = b.mul(b.log(w), b.div(u, rest))
-    return b.select(exact, u, b.select(infinite, w, scaled))
-
-
-def _signed(b: Any, magnitude: Any, x: Any) -> Any:
-    negative = b.compare(x, b.scalar(0, x), predicate="lt")
-    return b.select(negative, b.neg(magnitude), magnitude)
-
-
-@node("Asinh")
-def asinh(n: Node) -> Any:
-    """out = sign(x) * log1p(|x| + x^2 / (1 + sqrt(x^2 + 1)))."""
-    b, x, one = n.b, n.x(), n.number(1)
-    square = b.mul(x, x)
-    tail = b.div(square, b.add(one, b.sqrt(b.add(square, one))))
-    return _signed(b, log1p(b, b.add(b.abs(x), tail)), x)
-
-
-@node("Acosh")
-def acosh(n: Node) -> Any:
-    """out = log1p(t + sqrt(2 t + t^2)) with t = x - 1."""
-    b, t = n.b, n.b.sub(n.x(), n.number(1))
-    root = b.sqrt(b.mul(t, b.add(t, n.number(2))))
-    return log1p(b, b.add(t, root))
-
-
-@node("Atanh")
-def atanh(n: Node) -> Any:
-    """out = sign(x) * log1p(2 |x| / (1 - |x|)) / 2."""
-    b, x = n.b, n.b.abs(n.x())
-    ratio = b.div(b.mul(n.number(2), x), b.sub(n.number(1), x))
-    return _signed(b, b.mul(n.number(0.5), log1p(b, ratio)), n.x())
+for _name in ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh"):
+    _compose(_name)
 
 
 @node("Sign")
 def sign(n: Node) -> Any:
     """out = -1, 0 or 1; NaN stays."""
+    if is_float(n.type().dtype):
+        return functions.sign(n.b, n.x())
     b, x, zero = n.b, n.x(), n.number(0)
     positive, negative = (b.compare(x, zero, predicate=p) for p in ("gt", "lt"))
-    return b.select(positive, n.number(1), b.select(negative, n.number(-1), x))
+    return b.select(positive, n.number(1), b.select(negative, n.number(-1), zero))
 
 
 @node("IsNaN")

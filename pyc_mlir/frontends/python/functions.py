@@ -1,0 +1,206 @@
+"""Functions that the dialect has no op for, composed of its ops, for all front ends.
+
+Each takes a builder and operands of one float type and gives its result in that type. The 16-bit
+floats are computed in f32 and rounded once. docs/numerics.md has the errors.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ops.elementwise import accumulated
+from pyc_mlir.dialects.types import accumulator
+
+
+def _in_accumulator(
+    formula: Callable[[Any, Any, Any], Any],
+) -> Callable[[Any, Any, Any], Any]:
+    """The function of two operands that computes `formula` as `accumulated` does."""
+
+    def function(b: Any, x: Any, y: Any) -> Any:
+        dtype = b.type_of(x).dtype
+        wide = accumulator(dtype)
+        return b.convert(formula(b, b.convert(x, wide), b.convert(y, wide)), dtype)
+
+    function.__doc__ = formula.__doc__
+    return function
+
+
+def sign(b: Any, x: Any) -> Any:
+    """-1, 0 or 1; NaN stays. Subnormal numbers that compare as 0 become 0."""
+    zero = b.scalar(0, x)
+    rest = b.select(b.compare(x, x, predicate="eq"), zero, x)
+    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), rest)
+    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+
+
+def exp2(b: Any, x: Any) -> Any:
+    """2 ** x: exp(x ln 2) would turn the rounding of the product into an error of large results."""
+    return b.pow(b.scalar(2, x), x)
+
+
+def log2(b: Any, x: Any) -> Any:
+    """log x / log 2, whole where x is a power of two."""
+
+    def formula(x: Any) -> Any:
+        quotient = b.mul(b.log(x), b.scalar(1 / math.log(2), x))
+        whole = b.round(quotient)
+        exact = b.compare(exp2(b, whole), x, predicate="eq")
+        return b.select(exact, whole, quotient)
+
+    return accumulated(b, x, formula)
+
+
+def log10(b: Any, x: Any) -> Any:
+    """log x / log 10."""
+    share = 1 / math.log(10)
+    return accumulated(b, x, lambda x: b.mul(b.log(x), b.scalar(share, x)))
+
+
+def log1p(b: Any, x: Any) -> Any:
+    """log(w) * x / (w - 1) with w = 1 + x: accurate near 0 (Kahan; HP-15C handbook, 1982)."""
+
+    def formula(x: Any) -> Any:
+        one = b.scalar(1, x)
+        w = b.add(x, one)
+        near = b.compare(w, one, predicate="eq")
+        infinite = b.compare(w, b.scalar(np.inf, x), predicate="eq")
+        rest = b.select(b.or_(near, infinite), one, b.sub(w, one))
+        scaled = b.mul(b.log(w), b.div(x, rest))
+        return b.select(near, x, b.select(infinite, w, scaled))
+
+    return accumulated(b, x, formula)
+
+
+def expm1(b: Any, x: Any) -> Any:
+    """(u - 1) * x / log(u) with u = exp(x): accurate near 0 (Kahan; see log1p)."""
+
+    def formula(x: Any) -> Any:
+        one = b.scalar(1, x)
+        u = b.exp(x)
+        less = b.sub(u, one)
+        near = b.compare(u, one, predicate="eq")
+        far = b.or_(
+            b.compare(less, b.neg(one), predicate="eq"),
+            b.compare(u, b.scalar(np.inf, x), predicate="eq"),
+        )
+        exact = b.mul(less, b.div(x, b.log(u)))
+        return b.select(near, x, b.select(far, less, exact))
+
+    return accumulated(b, x, formula)
+
+
+def tan(b: Any, x: Any) -> Any:
+    """sin x / cos x."""
+    return accumulated(b, x, lambda x: b.div(b.sin(x), b.cos(x)))
+
+
+def _cosh(b: Any, x: Any) -> Any:
+    """t^2 / 2 + 1 / (2 t^2) with t = e^(|x|/2), so that only the result can overflow."""
+    t = b.exp(b.mul(b.abs(x), b.scalar(0.5, x)))
+    half = b.mul(b.mul(t, b.scalar(0.5, x)), t)
+    return b.add(half, b.div(b.scalar(0.25, x), half))
+
+
+def cosh(b: Any, x: Any) -> Any:
+    """(e^x + e^-x) / 2."""
+    return accumulated(b, x, lambda x: _cosh(b, x))
+
+
+def sinh(b: Any, x: Any) -> Any:
+    """tanh x * cosh x: no cancellation near 0."""
+    return accumulated(b, x, lambda x: b.mul(b.tanh(x), _cosh(b, x)))
+
+
+def asinh(b: Any, x: Any) -> Any:
+    """sign(x) * log1p(|x| + x^2 / (1 + sqrt(x^2 + 1))); log |2 x| where x^2 + 1 is x^2."""
+
+    def formula(x: Any) -> Any:
+        one, size = b.scalar(1, x), b.abs(x)
+        near = b.minimum(size, _root_limit(b, x))
+        square = b.mul(near, near)
+        tail = b.div(square, b.add(one, b.sqrt(b.add(square, one))))
+        return _signed(b, _or_log_of_twice(b, size, log1p(b, b.add(near, tail))), x)
+
+    return accumulated(b, x, formula)
+
+
+def acosh(b: Any, x: Any) -> Any:
+    """log1p(t + sqrt(2 t + t^2)) with t = x - 1; log(2 x) where x^2 - 1 is x^2; NaN below 1."""
+
+    def formula(x: Any) -> Any:
+        # Below 1 the root is NaN; below -1, where t (t + 2) is positive again, by the cut.
+        t = b.sub(b.minimum(x, _root_limit(b, x)), b.scalar(1, x))
+        root = b.sqrt(b.mul(t, b.add(b.maximum(t, b.scalar(-1, x)), b.scalar(2, x))))
+        return _or_log_of_twice(b, x, log1p(b, b.add(t, root)))
+
+    return accumulated(b, x, formula)
+
+
+def atanh(b: Any, x: Any) -> Any:
+    """sign(x) * log1p(2 |x| / (1 - |x|)) / 2."""
+
+    def formula(x: Any) -> Any:
+        size = b.abs(x)
+        ratio = b.div(b.mul(b.scalar(2, x), size), b.sub(b.scalar(1, x), size))
+        return _signed(b, b.mul(b.scalar(0.5, x), log1p(b, ratio)), x)
+
+    return accumulated(b, x, formula)
+
+
+def _root_limit(b: Any, x: Any) -> Any:
+    """From here on x^2 + 1 and x^2 differ by less than a rounding."""
+    return b.scalar(2.0**13 if b.type_of(x).dtype.itemsize == 4 else 2.0**28, x)
+
+
+def _or_log_of_twice(b: Any, x: Any, near: Any) -> Any:
+    """`near`, but log x + log 2 beyond the limit; the product 2 x could overflow."""
+    far = b.add(b.log(x), b.scalar(math.log(2), x))
+    return b.select(b.compare(x, _root_limit(b, x), predicate="gt"), far, near)
+
+
+def _signed(b: Any, magnitude: Any, x: Any) -> Any:
+    """The magnitude with the sign of x; x itself where it is 0, of either sign."""
+    zero = b.scalar(0, x)
+    signed = b.select(b.compare(x, zero, predicate="lt"), b.neg(magnitude), magnitude)
+    return b.select(b.compare(x, zero, predicate="eq"), x, signed)
+
+
+def softplus(b: Any, x: Any) -> Any:
+    """max(x, 0) + ln(1 + e^-|x|), which neither overflows nor loses small values."""
+
+    def formula(x: Any) -> Any:
+        return b.add(b.maximum(x, b.scalar(0, x)), log1p(b, b.exp(b.neg(b.abs(x)))))
+
+    return accumulated(b, x, formula)
+
+
+def mish(b: Any, x: Any) -> Any:
+    """x * tanh(softplus(x)). Misra, 2019."""
+    return accumulated(b, x, lambda x: b.mul(x, b.tanh(softplus(b, x))))
+
+
+@_in_accumulator
+def logaddexp(b: Any, x: Any, y: Any) -> Any:
+    """max + log1p(exp(-|x - y|)); equal operands (infinities too) give x + log 2."""
+    equal = b.compare(x, y, predicate="eq")
+    gap = b.neg(b.abs(b.sub(x, y)))
+    apart = b.add(b.maximum(x, y), log1p(b, b.exp(gap)))
+    return b.select(equal, b.add(x, b.scalar(math.log(2), x)), apart)
+
+
+@_in_accumulator
+def hypot(b: Any, x: Any, y: Any) -> Any:
+    """m * sqrt(1 + (n/m)^2) with m the greater and n the lesser magnitude: no square overflows.
+
+    inf where either operand is, whatever the other one.
+    """
+    x, y = b.abs(x), b.abs(y)
+    most, least = b.maximum(x, y), b.minimum(x, y)
+    zero, one, infinity = (b.scalar(v, x) for v in (0, 1, np.inf))
+    ratio = b.div(least, b.select(b.compare(most, zero, predicate="eq"), one, most))
+    length = b.mul(most, b.sqrt(b.add(one, b.mul(ratio, ratio))))
+    infinite = b.or_(*(b.compare(v, infinity, predicate="eq") for v in (x, y)))
+    return b.select(infinite, infinity, length)
