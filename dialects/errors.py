@@ -7,6 +7,7 @@ reasons.py, which docs/errors.md is generated from.
 
 from collections.abc import Callable
 from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
+from typing import Any
 
 from pyc_mlir.dialects.reasons import ReasonCode
 from pyc_mlir.dialects.util.printable import one_line, printable
@@ -41,6 +42,15 @@ class PycError(Exception):
         super().__init__(f"{message} [{code.name}]")
         self.code = code
         self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickles and copies: the text and all fields, whatever a subclass is made from."""
+        return _blank, (type(self), *self.args), self.__dict__
+
+
+def _blank(kind: type[PycError], *args: Any) -> PycError:
+    """An error of a kind with its text, whose fields are set next."""
+    return kind.__new__(kind, *args)
 
 
 class VerificationError(PycError):

@@ -209,6 +209,12 @@ class ReasonCode(Enum):
         "none needed; a larger budget lets the program be faster",
         "the decision `budget` under a tight `memory_budget_bytes`",
     )
+    FORKED_CHILD = Reason(
+        "a forked child compiles, and its parent had compiled before the fork",
+        "the compiler's threads are the parent's; the child would wait for them for ever",
+        "start children with `spawn`, or set `max_compile_seconds`, which compiles in a worker",
+        "`multiprocessing.Pool` under the start method `fork`, after a compile",
+    )
     DEVICE_UNAVAILABLE = Reason(
         "the device that a program needs is not on this machine",
         "no driver, no such GPU, or a CPU without the features of the target",

@@ -7,18 +7,21 @@ Diagnostics become records; only a misspelt pass name still reaches the console.
 Facts kept here so that callers need not know them: an op of an unregistered dialect would end the
 process, so the context refuses it while parsing; a pass pipeline wrapped in
 ``builtin.module(...)`` would be a silent no-op, so it is refused; a phase name that IREE does not
-know would be ignored, so it is refused too.
+know would be ignored, so it is refused too; IREE's bindings never free a context or a module that
+they were handed, so both are made theirs.
 """
 
 import ctypes
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from iree.compiler import api
+from iree.compiler import api, ir
 from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -59,6 +62,44 @@ def _bind_library() -> Any:
 
 
 _LIBRARY = _bind_library()
+
+
+def _bind_set_state() -> Any:
+    """nanobind's ``inst_set_state(object, ready, destruct)``, as the bindings of IREE link it."""
+    bindings = import_module("iree.compiler._mlir_libs._mlir").__file__
+    function = ctypes.PyDLL(bindings)._ZN8nanobind6detail17nb_inst_set_stateEP7_objectbb
+    function.argtypes = [ctypes.py_object, ctypes.c_bool, ctypes.c_bool]
+    function.restype = None
+    return function
+
+
+_SET_STATE = _bind_set_state()
+
+
+def _own(context: ir.Context) -> None:
+    """Make the death of `context` free what it stands for.
+
+    The bindings take a context over from a session (`PyMlirContext::createFromCapsule`), but make
+    the Python object a mere view of it, so that about 3.7 MB would outlive each compile. Every
+    operation, type and attribute keeps that object alive: none outlives its context.
+    """
+    _SET_STATE(context, True, True)
+
+
+class _Threads:
+    """Whether IREE's compiler has threads: `started` by this process, `lost` by a fork."""
+
+    started = lost = False
+
+
+def _lose_threads() -> None:
+    """In a forked child: IREE would wait for threads that are its parent's, at its exit too."""
+    if _Threads.started:
+        _Threads.lost = True
+        ctypes_dl._global_init.local_dylib = None
+
+
+os.register_at_fork(after_in_child=_lose_threads)
 
 
 @dataclass(frozen=True)
@@ -111,9 +152,21 @@ class Session:
     """
 
     def __init__(self, flags: Sequence[str] = ()) -> None:
-        """Open a session. Raises PycError (BAD_ARGUMENT) for a flag that IREE refuses."""
+        """Open a session.
+
+        Raises PycError: BAD_ARGUMENT for a flag that IREE refuses, FORKED_CHILD.
+        """
+        if _Threads.lost:
+            raise PycError(
+                ReasonCode.FORKED_CHILD,
+                "compile: expected a process that was not forked from one that has compiled, got "
+                "a forked child, where the compiler's threads do not run; start children with "
+                "`spawn`, or compile in a process of its own: "
+                "`Contract(max_compile_seconds=...)`",
+            )
+        _Threads.started = True
         self.diagnostics: list[Diagnostic] = []
-        self._callback = _CALLBACK(self._collect)
+        self._callback: Any = _CALLBACK(self._collect)
         self._session = api.Session()
         try:
             self._session.set_flags(*flags)
@@ -124,6 +177,7 @@ class Session:
                 "IREE flags: expected flags that an IREE session knows, got: "
                 f"{' '.join(str(error).split())}; see `iree-compile --help`",
             ) from None
+        _own(self._session.context)
         self._session.context.allow_unregistered_dialects = False
         self._invocation: Any = None
         self._module: Any = None
@@ -141,10 +195,12 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Free the module and the session. Operations taken from `module` die with it."""
-        self._invocation = None
-        self._module = None
+        """Free the module and the session; the context too, unless others hold parts of it."""
+        self._module = self._invocation = None
+        # Closes the invocations first; these are what IREE calls back for.
         self._session.close()
+        self._session._owned_context = None
+        self._callback = None
 
     @property
     def module(self) -> Any:
@@ -163,13 +219,18 @@ class Session:
         buffer = api.Source.wrap_buffer(self._session, source, buffer_name=name)
         if not reader.parse_source(buffer):
             raise self._failure(ReasonCode.INVALID_IR, "module: expected IR that IREE can read")
-        self.use(reader.export_module())
+        module = reader.export_module()
+        # The bindings free only modules that they know to have no parent.
+        module.detach_from_parent()
+        self.use(module)
 
     def use(self, module: Any) -> None:
         """Go on with `module`, an operation of this session's context: a clone of `module`, say.
 
         What was in use before stays valid as long as its owner keeps it.
         """
+        if self._invocation is not None:
+            self._invocation.close()
         self._module = module
         self._invocation = self._new_invocation()
         self._invocation.import_module(module)

@@ -6,6 +6,7 @@ Memory lives as long as the objects that refer to IREE's device; each `Array` do
 because an array that outlived its device would end the process.
 """
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -60,13 +61,20 @@ class MemoryStatistics:
     allocated_bytes: int
 
 
-# Devices with threads of their own, which a forked child does not inherit.
-_WITH_THREADS: "weakref.WeakSet[Device]" = weakref.WeakSet()
+_DEVICES: "weakref.WeakSet[Device]" = weakref.WeakSet()
 
 
 def _mark_forked() -> None:
-    for device in _WITH_THREADS:
-        device.forked = True
+    """In a forked child, which has none of the devices' threads.
+
+    To free a device, of any kind, is to wait for its threads: these are kept, beyond the end of
+    the interpreter too.
+    """
+    global _TOPOLOGY
+    _TOPOLOGY = threading.Lock()
+    for device in _DEVICES:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.hal))
+        device.forked = device.kind != "local-sync"
 
 
 os.register_at_fork(after_in_child=_mark_forked)
@@ -110,8 +118,7 @@ class Device:
             if kind == "local-task" and threads is not None:
                 spread(before, threads)
         self.name = "" if self.is_cpu else _first_name(driver)
-        if kind != "local-sync":
-            _WITH_THREADS.add(self)
+        _DEVICES.add(self)
 
     def __repr__(self) -> str:
         return f"Device({self.kind!r}, threads={self.threads}, allocator={self.allocator!r})"

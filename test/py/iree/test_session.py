@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 from faults import CHECKED
+from iree.compiler import ir
 from modules import add_text
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -150,3 +151,16 @@ def test_diagnostics_are_records():
 def test_empty_module_is_an_error():
     with pytest.raises(CompileError, match="does not contain"):
         compile_module(b"", CPU)
+
+
+def test_a_closed_session_frees_its_context():
+    before = ir.Context._get_live_count()
+    with Session(CPU.flags) as session:
+        session.parse(add_text())
+        session.use(session.module.clone())
+        held = session.module
+        session.run()
+    assert ir.Context._get_live_count() == before + 1, "a part of it is held"
+    assert held.name == "builtin.module"
+    del held
+    assert ir.Context._get_live_count() == before

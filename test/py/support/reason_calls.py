@@ -120,6 +120,12 @@ def _(here: Here) -> Codes:
     return {s.code for s in program.stats().switches}
 
 
+@provokes(ReasonCode.FORKED_CHILD)
+def _(here: Here) -> Codes:
+    here.patch.setattr("pyc_mlir.iree.session._Threads.lost", True)
+    return told(lambda: pyc_mlir.compile(small, [X], device=SYNC))
+
+
 @provokes(ReasonCode.DEVICE_UNAVAILABLE)
 def _(here: Here) -> Codes:
     return told(lambda: Program(build(small, [X], make_options("cuda")), SYNC))

@@ -1,0 +1,115 @@
+"""Compiles leave no memory behind: many of them in one process, beside plain IREE's own compiler.
+
+What grows is told as resident bytes once all that nobody holds is freed and given back.
+"""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import FULL, sample
+
+COMPILES = 1000 if FULL else 24
+# Compiles before the first look: caches fill, the allocator's pools find their size.
+WARM_UP = 20 if FULL else 8
+# A context of IREE's that stays is 3.7 MB: 24 of them do not pass either.
+ALLOWED_MB = 10.0
+SECONDS = 3000
+
+MEASURE = f"""
+import ctypes, gc, resource, sys
+from pathlib import Path
+import numpy as np
+
+def resident():
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+def measure(compile_one):
+    for i in range({WARM_UP}):
+        compile_one(i)
+    before = resident()
+    for i in range({COMPILES}):
+        compile_one({WARM_UP} + i)
+    print(resident() - before)
+"""
+PLAIN_IREE = """
+from iree.compiler import api
+from pyc_mlir.pipelines.target import Target
+
+def compile_one(i):
+    session = api.Session()
+    session.set_flags(*Target.named("cpu").flags)
+    text = (
+        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {"
+        f"  %c = arith.constant dense<{i}.0> : tensor<4xf32>"
+        "   %0 = arith.addf %x, %c : tensor<4xf32>  return %0 : tensor<4xf32> }"
+    )
+    invocation = session.invocation()
+    source = api.Source.wrap_buffer(session, text.encode())
+    assert invocation.parse_source(source) and invocation.execute()
+    with api.Output.open_membuffer() as output:
+        invocation.output_vm_bytecode(output)
+        bytes(output.map_memory())
+    invocation.close(), source.close(), session.close()
+"""
+HEAD = """
+import pyc_mlir
+X = np.ones((4, 8), np.float32)
+W = np.ones((8, 8), np.float32)
+SYNC = pyc_mlir.Device("local-sync")
+
+def layers(i):
+    return lambda x: np.maximum(np.maximum(x @ W + i, 0) @ W, 0) @ W
+
+def compile_one(i):
+"""
+COMPILED = {
+    "one line": "    pyc_mlir.compile(lambda x: x * 2 + i, [X], device=SYNC)",
+    "default device, called": "    pyc_mlir.compile(lambda x: x * 2 + i, [X])(X)",
+    "planned, under a budget": (
+        "    contract = pyc_mlir.Contract(memory_budget_bytes=1 << 20)\n"
+        "    pyc_mlir.compile(layers(i), [X], contract=contract, device=SYNC)(X)"
+    ),
+    "compared with the reference": (
+        "    contract = pyc_mlir.Contract(max_error='rounding')\n"
+        "    pyc_mlir.compile(layers(i), [X], contract=contract, device=SYNC)"
+    ),
+    "refused by IREE": (
+        "    try:\n"
+        "        pyc_mlir.compile(lambda x: x + i, [X], iree_flags=['--iree-nothing'])\n"
+        "    except pyc_mlir.PycError:\n"
+        "        return\n"
+        "    raise AssertionError('expected a refusal')"
+    ),
+    "a device each": (
+        "    device = pyc_mlir.Device('local-task')\n"
+        "    pyc_mlir.compile(lambda x: x + i, [X], device=device)"
+    ),
+}
+
+
+def grown_mb(compile_one: str, folder: Path) -> float:
+    """MB by which a process grows over `COMPILES` calls of the `compile_one` of a script."""
+    script = folder / "script.py"
+    script.write_text(f"{MEASURE}\n{textwrap.dedent(compile_one)}\nmeasure(compile_one)\n")
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(done.stdout.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def plain_mb(tmp_path_factory) -> float:
+    return grown_mb(PLAIN_IREE, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.mark.parametrize("way", sample(list(COMPILED), 1))
+def test_compiles_leave_no_memory_behind(way, plain_mb, tmp_path, record_property):
+    grown = grown_mb(HEAD + COMPILED[way], tmp_path)
+    kept = grown <= max(plain_mb, 0.0) + ALLOWED_MB
+    record_property("compiles of one process", {"grew as plain IREE" if kept else "grew": COMPILES})
+    assert kept, f"{COMPILES} compiles: {grown:.1f} MB, plain IREE {plain_mb:.1f} MB"
