@@ -9,8 +9,8 @@ from collections.abc import Callable
 from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
 from typing import Any
 
+from pyc_mlir.dialects.printable import one_line, printable
 from pyc_mlir.dialects.reasons import ReasonCode
-from pyc_mlir.dialects.util.printable import one_line, printable
 
 __all__ = [
     "PycError",

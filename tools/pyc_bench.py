@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, missing_compiler
+from pyc_mlir.dialects.printable import shown_streams
 from pyc_mlir.dialects.util.files import file_error
-from pyc_mlir.dialects.util.printable import shown_streams
 
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",

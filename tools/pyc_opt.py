@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler, out_of_memory
+from pyc_mlir.dialects.printable import shown_streams
 from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.dialects.util.printable import shown_streams
 from pyc_mlir.pipelines.driver.pipeline_text import parse_flags as parse_pass_flags
 from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.printable import one_line
+from pyc_mlir.dialects.printable import one_line
 
 _Content = TypeVar("_Content")
 _NULL_DEVICE = os.makedev(1, 3)

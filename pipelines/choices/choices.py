@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.pipelines.target.cost import Cost
 
 SCHEMA_VERSION = 1

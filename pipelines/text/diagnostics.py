@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.util.printable import one_line
+from pyc_mlir.dialects.printable import one_line
 
 _EXPECTED = re.compile(
     r"expected-(?P<kind>error|note|remark|warning)(?P<re>-re)? *"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.dialects.util.printable import one_line
 
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None

@@ -9,8 +9,8 @@ from pathlib import Path
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, render
 from pyc_mlir.pipelines.text.module_text import ModuleText, beyond_bounds, decode, parse_module
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
-from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
 

@@ -15,9 +15,9 @@ from typing import Any
 from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
+from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.slice_views import share_parts
 from pyc_mlir.pipelines.target.target import Target

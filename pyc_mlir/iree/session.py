@@ -25,8 +25,8 @@ from iree.compiler import api, ir
 from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import make_folder
-from pyc_mlir.dialects.util.printable import one_line
 
 PHASES = (
     "start",

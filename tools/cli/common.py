@@ -22,8 +22,8 @@ from pyc_mlir.dialects.errors import (
     missing_compiler,
     out_of_memory,
 )
+from pyc_mlir.dialects.printable import Shown, one_line, shown_streams, told
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
-from pyc_mlir.dialects.util.printable import Shown, one_line, shown_streams, told
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.util.temp_dir import require_room
 
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
 def run_tool(tool: str, work: Callable[[], int]) -> int:
     """Call `work`; turn whatever leaves it into a message on stderr and an exit status.
 
-    What is written to stdout and stderr as text is printable (`dialects/util/printable.py`).
+    What is written to stdout and stderr as text is printable (`dialects/printable.py`).
     """
     with shown_streams():
         return _run_tool(tool, work)

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.dialects.util.printable import told
+from pyc_mlir.dialects.printable import told
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.picture import Layout
 from pyc_mlir.tools.explain.axes import svg

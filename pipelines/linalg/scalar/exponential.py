@@ -8,7 +8,7 @@ Sun's e_pow.c, 1993: fdlibm). Powers of two have exact logarithms. docs/numerics
 import math
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.linalg.scalar.numbers import Number, polynomial
+from pyc_mlir.pipelines.linalg.scalar.operators import Number, polynomial
 
 _LN2 = math.log(2)
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.linalg.scalar.numbers import Number, polynomial
+from pyc_mlir.pipelines.linalg.scalar.operators import Number, polynomial
 
 # 2/pi after the point, in bits, most significant first.
 _TWO_OVER_PI = (

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
-from pyc_mlir.dialects.util.printable import one_line
 from pyc_mlir.frontends.onnx.bounds import check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,

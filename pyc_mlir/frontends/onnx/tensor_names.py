@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from pyc_mlir.dialects.util.printable import is_one_line, one_line
+from pyc_mlir.dialects.printable import is_one_line, one_line
 
 _NO_NAMES = ("doc_string", "producer_name", "producer_version", "key", "value")
 

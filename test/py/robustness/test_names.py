@@ -14,8 +14,8 @@ from onnx import helper
 
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line, printable
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.printable import one_line, printable
 from pyc_mlir.tools.cli.common import Progress
 
 FORGED = "FORGED: all is well"

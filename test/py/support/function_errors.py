@@ -1,6 +1,7 @@
 """The errors of elementwise functions: which are computed, on which numbers, and how far off.
 
-    python test/py/function_errors.py    # the full campaign, stored in docs/results/functions.json
+    python test/py/support/function_errors.py    # the full campaign, stored in
+    docs/results/functions.json
 
 A function is traced, compiled for this machine's CPU and run; its results are compared with the
 same function in the long doubles of x86 (64 bits of mantissa), or in f64 for the smaller types. An
@@ -28,7 +29,7 @@ from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 
 Array = np.ndarray
-RESULT = Path(__file__).resolve().parents[2] / "docs" / "results" / "functions.json"
+RESULT = Path(__file__).resolve().parents[3] / "docs" / "results" / "functions.json"
 # Numbers that are drawn for f32 and f64, beside the edges. All of f16 and bf16 are computed.
 SOME, MANY = 10_000, 1 << 20
 WAYS: dict[str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """Write docs/numerics.md from the table of functions and its stored campaign, or check it.
 
-python test/py/function_errors_page.py [--check]
+python test/py/support/function_errors_page.py [--check]
 """
 
 import sys

@@ -21,7 +21,7 @@ from pyc_mlir import Tensor, nn
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.contraction import AFTER
+from pyc_mlir.iree.workarounds.no_contraction import AFTER
 from pyc_mlir.pipelines.target.target import Target
 
 # Rows, and columns that no vector divides.
