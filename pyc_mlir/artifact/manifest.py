@@ -2,7 +2,7 @@
 
 A manifest comes with a checksum, which finds damage, not intent. So each field is looked at here:
 that it is there, its type, its range, and that fields which say the same agree. Whether the
-signature is that of the code stands in `pyc_mlir/iree/declaration.py`.
+signature is that of the code stands in `pyc_mlir/artifact/declaration.py`.
 """
 
 import math

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from iree import runtime as rt
 
+from pyc_mlir.artifact.declaration import require_declared
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.declaration import require_declared
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.threads import waiting

@@ -22,12 +22,12 @@ from test_mutated_data import affine, keys_of, places, told
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
+from pyc_mlir.artifact.declaration import DECLARATION, require_declared
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.artifact.test_vectors import make_inputs
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.iree.declaration import DECLARATION, require_declared
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import ArenaPool
 from pyc_mlir.runtime.array import Array, reinterpreted, to_device

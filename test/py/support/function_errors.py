@@ -23,8 +23,8 @@ from compiled import OwnKernels
 
 import pyc_mlir
 from pyc_mlir import Tensor, nn
+from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, dtype_name
-from pyc_mlir.frontends.python import functions
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from pyc_mlir.dialects.ir import functions
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
-from pyc_mlir.frontends.python import functions
 
 
 def where(n: Node, predicate: str, bound: float, yes: Any, no: Any) -> Any:

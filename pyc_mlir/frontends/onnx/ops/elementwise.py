@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
 from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype, unsupported
-from pyc_mlir.frontends.python import functions
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
 _SAME = {
