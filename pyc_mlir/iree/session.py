@@ -21,7 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from iree.compiler import api, ir
+import iree.compiler.api as api
+from iree.compiler import ir
 from iree.compiler.api import ctypes_dl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
