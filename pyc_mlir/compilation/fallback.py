@@ -117,7 +117,8 @@ def _fall_back(
         except CompileError as again:
             failures[name] = again
             continue
-        evidence = tuple(_told(setting, e) for setting, e in failures.items())
+        code = ReasonCode.CODEGEN_FALLBACK
+        evidence = tuple(_told(setting, e, code) for setting, e in failures.items())
         alternatives = choices.log[-1].alternatives
         choices.log[-1] = Decision(
             site, name, alternatives, FALLBACK, tuple(e[:_EVIDENCE_CHARACTERS] for e in evidence)
@@ -126,9 +127,9 @@ def _fall_back(
     raise error if refused is None else refused
 
 
-def _told(setting: str, error: PycError) -> str:
-    """Why a setting was left, for the decision."""
+def _told(setting: str, error: PycError, code: ReasonCode) -> str:
+    """Why a setting was left, for the decision: `code`, or that of a budget not kept."""
     if isinstance(error, BudgetNotKept):
         return f"{ReasonCode.BUDGET_RETRY.name}: {setting}: {error.message}"
     # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-    return f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {error.message.partition('got: ')[2]}"
+    return f"{code.name}: {setting}: {error.message.partition('got: ')[2]}"

@@ -265,12 +265,12 @@ class Watch:
         self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
-    def _refuse(self, why: str, cause: ReasonCode) -> NoReturn:
-        self._program.tell_fallback(REFUSED, why, cause)
+    def _refuse(self, why: str, code: ReasonCode) -> NoReturn:
+        self._program.tell_fallback(REFUSED, why, code)
         past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
         absent = f"; not there in this process: {', '.join(self._absent)}" if self._absent else ""
         raise PycError(
-            cause,
+            code,
             f"program: expected the results of its reference, got {why}"
             f"{past if self.taken else ''}{absent}; the answer was not given out",
         )

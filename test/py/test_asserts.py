@@ -12,7 +12,7 @@ QUESTIONS |= {"self.has", "math.prod"}
 SCRIPT = """
 import numpy as np
 import pyc_mlir
-from pyc_mlir.pipelines.choices import Recipe
+from pyc_mlir.pipelines.choices.choices import Recipe
 
 assert False, "this process runs assertions"
 x = np.linspace(-2, 2, 4096, dtype=np.float32).reshape(64, 64)

@@ -21,7 +21,7 @@ from pyc_mlir.frontends.sources import other_kind
 # Writes a file that is larger than this process may write.
 FULL_DISK = """
 import resource, signal, sys
-from pyc_mlir.dialects.files import write_file
+from pyc_mlir.dialects.util.files import write_file
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 write_file(sys.argv[1], bytes(5000))

@@ -18,7 +18,7 @@ SOURCES = sorted(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
 OWN_FILES = (
     "dialects/util/files.py",
     "pyc_mlir/cache/",
-    "pyc_mlir/bench/",
+    "tools/bench/",
     "pyc_mlir/runtime/plans.py",
     "pipelines/target/target.py",
     "tools/explain/html_page.py",

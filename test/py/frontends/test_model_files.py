@@ -146,8 +146,8 @@ def test_what_takes_a_files_place_is_not_read(folder):
 TWENTY_GIB = """
 import resource, sys
 from pathlib import Path
-from pyc_mlir.frontends.onnx_import import HANDLERS
-from pyc_mlir.frontends.onnx_model import prepare, read_model
+from pyc_mlir.frontends.onnx.importer import HANDLERS
+from pyc_mlir.frontends.onnx.model import prepare, read_model
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 prepared = prepare(*read_model(Path(sys.argv[1])), set(HANDLERS))
 print(sum(part.length for _, part in prepared.weights.outer.values()))

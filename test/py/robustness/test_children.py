@@ -13,7 +13,7 @@ from pyc_mlir.util import children
 
 # What starts children that would write a file after two seconds; it says when they are there.
 FORKED = """
-from pyc_mlir.tools.guarded import run_guarded
+from pyc_mlir.tools.cli.guarded import run_guarded
 def work(progress):
     open("there", "w")
     time.sleep(2)
@@ -22,7 +22,7 @@ def work(progress):
 run_guarded(work)
 """
 STARTED = """
-from pyc_mlir.children import run
+from pyc_mlir.util.children import run
 run("(sleep 2; touch late) & touch there; sleep 2; touch late")
 """
 WORKER = """
@@ -32,7 +32,7 @@ worker = process.Worker()
 time.sleep(4)
 """
 FOLDER = """
-from pyc_mlir.children import run, temporary_folder
+from pyc_mlir.util.children import run, temporary_folder
 import tempfile
 tempfile.tempdir = os.getcwd()
 with temporary_folder() as folder:

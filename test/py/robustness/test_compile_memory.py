@@ -38,7 +38,7 @@ def measure(compile_one):
 """
 PLAIN_IREE = """
 from iree.compiler import api
-from pyc_mlir.pipelines.target import Target
+from pyc_mlir.pipelines.target.target import Target
 
 def compile_one(i):
     session = api.Session()

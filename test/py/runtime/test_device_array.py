@@ -101,8 +101,8 @@ def test_arrays_in_cycles_that_outlive_their_device():
     """A collector gives no order: memory must not be freed after IREE's device."""
     code = """
 import gc, numpy as np
-from pyc_mlir.iree.array import to_device
-from pyc_mlir.iree.device import Device
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.device import Device
 for kind in ("local-sync", "local-task"):
     for allocator in (None, "caching"):
         device = Device(kind, allocator=allocator)

@@ -245,7 +245,8 @@ def test_run_path_needs_no_compiler(tmp_path):
                     raise ImportError("blocked: " + name)
         sys.meta_path.insert(0, Block())
         import numpy as np
-        from pyc_mlir.runtime import load, to_device
+        from pyc_mlir.runtime.load import load
+        from pyc_mlir.runtime.array import to_device
         program = load({str(path)!r})
         a = np.arange(4, dtype=np.float32)
         assert (program(a, a) == 2 * a).all()

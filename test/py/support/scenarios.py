@@ -253,12 +253,13 @@ _CALLS = (
     cases(
         "arrays given for results that overlap an input or each other",
         "refused before the call",
-        "test_arena.py::test_out_is_checked test_arena.py::test_two_outputs_need_two_memories",
+        "runtime/test_arena.py::test_out_is_checked "
+        "runtime/test_arena.py::test_two_outputs_need_two_memories",
         2, 2, Code.OUTPUT_OVERLAP),
     cases(
         "arrays donated while they are still read",
         "refused before the call",
-        "test_donation.py::test_what_is_refused",
+        "runtime/test_donation.py::test_what_is_refused",
         1, 1, Code.DONATION_UNSAFE),
     cases(
         "NaN and infinities through every op",

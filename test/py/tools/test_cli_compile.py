@@ -167,7 +167,8 @@ def test_a_fault_of_ours_shows_the_traceback(capsys, monkeypatch, folder):
 @pytest.mark.parametrize("fault, code", [("1 / 0", "INTERNAL_ERROR"), ("abort()", "NATIVE_CRASH")])
 def test_a_compile_that_broke_has_a_log(folder, fault, code):
     python = (
-        "import sys; from os import abort; from pyc_mlir.tools import pyc_compile, compile_driver; "
+        "import sys; from os import abort; from pyc_mlir.tools import pyc_compile; "
+        "from pyc_mlir.tools.cli import compile_driver; "
         f"compile_driver._compiled = lambda *_: {fault}; sys.exit(pyc_compile.main())"
     )
     flags = ["foreign.mlir", "-o", "x", "--log", "x.jsonl", "--max-error", "0.1"]

@@ -68,7 +68,13 @@ def run_document(path: str) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_document_runs(document, tmp_path):
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": tools, "PYTHONPATH": str(ROOT / "test" / "py" / "support")}
+    environment = {
+        **os.environ,
+        "PATH": tools,
+        "PYTHONPATH": os.pathsep.join(
+            (str(ROOT / "test" / "py" / "support"), str(Path(__file__).parent))
+        ),
+    }
     code = f"import test_tutorial; test_tutorial.run_document({str(ROOT / document)!r})"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True

@@ -14,7 +14,7 @@ RETURNS = "func.func @f(%x: f32) -> f32 {\n  return %x : f32\n}\n"
 _CRASHING = """
 import os, signal, sys
 from dataclasses import dataclass
-from pyc_mlir.pipelines.registry import PASSES
+from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.tools.pyc_opt import main
 
 @PASSES.register
