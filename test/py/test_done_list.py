@@ -91,7 +91,7 @@ def test_counts_are_those_of_one_test(full):
 
 
 def test_a_scenario_of_all_cases_is_as_many_as_were_counted(full):
-    (scenario,) = [s for s in full.SCENARIOS if s.full is None]
+    scenario = next(s for s in full.SCENARIOS if s.full is None)
     name, count = f"test/py/{scenario.tests[0]}", {"cases": {"equal": 2, "newer": 1}}
     rows = {f"{name}[{i}]": {"outcome": "passed", "counts": count} for i in range(3)}
     assert full.scenario_record(scenario, rows)["value"] == 9
