@@ -67,7 +67,7 @@ def test_without_one_nothing_names_it(plain):
 def test_a_damaged_manifest_is_told(plain):
     manifest = {**plain.manifest, "calibration": "lab"}
     data = artifact.to_bytes(replace(plain, manifest=manifest))
-    with pytest.raises(PycError, match="a calibration's name") as caught:
+    with pytest.raises(PycError, match="got `calibration`: expected texts by name") as caught:
         artifact.from_bytes(data)
     assert caught.value.code is ReasonCode.BAD_ARTIFACT
 

@@ -94,7 +94,7 @@ def _composed(name: str, exact: Callable[[Array], Array], most: dict[str, float]
 
 FUNCTIONS: dict[str, Function] = {
     "exp": _numpy("exp", bounds(ONCE, 6, 1)),
-    "exp2": _numpy("exp2", bounds(ONCE, 1, 1)),
+    "exp2": _numpy("exp2", bounds(ONCE, 1.5, 1.5)),
     "expm1": _numpy("expm1", bounds(ONCE, 6, 2.5)),
     "log": _numpy("log", bounds(ONCE, 1, 1)),
     "log2": _numpy("log2", bounds(ONCE, 2, 2)),

@@ -13,7 +13,7 @@ from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.compilation.plan_memory import planner_of
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.iree.compiler import opened
+from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies
@@ -136,7 +136,7 @@ def run_in_place(code: bytes, target: str = "cpu") -> tuple[bytes, int]:
                 r.index: plan(r.problem, mode="balanced") for r in regions_of(start, options.target)
             }
         finish(session, carry_out(session, start, plans, planner.pack, options.target))
-        session.run(start="stream")
+        run(session, options.target, start="stream")
         return session.vmfb(), sum(len(p.reused) for p in plans.values())
 
 
