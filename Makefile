@@ -19,7 +19,7 @@ demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/lit -j2 test/lit
 
 test-full: $(VENV)/stamp-dev ## run all of every test; goes on after an interruption

@@ -12,6 +12,7 @@ from itertools import count, pairwise
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType
@@ -32,6 +33,10 @@ class KernelCalls:
 
     module: ir.Module
     _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
+    # Constants laid out for an operand of a kernel: each once, however often it is used.
+    _packed: dict[tuple[ir.Attribute, tuple[int, ...], str, str], Tensor] = field(
+        default_factory=dict
+    )
 
     def emit(
         self, lowering: Lowering, attached: Attached, values: Sequence[Tensor], result: TensorType
@@ -50,7 +55,7 @@ class KernelCalls:
         for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             value = values[feed.value]
-            tensor = _view(lowering, value, feed, operand)
+            tensor = self._view(lowering, value, feed, kernel.name, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
@@ -70,6 +75,25 @@ class KernelCalls:
         dims = [source[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
+
+    def _view(
+        self, lowering: Lowering, tensor: Tensor, feed: Feed, kernel: str, operand: Operand
+    ) -> Tensor:
+        """The value with its dimensions grouped as the operand has them; constants laid out."""
+        cuts = (0, *feed.cuts, tensor.rank)
+        _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
+        dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
+        if operand.pack is None:
+            return reshape(lowering, tensor, dims)
+        constant = tensor.constant
+        _require(constant is not None, f"a constant as {operand.name}", tensor.type)
+        assert constant is not None
+        sizes = tuple(d.coefficient for d in dims)
+        key = (constant, sizes, kernel, operand.name)
+        if key not in self._packed:
+            laid_out = operand.pack(array_of(constant).reshape(sizes))
+            self._packed[key] = lowering.constant(laid_out)
+        return self._packed[key]
 
     def _free_name(self, wanted: str) -> str:
         """A symbol that the module does not have yet."""
@@ -102,19 +126,6 @@ class KernelCalls:
             regions=1,
             ip=ir.InsertionPoint.at_block_begin(self.module.body),
         )
-
-
-def _view(lowering: Lowering, tensor: Tensor, feed: Feed, operand: Operand) -> Tensor:
-    """The value with its dimensions grouped as the operand has them; constants laid out."""
-    cuts = (0, *feed.cuts, tensor.rank)
-    _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
-    dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
-    if operand.pack is None:
-        return reshape(lowering, tensor, dims)
-    array = tensor.array
-    _require(array is not None, f"a constant as {operand.name}", tensor.type)
-    assert array is not None
-    return lowering.constant(operand.pack(array.reshape([d.coefficient for d in dims])))
 
 
 def _fits(tensor: Tensor, operand: Operand) -> bool:

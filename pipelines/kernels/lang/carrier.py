@@ -1,4 +1,4 @@
-"""How does a kernel travel through IREE? As the body of a `stream.executable`, dispatched by flow.
+"""Carry a kernel through IREE as the body of a `stream.executable`, dispatched by flow.
 
 A `Kernel` is data: operands with shapes, a grid, and the function that builds its code. `Carrier`
 is a module of such kernels and of functions that call them, in a context of its own or one that
