@@ -161,7 +161,8 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _sub(a: Any, b: Any) -> Any:
-    return arith.subi(a, b, overflow_flags=_NO_WRAP)
+    # Without `nuw`: MLIR folds (a - 2) + 1 into a + (-1) and keeps the flag, which is then wrong.
+    return arith.subi(a, b, overflow_flags=arith.IntegerOverflowFlags.nsw)
 
 
 def _mul(a: Any, b: Any) -> Any:

@@ -1,0 +1,298 @@
+"""The kernel family ``conv``: y = epilogue(conv2d(x, w)), with constant weights w.
+
+A direct convolution (no im2col): a register tile of neighbouring outputs of one row by a panel of
+output channels is accumulated over all taps and input channels, the input broadcast, the weights
+loaded in vectors from panels [taps][channels][panel] that are packed when compiling. Since x is only
+broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out tap by
+tap (`window.py`).
+
+`Conv` holds the knobs; `Conv.on` chooses them for a target.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.window import Axis, Run, Segment, rows_of_taps
+from pyc_mlir.pipelines.kernels.families.packing import Panels
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma
+from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
+from pyc_mlir.pipelines.kernels.shared.tile import local
+from pyc_mlir.pipelines.target.target import Target
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
+
+    x is [images, rows, columns, channels], [images, channels, rows, columns] if `planar`. `channels`
+    and `filters` count all `groups`. The epilogue's matrix is [images rows columns, filters].
+    `width` is how many outputs of a row, `panel` how many filters the register tile has; `unroll`
+    input channels are one turn of the innermost loop; `workgroups` cuts rows and panels.
+    """
+
+    images: Dim
+    rows: Axis
+    columns: Axis
+    channels: int
+    filters: int
+    groups: int = 1
+    epilogue: Pointwise = NOTHING
+    planar: bool = False
+    width: int = 14
+    panel: int = 32
+    unroll: int = 4
+    workgroups: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
+        counts = (self.channels, self.filters, self.groups, self.width, self.unroll)
+        if self.images == 0 or min(*counts, *self.workgroups) < 1:
+            raise _refusal("sizes, width, unroll and workgroups of at least 1", self)
+        if self.panel % LINE:
+            raise _refusal("panel in lines of 16", self.panel)
+        if self.channels % self.groups or self.filters % self.groups:
+            raise _refusal("channels and filters in whole groups", self)
+
+    @staticmethod
+    def on(target: Target, images: Dim, rows: Axis, columns: Axis, *sizes: int, **others: Any) -> "Conv":
+        """The knobs for a target; `sizes` are channels, filters and groups."""
+        vectors = max(2, LINE * 4 // target.vector_bytes)
+        tall = (target.vector_registers - vectors - 1) // vectors
+        made = Conv(images, rows, columns, *sizes, **others)
+        panel = vectors * target.vector_bytes // 4
+        cores = cores_for(target, made.flops, 4.0 * made.weights)
+        knobs = {"width": tall, "panel": panel, "workgroups": _cut(cores, made, panel)}
+        return Conv(images, rows, columns, *sizes, **{**knobs, **others})
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of an image of the result."""
+        return self.rows.outputs, self.columns.outputs
+
+    @property
+    def taps(self) -> int:
+        """Positions of the window."""
+        return self.rows.kernel * self.columns.kernel
+
+    @property
+    def weights(self) -> int:
+        """How many numbers w has."""
+        return self.taps * self.channels // self.groups * self.filters
+
+    @property
+    def flops(self) -> float:
+        """Operations of all images, those of the epilogue left out."""
+        return 2.0 * known(self.images) * self.outputs[0] * self.outputs[1] * self.weights
+
+    @property
+    def panels(self) -> Panels:
+        """How the weights of one group are laid out."""
+        depth = self.taps * self.channels // self.groups
+        return Panels(self.filters // self.groups, depth, self.panel)
+
+    def pack(self, weights: np.ndarray) -> np.ndarray:
+        """w[taps channels, filters] as panels, group after group; flat."""
+        each = np.split(weights, self.groups, axis=1)
+        return np.concatenate([self.panels.pack(w) for w in each])
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
+        image = (self.rows.size, self.columns.size)
+        x = (self.channels, *image) if self.planar else (*image, self.channels)
+        result = (self.images, *self.outputs, self.filters)
+        matrix = "rows" if isinstance(self.images, str) else int(np.prod(result[:3]))
+        operands = (
+            Operand("x", (self.images, *x)),
+            Operand("w", (self.groups * self.panels.size,), pack=self.pack),
+            *self.epilogue.operands("e", matrix, self.filters),
+            Operand("y", result, "out"),
+        )
+        return Kernel(name, operands, lambda size: self.workgroups, self._body)
+
+    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
+        *reads, y = others
+        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads))).build()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Filters of one register tile: where they start in the result, where in the packed weights."""
+
+    group: Index
+    filter: Index
+    weights: Index
+    width: int
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the result: its image, its number there, and the taps that meet the image."""
+
+    image: Index
+    number: Index
+    taps: tuple[Index, Index]
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One kernel under construction: loops from the outside in, then the register tile."""
+
+    k: Build
+    knobs: Conv
+    x: Memory
+    w: Memory
+    y: Memory
+    epilogue: InKernel
+    sums: list[Memory] = field(default_factory=list)
+
+    def build(self) -> None:
+        """Every group's panels, full ones and the narrower last one, each over this share's rows."""
+        k, knobs = self.k, self.knobs
+        if knobs.epilogue.heavy:
+            self.sums.append(local(k, knobs.width * knobs.panel))
+        panels = knobs.panels
+        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.groups))
+        if panels.full:
+            with k.range(first, end) as number:
+                group, panel = number // panels.full, number % panels.full
+                start = group * panels.size + panel * (panels.depth * panels.panel)
+                filters = group * panels.columns + panel * panels.panel
+                self._rows(Panel(group, filters, start, panels.panel))
+        if panels.last_width:
+            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.groups))
+            with k.range(first, end) as group:
+                start = group * panels.size + panels.edge * panels.depth
+                filters = group * panels.columns + panels.edge
+                self._rows(Panel(group, filters, start, panels.last_width, last=True))
+
+    def _rows(self, panel: Panel) -> None:
+        """This workgroup's rows of all images."""
+        k, knobs = self.k, self.knobs
+        high = knobs.outputs[0]
+        first, end = share(k, 0, knobs.workgroups[0], k.size(knobs.images) * high)
+        with k.range(first, end) as number:
+            image, row = (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
+            taps = rows_of_taps(knobs.rows, row)
+            for run in knobs.columns.tiles(knobs.width):
+                if run.count == 1:
+                    self._tile(panel, Row(image, row, taps), run, Index.of(run.start))
+                else:
+                    with k.range(run.count) as tile:
+                        start = tile * run.width + run.start
+                        self._tile(panel, Row(image, row, taps), run, start)
+
+    def _tile(self, panel: Panel, row: Row, run: Run, start: Index) -> None:
+        """One register tile: outputs `start` and on of a row, by the filters of a panel."""
+        k = self.k
+        vectors = len(self._places(panel))
+        zeros = [k.vector(0.0)] * (run.width * vectors)
+
+        def over(tap: Index, *sums: Vector) -> list[Vector]:
+            kept = list(sums)
+            for segment in run.segments:
+                kept = self._segment(panel, row, tap, start, segment, kept)
+            return kept
+
+        sums = k.loop(*row.taps, 1, zeros)(over)
+        self._finish(panel, row, start, run.width, sums)
+
+    def _segment(
+        self, panel: Panel, row: Row, down: Index, start: Index, segment: Segment, sums: list[Vector]
+    ) -> list[Vector]:
+        """The taps of one segment in one row of taps."""
+        k, knobs = self.k, self.knobs
+        depth = knobs.panels.depth // knobs.taps
+        vectors = len(self._places(panel))
+        y = row.number * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
+        low, high = segment.outputs.start, segment.outputs.stop
+
+        def over(tap: Index, *kept: Vector) -> list[Vector]:
+            columns = knobs.columns
+            x = (start + low) * columns.stride + tap * columns.dilation - columns.low
+            weights = panel.weights + (down * columns.kernel + tap) * (depth * panel.width)
+
+            def step(at: Index, *kept: Vector) -> list[Vector]:
+                made = list(kept)
+                for u in range(unroll):
+                    parts = [self.w.load(weights + (at + u) * panel.width + v * k.lanes) for v in range(vectors)]
+                    for p in range(high - low):
+                        channel = panel.group * depth + (at + u)
+                        one = self._number(row.image, y, x + p * columns.stride, channel).across(k.lanes)
+                        for v in range(vectors):
+                            n = p * vectors + v
+                            made[n] = fma(one, parts[v], made[n])
+                return made
+
+            unroll = knobs.unroll
+            edge = depth // unroll * unroll
+            kept = tuple(k.loop(0, edge, unroll, kept)(step))
+            unroll = 1
+            return k.loop(edge, depth, 1, kept)(step)
+
+        mine = slice(low * vectors, high * vectors)
+        taps = segment.taps
+        made = list(sums)
+        made[mine] = k.loop(taps.start, taps.stop, 1, sums[mine])(over)
+        return made
+
+    def _number(self, image: Index, y: Index, x: Index, channel: Index) -> Any:
+        if self.knobs.planar:
+            return self.x.number(image, channel, y, x)
+        return self.x.number(image, y, x, channel)
+
+    def _finish(self, panel: Panel, row: Row, start: Index, width: int, sums: list[Vector]) -> None:
+        """Store what the epilogue makes of the sums."""
+        k, knobs = self.k, self.knobs
+        places = self._places(panel)
+        high, wide = knobs.outputs
+        first = (row.image * high + row.number) * wide + start
+        vectors = len(places)
+        if self.sums:
+            (kept,) = self.sums
+            for n, value in enumerate(sums):
+                kept.store(value, Index.of(n * k.lanes))
+            with k.range(width) as p:
+                apply = self.epilogue.row(first + p)
+                for v, at in enumerate(places):
+                    value = apply(kept.load((p * vectors + v) * k.lanes), at)
+                    self.y.store(value, row.image, row.number, start + p, at)
+            return
+        for p in range(width):
+            apply = self.epilogue.row(first + p)
+            for v, at in enumerate(places):
+                self.y.store(apply(sums[p * vectors + v], at), row.image, row.number, start + p, at)
+
+    def _places(self, panel: Panel) -> list[Lanes]:
+        """Where the tile's vectors lie among the filters: in the last panel of a group masked."""
+        k, panels = self.k, self.knobs.panels
+        starts = range(0, panel.width, k.lanes)
+        if not panel.last:
+            return [Lanes(panel.filter + v) for v in starts]
+        left = panels.columns - panels.edge
+        masked = [k.tail(Index.of(v), Index.of(left)) for v in starts if v < left]
+        return [Lanes(panel.filter + at.start, at.mask) for at in masked]
+
+
+def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
+    """Shares of rows and of panels: rows where there are enough of them for all cores."""
+    rows = known(knobs.images) * knobs.outputs[0]
+    panels = knobs.groups * -(-knobs.filters // knobs.groups // panel)
+    if cores == 1:
+        return 1, 1
+    if panels >= cores and panels % cores == 0:
+        return 1, cores
+    return (cores, 1) if rows >= 4 * cores else (1, min(cores, panels))
+
+
+def _refusal(expected: str, came: object) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"conv kernel: expected {expected}, got {came!r}")

@@ -1,0 +1,121 @@
+"""The geometry of a window that slides over an image: which taps meet the image where.
+
+A padded border is never stored: a tap that falls outside adds nothing. Along the width that is known
+while the kernel is built (`Axis.segments`), along the height while it runs (`rows_of_taps`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.lang.values import Index, least
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A window along one axis of an image.
+
+    `size` positions, padded by `low` and `high`, are met by `kernel` taps that are `dilation`
+    apart; the window moves by `stride`.
+    """
+
+    size: int
+    kernel: int = 1
+    stride: int = 1
+    low: int = 0
+    high: int = 0
+    dilation: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for a window that does not fit the image once."""
+        least_ones = (self.size, self.kernel, self.stride, self.dilation)
+        if min(least_ones) < 1 or min(self.low, self.high) < 0 or self.outputs < 1:
+            expected = "sizes of at least 1, pads of at least 0, a window that fits"
+            raise PycError(ReasonCode.BAD_ARGUMENT, f"window: expected {expected}, got {self}")
+
+    @property
+    def outputs(self) -> int:
+        """How many positions the window takes."""
+        reach = self.dilation * (self.kernel - 1) + 1
+        return (self.size + self.low + self.high - reach) // self.stride + 1
+
+    def source(self, output: int, tap: int) -> int:
+        """The image's position under a tap; outside of [0, size) it is padding."""
+        return output * self.stride + tap * self.dilation - self.low
+
+    def meets(self, output: int, tap: int) -> bool:
+        """True where the tap falls on the image."""
+        return 0 <= self.source(output, tap) < self.size
+
+    @property
+    def interior(self) -> range:
+        """The outputs all of whose taps fall on the image."""
+        inside = [o for o in range(self.outputs) if self._is_inside(o)]
+        return range(inside[0], inside[-1] + 1) if inside else range(0)
+
+    def _is_inside(self, output: int) -> bool:
+        return self.meets(output, 0) and self.meets(output, self.kernel - 1)
+
+    def segments(self, first: int, count: int) -> list["Segment"]:
+        """The taps as runs that meet the image at the same of `count` outputs from `first` on."""
+        found: list[Segment] = []
+        for tap in range(self.kernel):
+            met = [o for o in range(count) if self.meets(first + o, tap)]
+            if not met:
+                continue
+            outputs = range(met[0], met[-1] + 1)
+            last = found[-1] if found else None
+            if last and last.outputs == outputs and last.taps.stop == tap:
+                found[-1] = Segment(range(last.taps.start, tap + 1), outputs)
+            else:
+                found.append(Segment(range(tap, tap + 1), outputs))
+        return found
+
+    def tiles(self, most: int) -> Iterator["Run"]:
+        """All outputs in tiles of at most `most`, alike as far as possible, in order.
+
+        Neighbouring tiles of one width whose taps all fall on the image are one run.
+        """
+        count = -(-self.outputs // most)
+        width = -(-self.outputs // count)
+        inside = self.interior
+        start = 0
+        while start < self.outputs:
+            size = min(width, self.outputs - start)
+            whole = (min(inside.stop, self.outputs) - start) // width if start in inside else 0
+            if whole > 0:
+                yield Run(start, width, whole, (Segment(range(self.kernel), range(width)),))
+                start += whole * width
+            else:
+                yield Run(start, size, 1, tuple(self.segments(start, size)))
+                start += size
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Neighbouring `taps`, and the `outputs` of a tile at which they meet the image."""
+
+    taps: range
+    outputs: range
+
+
+@dataclass(frozen=True)
+class Run:
+    """`count` neighbouring tiles of `width` outputs, the first at `start`."""
+
+    start: int
+    width: int
+    count: int
+    segments: tuple[Segment, ...]
+
+
+def rows_of_taps(axis: Axis, output: Index) -> tuple[Index, Index]:
+    """The taps from the first to before the last that meet the image at an output."""
+    at = output * axis.stride
+    low, high = Index.of(0), Index.of(axis.kernel)
+    if axis.low:
+        low = (axis.low - least(at, axis.low)).ceildiv(axis.dilation)
+    if axis.source(axis.outputs - 1, axis.kernel - 1) >= axis.size:
+        end = axis.size + axis.low
+        high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
+    return least(low, high), high
