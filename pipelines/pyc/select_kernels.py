@@ -22,22 +22,11 @@ from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.pipelines.target.work import Node, Work, work_cost
+from pyc_mlir.pipelines.target.work import Work
 
 IREE = "iree"
-# The share of the roofline that IREE 3.13's code is taken to reach, by a group's first op: rounded
-# from single measurements on AVX-512 CPUs, good for ranking only. No stored result backs them yet.
-_IREE_OF_ROOF = {
-    "matmul": 0.5,
-    "softmax": 0.25,
-    "log_softmax": 0.25,
-    "layernorm": 0.5,
-    "rmsnorm": 0.5,
-    "argmax": 0.05,
-    "transpose": 0.7,
-}
-_IREE_OF_LEADING, _IREE_OF_OTHERS = 0.4, 0.9
 # What no code is made for.
 _STORED = {"reshape"}
 
@@ -136,12 +125,4 @@ def _choose(
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
     """IREE's code for the ops from `covers` on, as one dispatch."""
-    share = _share(work.nodes[min(covers, len(work.nodes) - 1)], work)
-    return work_cost(work, share * target.peak_flops, share * target.peak_bandwidth, covers)
-
-
-def _share(node: Node, work: Work) -> float:
-    if node.name.startswith("reduce_"):
-        rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
-        return _IREE_OF_OTHERS if rank - 1 in [a % rank for a in axes] else _IREE_OF_LEADING
-    return _IREE_OF_ROOF.get(node.name, _IREE_OF_OTHERS)
+    return CostModel(target).work(work, covers)

@@ -64,7 +64,7 @@ class Target:
     `in_place` are the forms of stream_alias.py in which a result may take over an operand's
     storage: those that tests have shown to hold for what IREE generates there. `cpu_model` is the
     CPU that it was put on, if any; `dispatch_seconds` is what a dispatch costs besides its work, 0
-    where that was not measured.
+    where that was not measured; `calibrated_by` names the calibration whose figures it has.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Target:
     in_place: frozenset[str] = field(default_factory=frozenset)
     cpu_model: str = ""
     dispatch_seconds: float = 0.0
+    calibrated_by: str = ""
 
     @staticmethod
     def named(name: str) -> "Target":
@@ -145,6 +146,7 @@ class Target:
             peak_flops=figures.flops.value,
             peak_bandwidth=figures.bandwidth.value,
             dispatch_seconds=figures.dispatch_seconds.value,
+            calibrated_by=calibration.label,
         )
 
     def _unfit(self, calibration: Calibration) -> tuple[str, str] | None:
