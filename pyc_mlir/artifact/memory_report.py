@@ -16,17 +16,23 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.memory.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.memory.planner.problem import Problem
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # The layout that the others are compared with, as decisions name it.
 UNPLANNED = "iree"
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One dispatch: its name and predicted seconds (0: not known)."""
+    """One dispatch: its name, predicted seconds (0: not known), and what they rest on.
+
+    sources: ids of the ops that it computes, as decisions name them.
+    """
 
     name: str
     seconds: float = 0.0
+    flops: float = 0.0
+    traffic_bytes: int = 0
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,10 @@ def region_report(
         )
     return RegionReport(
         name,
-        tuple(TaskReport(task.name, task.seconds) for task in problem.tasks),
+        tuple(
+            TaskReport(t.name, t.seconds, t.flops, t.traffic_bytes, t.sources)
+            for t in problem.tasks
+        ),
         dict(layouts),
         chosen,
         tuple(FrontierPoint(arena, seconds) for arena, seconds in frontier),
@@ -158,7 +167,7 @@ def _region_of(data: Mapping[str, Any]) -> RegionReport:
         )
         for name, layout in data["layouts"].items()
     }
-    tasks = tuple(TaskReport(*row) for row in data["tasks"])
+    tasks = tuple(TaskReport(*row[:4], sources=tuple(row[4])) for row in data["tasks"])
     frontier = tuple(FrontierPoint(*row) for row in data["frontier"])
     return RegionReport(data["name"], tasks, layouts, data["chosen"], frontier, data["lower_bound"])
 
