@@ -3,96 +3,26 @@
 Comes in: a target, or a target and the calibration of its machine. Goes out: a `Cost` for each
 question. All times follow the roofline (Williams et al., 2009): arithmetic at a share of the
 measured peak, or traffic at the bandwidth of the cache that holds it, whichever takes longer. The
-shares are those of `CONSTANTS`, with their origin; docs/design-notes/cost-model.md states the error
+shares are those of cost_constants.py, with their origin; docs/design-notes/cost-model.md states the error
 that remains.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Node, Work
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A number of the model and where it comes from."""
-
-    value: float
-    origin: str
-
-
-_SUITE = "pyc_mlir.measure.dispatch_timer on the suite's programs, 1 core, Zen 4 with AVX-512"
-_OLD = "single measurements on AVX-512 CPUs, for ranking only"
-_SWEEP = "sweeps of the suite `latency`, when the kernels were written"
-# What a figure that is published, not measured, is worth. A calibration replaces both.
-_PUBLISHED = {
-    "published.flops": Constant(0.6, "Zen 4: 115 of 192 GFLOP/s a core (one 512-bit FMA a cycle)"),
-    "published.bandwidth": Constant(0.5, "Zen 4, two virtual cores: 21 of 40 GB/s copied"),
-}
-# Shares of the measured peak that kernels reach, by family.
-_KERNELS = {
-    "kernel": Constant(0.4, "families without a row of their own"),
-    "kernel.gemm": Constant(0.9, _SUITE),
-    "kernel.batch_gemm": Constant(0.7, _SUITE),
-    "kernel.gemv": Constant(0.9, _SUITE),
-    "kernel.rows": Constant(0.5, _SUITE),
-    "kernel.elementwise": Constant(0.5, _SUITE),
-}
-# The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.
-_IREE_OPS = {
-    "iree.op.matmul": Constant(0.5, _OLD),
-    "iree.op.softmax": Constant(0.25, _OLD),
-    "iree.op.log_softmax": Constant(0.25, _OLD),
-    "iree.op.layernorm": Constant(0.5, _OLD),
-    "iree.op.rmsnorm": Constant(0.5, _OLD),
-    "iree.op.argmax": Constant(0.05, _OLD),
-    "iree.op.transpose": Constant(0.7, _OLD),
-    "iree.op.leading_reduction": Constant(0.4, _OLD),
-    "iree.op": Constant(0.9, _OLD),
-}
-# The same of whole dispatches, by the kind of their main linalg op.
-_IREE_DISPATCHES = {
-    "iree.contraction": Constant(0.4, _SUITE),
-    "iree.convolution": Constant(0.2, _SUITE),
-    "iree.reduction": Constant(0.1, _SUITE),
-    "iree.pointwise": Constant(0.1, _SUITE),
-}
-_OTHERS = {
-    "cache.speed": Constant(8, "bandwidth of the last cache over that of memory"),
-    "dispatch.seconds": Constant(1e-6, _SUITE),
-    "wake.seconds": Constant(10e-6, "pyc-doctor --calibrate, local-task against local-sync"),
-    "chunk.share": Constant(0.25, "share of published peaks in parts of a region; " + _SWEEP),
-    "chunk.dispatch_seconds": Constant(3e-6, _SWEEP),
-    "chunk.tile": Constant(64 * 64, "elements of a result that one core works on at a time"),
-    "alone.flops_seconds": Constant(40e-6, "one core's work below which a second one is not worth "
-                                    "its wake-up; " + _SWEEP),
-    "alone.read_seconds": Constant(80e-6, "the same for reading; " + _SWEEP),
-}
-CONSTANTS: Mapping[str, Constant] = {
-    **_PUBLISHED,
-    **_KERNELS,
-    **_IREE_OPS,
-    **_IREE_DISPATCHES,
-    **_OTHERS,
-}
 # The families that compute groups by their first op; elementwise for all others.
 _FAMILY_OF = {
     "matmul": "gemm",
     **dict.fromkeys(("softmax", "log_softmax", "layernorm", "rmsnorm"), "rows"),
 }
-
-
-def constant(name: str) -> float:
-    """The value of a constant; that of its nearest parent where `a.b` has no row of its own."""
-    while name not in CONSTANTS:
-        name, dot, _ = name.rpartition(".")
-        assert dot, f"cost model: no constant {name}"
-    return CONSTANTS[name].value
 
 
 @dataclass(frozen=True)
@@ -204,13 +134,18 @@ class CostModel:
         return computing + moving + dispatches * constant("chunk.dispatch_seconds")
 
     def weighed(self, nbytes: float) -> float:
-        """The bytes of memory traffic that moving a value is worth: fewer where a cache holds it."""
+        """The bytes of traffic that a value is worth to `part`: fewer where a cache holds it."""
         cache = self.target.l3_bytes or self.target.l2_bytes
-        return nbytes if nbytes > cache else nbytes / constant("cache.speed")
+        return nbytes if nbytes > cache else nbytes / constant("chunk.cache")
 
     def moving(self, traffic_bytes: float) -> float:
-        """Seconds of traffic, from the last cache where it fits there."""
-        return self.weighed(traffic_bytes) / self.bandwidth
+        """Seconds of traffic, from the smallest cache that holds it."""
+        speed = 1.0
+        if traffic_bytes <= self.target.l2_bytes:
+            speed = constant("cache.l2")
+        elif traffic_bytes <= self.target.l3_bytes:
+            speed = constant("cache.l3")
+        return traffic_bytes / (speed * self.bandwidth)
 
     def cores_for(self, flops: float, read_bytes: float) -> int:
         """How many workgroups a kernel should be cut into: one, or one for each core."""

@@ -74,10 +74,12 @@ class RegionReport:
 class MemoryReport:
     """The regions of a program, in the order in which they run.
 
-    What a call needs in all, by what it is needed for, stands in the artifact's manifest.
+    What a call needs in all, by what it is needed for, stands in the artifact's manifest. `basis`
+    says what the predicted seconds rest on.
     """
 
     regions: tuple[RegionReport, ...] = ()
+    basis: str = ""
 
 
 def region_report(
@@ -120,6 +122,7 @@ def to_json(report: MemoryReport) -> dict[str, Any]:
     """The report as plain JSON data, keys in a fixed order."""
     return {
         "schema": SCHEMA_VERSION,
+        "basis": report.basis,
         "regions": [_region_json(region) for region in report.regions],
     }
 
@@ -149,7 +152,7 @@ def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
         read = parse_json(data)
         schema = read["schema"]
         if schema == SCHEMA_VERSION:
-            report = MemoryReport(tuple(_region_of(r) for r in read["regions"]))
+            report = MemoryReport(tuple(map(_region_of, read["regions"])), str(read["basis"]))
             _check(report)
             return report
     except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:

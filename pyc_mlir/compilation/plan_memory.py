@@ -44,6 +44,7 @@ from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.streams.ranges import Ranges
 from pyc_mlir.pipelines.streams.sizes import Size
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 SITE = "plan-memory"
@@ -413,7 +414,8 @@ class _Planning:
                 _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)
                 for r, o in zip(regions, chosen, strict=False)
                 if r.function == shown
-            )
+            ),
+            CostModel(self.target).basis,
         )
 
 
