@@ -105,7 +105,7 @@ class CostModel:
         return self.roofline(flops, traffic_bytes, constant(f"kernel.{family}"))
 
     def dispatch(self, kind: str, flops: float, traffic_bytes: int) -> Cost:
-        """One run of IREE's code; `kind` is contraction, convolution, reduction or pointwise."""
+        """One run of IREE's code; `kind` names a row `iree.*` of the table."""
         return self.roofline(flops, traffic_bytes, constant(f"iree.{kind}"))
 
     def copy(self, traffic_bytes: int) -> Cost:
@@ -141,7 +141,7 @@ class CostModel:
     def moving(self, traffic_bytes: float) -> float:
         """Seconds of traffic, from the smallest cache that holds it."""
         speed = 1.0
-        if traffic_bytes <= self.target.l2_bytes:
+        if traffic_bytes <= constant("cache.l2_reach") * self.target.l2_bytes:
             speed = constant("cache.l2")
         elif traffic_bytes <= self.target.l3_bytes:
             speed = constant("cache.l3")

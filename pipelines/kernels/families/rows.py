@@ -177,7 +177,6 @@ def refusal(knobs: Rows, target: Target) -> str:
     return refuse_narrow(target)
 
 
-
 def _flops(operation: str, rows: int, columns: int) -> int:
     """Those that the op itself counts; one a number for reductions."""
     matrix = TensorType((rows, columns), np.dtype(np.float32))

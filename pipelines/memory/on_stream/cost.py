@@ -23,6 +23,10 @@ _NAMED_OPS = 2
 # The names that linalg/kernel_call.py gives to kernels.
 _KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
 
+# How affine maps are printed: a step of more than one, and a sum of two dimensions.
+_STRIDED = re.compile(r"d\d+ \* (?!1\b)\d+")
+_WINDOW = re.compile(r"d\d+(?: \* \d+)? \+ d\d+")
+
 
 class DispatchCosts:
     """An estimate by dispatch symbol (``executable::function``) for one module and target.
@@ -62,16 +66,22 @@ def _kind(function: Any) -> str:
     if not found:
         return "pointwise"
     main = max(found, key=lambda op: _points(op) * _per_point(op))
-    if "conv" in main.name or "pooling" in main.name:
-        return "convolution"
     maps = main.attributes["indexing_maps"] if "indexing_maps" in main.attributes else ()
-    read = [ir.AffineMapAttr(a).value.results for a in ir.ArrayAttr(maps)] if maps else []
-    if any(not isinstance(e, ir.AffineDimExpr) for results in read for e in results):
-        return "convolution"
+    strided = _STRIDED.search(str(maps)) is not None
+    if "strides" in main.attributes:
+        strides = ir.DenseIntElementsAttr(main.attributes["strides"])
+        strided = any(int(stride) > 1 for stride in strides)
+    reads = len(main.operands) - 1
+    if "pooling" in main.name or (_WINDOW.search(str(maps)) and _per_point(main) < 2):
+        return "pooling"
+    if "conv" in main.name or _WINDOW.search(str(maps)):
+        return "convolution.strided" if strided else "convolution"
+    if strided:
+        return "strided"
     kinds = main.attributes["iterator_types"] if "iterator_types" in main.attributes else ""
     if kinds and "reduction" not in str(kinds):
         return "pointwise"
-    return "contraction" if len(main.operands) > 2 else "reduction"
+    return "contraction" if reads > 1 else "reduction"
 
 
 def _linalg(function: Any) -> list[Any]:
