@@ -57,7 +57,7 @@ class Family:
 
     - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions. Its
-      `flops`, which `CostModel.kernel` fills in, are what the kernel declares to the memory planner.
+      `flops`, from `CostModel.kernel`, are what the kernel declares to the memory planner.
     - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.

@@ -3,7 +3,7 @@
 Comes in: a target, or a target and the calibration of its machine. Goes out: a `Cost` for each
 question. All times follow the roofline (Williams et al., 2009): arithmetic at a share of the
 measured peak, or traffic at the bandwidth of the cache that holds it, whichever takes longer. The
-shares are those of cost_constants.py, with their origin; docs/design-notes/cost-model.md states the error
+shares are those of cost_constants.py; docs/design-notes/cost-model.md states the error
 that remains.
 """
 
@@ -16,7 +16,6 @@ from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Node, Work
-
 
 # The families that compute groups by their first op; elementwise for all others.
 _FAMILY_OF = {

@@ -66,7 +66,7 @@ def _kind(function: Any) -> str:
     if not found:
         return "pointwise"
     main = max(found, key=lambda op: _points(op) * _per_point(op))
-    maps = main.attributes["indexing_maps"] if "indexing_maps" in main.attributes else ()
+    maps = main.attributes["indexing_maps"] if "indexing_maps" in main.attributes else ()  # noqa: SIM401  (no mapping)
     strided = _STRIDED.search(str(maps)) is not None
     if "strides" in main.attributes:
         strides = ir.DenseIntElementsAttr(main.attributes["strides"])
@@ -78,7 +78,7 @@ def _kind(function: Any) -> str:
         return "convolution.strided" if strided else "convolution"
     if strided:
         return "strided"
-    kinds = main.attributes["iterator_types"] if "iterator_types" in main.attributes else ""
+    kinds = main.attributes["iterator_types"] if "iterator_types" in main.attributes else ""  # noqa: SIM401  (no mapping)
     if kinds and "reduction" not in str(kinds):
         return "pointwise"
     return "contraction" if reads > 1 else "reduction"
