@@ -20,6 +20,7 @@ from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
 from pyc_mlir.pipelines.streams.declared import FLOPS as FLOPS_NAME
 from pyc_mlir.pipelines.streams.declared import declared_flops, declared_in_place
 from pyc_mlir.pipelines.streams.ir import DISPATCH, find, ir, symbol_of
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -65,8 +66,11 @@ def read(*attributes: str, forms: frozenset[str] = frozenset({POINTS})) -> tuple
 
 
 def test_declared_operations_are_counted():
-    assert read()[1] == 0
-    assert read(f"pyc.flops = {FLOPS} : i64")[1] == pytest.approx(FLOPS / CPU.peak_flops)
+    model = CostModel(CPU)
+    alone = model.dispatch_seconds
+    assert read()[1] == pytest.approx(alone)
+    declared = read(f"pyc.flops = {FLOPS} : i64")[1]
+    assert declared == pytest.approx(alone + model.dispatch("pointwise", FLOPS, 0).seconds)
 
 
 @pytest.mark.parametrize("form", [POINTS, ROWS])
