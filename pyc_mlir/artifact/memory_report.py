@@ -170,9 +170,14 @@ def _region_of(data: Mapping[str, Any]) -> RegionReport:
         )
         for name, layout in data["layouts"].items()
     }
-    tasks = tuple(TaskReport(*row[:4], sources=tuple(row[4])) for row in data["tasks"])
+    tasks = tuple(map(_task_of, data["tasks"]))
     frontier = tuple(FrontierPoint(*row) for row in data["frontier"])
     return RegionReport(data["name"], tasks, layouts, data["chosen"], frontier, data["lower_bound"])
+
+
+def _task_of(row: Sequence[Any]) -> TaskReport:
+    name, seconds, flops, traffic_bytes, sources = row
+    return TaskReport(name, seconds, flops, traffic_bytes, tuple(sources))
 
 
 def _check(report: MemoryReport) -> None:
