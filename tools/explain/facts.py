@@ -65,7 +65,7 @@ class Subject:
         """Seconds of a call on one core, that they are predicted, and on what they rest."""
         seconds, basis = self.artifact.manifest["seconds"], self.report.basis
         if seconds is None:
-            return "none: the program entered below pyc"
+            return "none in the manifest"
         rests = f", by {basis}" if basis else ""
         return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 

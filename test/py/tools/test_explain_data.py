@@ -169,3 +169,7 @@ def test_numbers_are_plain():
     layout = region.layouts["planned"]
     assert {type(v) for r in layout.rectangles for v in (r.first, r.offset, r.bytes)} == {int}
     assert replace(region, layouts=dict(region.layouts)) == region
+
+
+def test_the_basis_of_predictions_is_stored():
+    assert from_bytes(to_bytes(MemoryReport((), "figures of `cpu`"))).basis == "figures of `cpu`"
