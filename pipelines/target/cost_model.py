@@ -116,6 +116,8 @@ class CostModel:
         flops, traffic = totals(work, start)
         if start >= len(work.nodes):
             return Cost()
+        if (kind := _window_kind(work.nodes[start], work)) is not None:
+            return self.dispatch(kind, flops, traffic)
         first = _row(work.nodes[start], work)
         ratio, family = constant(f"iree.op.{first}"), _FAMILY_OF.get(first, "elementwise")
         kernel = self.kernel(family, flops, traffic)
@@ -171,6 +173,19 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
     read = {v for n in nodes for v in n.operands} - inside
     traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
     return flops, traffic
+
+
+def _window_kind(node: Node, work: Work) -> str | None:
+    """The kind of dispatch that a convolution or a pooling becomes; None for other ops."""
+    if "pool" in node.name:
+        return "pooling"
+    if not node.name.startswith("conv"):
+        return None
+    shape = work.type(node.operands[1]).shape
+    window = shape[2:] if node.params["layout"] == "NCHW" else shape[:2]
+    if max(node.params["strides"]) > 1:
+        return "convolution.strided" if set(window) != {1} else "strided"
+    return "convolution" if set(window) != {1} else "contraction"
 
 
 def _row(node: Node, work: Work) -> str:

@@ -85,3 +85,21 @@ def test_parts_that_occupy_few_cores_compute_more_slowly():
     many = constant("chunk.tile") * CPU.cores
     assert model.part(1e6, 0, many / 2, 0) == pytest.approx(2 * model.part(1e6, 0, many, 0))
     assert model.part(0, 0, 1, 2) == pytest.approx(2 * constant("chunk.dispatch_seconds"))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_convolutions_are_predicted_by_window_and_stride(layout: str):
+    def seconds(window: int, stride: int) -> float:
+        kind = np.dtype(np.float32)
+        shapes = [(1, 64, 56, 56), (64, 64, window, window), (1, 64, 28, 28)]
+        if layout == "NHWC":
+            shapes = [(1, 56, 56, 64), (window, window, 64, 64), (1, 28, 28, 64)]
+        x, weight, out = (TensorType(shape, kind) for shape in shapes)
+        params = {"strides": (stride, stride), "layout": layout, "groups": 1}
+        node = Node("conv2d", (0, 1), params, out)
+        return CostModel(CPU).work(Work((Input(x), Input(weight)), (node,))).seconds
+
+    ratio = constant("iree.convolution") / constant("iree.convolution.strided")
+    assert seconds(3, 2) == pytest.approx(ratio * seconds(3, 1))
+    ratio = constant("iree.contraction") / constant("iree.strided")
+    assert seconds(1, 2) == pytest.approx(ratio * seconds(1, 1))
