@@ -19,7 +19,7 @@ demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/lit -j2 test/lit
 
 test-full: $(VENV)/stamp-dev ## run all of every test; goes on after an interruption
@@ -43,8 +43,8 @@ bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env
 
 lavapipe: ## install Debian's software Vulkan device
-	$(SUDO) apt-get update
-	$(SUDO) apt-get install --yes --no-install-recommends mesa-vulkan-drivers libvulkan1
+	dpkg -s mesa-vulkan-drivers libvulkan1 >/dev/null 2>&1 || { $(SUDO) apt-get update && \
+	  $(SUDO) apt-get install --yes --no-install-recommends mesa-vulkan-drivers libvulkan1; }
 
 gpu: $(VENV)/stamp-dev ## run the GPU set on this machine's GPU; results go to docs/results
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench gpu

@@ -1,11 +1,12 @@
-"""What can go wrong: errors that carry a reason code.
+"""Errors that carry a reason code.
 
 Every error that a user can cause is a `PycError`. Its text reads
 ``where: what was expected, what came``, then the remedy; its `code` is a row of the table in
 reasons.py, which docs/errors.md is generated from.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from resource import RLIMIT_AS, RLIMIT_DATA, getrlimit
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "VerificationError",
     "internal_error",
     "lacks_memory",
+    "memory_told",
     "missing_compiler",
     "out_of_memory",
 ]
@@ -91,6 +93,19 @@ def out_of_memory(
         f"memory: expected enough for this model{limit}, got: {said[:200]}; {remedy}, or take a "
         "smaller model",
     )
+
+
+@contextmanager
+def memory_told() -> Iterator[None]:
+    """Raise PycError (OUT_OF_MEMORY) for what says within that memory ended; also a decorator."""
+    try:
+        yield
+    except PycError:
+        raise
+    except Exception as error:
+        if (memory := out_of_memory(error)) is None:
+            raise
+        raise memory from None
 
 
 def missing_compiler(error: ModuleNotFoundError) -> PycError | None:

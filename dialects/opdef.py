@@ -1,4 +1,4 @@
-"""How an operation of the pyc dialect is defined: one class says all there is to say about it.
+"""The base class of op definitions: one class states everything about an operation.
 
 An `OpDef` subclass gives the equation (its docstring), operands, parameters, the rule for the
 result type, a numpy reference, flop and byte counts and, for a composite op, its decomposition

@@ -89,7 +89,7 @@ class ReasonCode(Enum):
         "a segmentation fault below `pyc-opt`",
     )
     OUT_OF_MEMORY = Reason(
-        "a tool, or a compile, had less memory than it needs",
+        "a tool, a compile, a load or a call had less memory than it needs",
         "a limit (`ulimit -v`), a full machine, or a model with much to compute while it is read",
         "raise the limit, free memory, or take a smaller model",
         "`pyc-compile` of a large model under `ulimit -v 600000`",
@@ -200,7 +200,7 @@ class ReasonCode(Enum):
     PLANNING_FAILED = Reason(
         "PyC's memory planner gave up on a program, and IREE's own plan serves",
         "a form of IREE's stream IR that the planner does not read",
-        "none needed; report the program, whose decision `memory-plan` says why",
+        "none needed; report the program, whose decision `plan-memory` says why",
         "an error inside the planner; the program is compiled and correct",
     )
     BUDGET_RETRY = Reason(
@@ -330,6 +330,12 @@ class ReasonCode(Enum):
         "no result of as many bytes, or one that is written while the input is still read",
         "call without `donate`",
         "`program(x, donate=[0])` for a softmax",
+    )
+    DONATED_ARRAY = Reason(
+        "an array is used whose memory was donated to a result",
+        "it was named in `donate` of an earlier call",
+        "use that result, or call without `donate`",
+        "`program(x, donate=[0])`, then `x.numpy()`",
     )
     CACHE_MISS = Reason(
         "the compile cache holds no program for the key, so the program was compiled",

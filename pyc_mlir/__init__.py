@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyc_mlir import nn
     from pyc_mlir.api import compile, jit
+    from pyc_mlir.compilation.compile_options import CompileOptions
     from pyc_mlir.dialects.errors import PycError, ReasonCode
     from pyc_mlir.dialects.ir.interpreter import interpret
     from pyc_mlir.frontends.python.specs import Tensor, TensorSpec, spec
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "CompileOptions",
     "Contract",
     "Device",
     "Program",
@@ -51,6 +53,7 @@ __all__ = [
 # Where each name is defined.
 _HOMES = {
     "Array": "pyc_mlir.runtime.array",
+    "CompileOptions": "pyc_mlir.compilation.compile_options",
     "Contract": "pyc_mlir.pipelines.choices.contract",
     "Device": "pyc_mlir.runtime.device",
     "Program": "pyc_mlir.runtime.program",

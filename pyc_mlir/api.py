@@ -10,84 +10,135 @@ y = model(images)
 import inspect
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.signature import Ranges
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.build import Stage, build_here, untold
+from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import tried
-from pyc_mlir.compilation.options import ALL_KERNELS, Options, make_options
+from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.compilation.own_function import numpy_call, said
+from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_told
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.frontends.python.trace import Traced
 from pyc_mlir.frontends.sources import holds_bytecode
-from pyc_mlir.pipelines.choices.choices import (
-    Policy,
-    Recipe,
-)
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.target.calibration import Calibration
-from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.job import in_time
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-@overload
-def jit(function: Callable[..., Any]) -> JitFunction: ...
-@overload
-def jit(
-    *,
-    target: str | Target = "cpu",
-    contract: Contract | None = None,
-    policy: Policy | None = None,
-    recipe: Recipe | str | Path | None = None,
-    device: Device | None = None,
-    iree_flags: Sequence[str] = (),
-    dims: Ranges | None = None,
-) -> Callable[[Callable[..., Any]], JitFunction]: ...
-def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+
+@dataclass(frozen=True, kw_only=True)
+class _Surroundings(CompileOptions):
+    """The options, and where a compile looks and its program runs."""
+
+    device: Device | None = None
+    cache: Cache | bool | str | Path | None = None
+    untrusted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JitArguments(_Surroundings):
+    """What `jit` takes besides the function."""
+
+    options: CompileOptions | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CompileArguments(_Surroundings):
+    """What `compile` takes besides the source."""
+
+    inputs: Sequence[Any] | None = field(default=None, kw_only=False)
+    options: CompileOptions | None = field(default=None, kw_only=False)
+
+
+_AROUND = ("device", "cache", "untrusted")
+
+
+class _Jit(Protocol[P]):
+    """What type checkers know of `jit`."""
+
+    @overload
+    def __call__(self, function: Callable[..., Any], /) -> JitFunction: ...
+    @overload
+    def __call__(
+        self, *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+
+def _document(function: Callable[..., Any], arguments: type) -> None:
+    """Give a function that takes options the signature and the documentation of each option."""
+    first = next(iter(inspect.signature(function).parameters.values()))
+    others = inspect.signature(arguments).parameters.values()
+    function.__signature__ = inspect.Signature([first, *others])  # type: ignore[attr-defined]
+    function.__doc__ = f"{function.__doc__}\n{documentation()}\n"
+
+
+def _typed_compile(
+    arguments: Callable[P, _CompileArguments],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Derive the signature of `compile` from its options."""
+
+    def typed(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+        _document(function, _CompileArguments)
+        return function
+
+    return typed
+
+
+def _typed_jit(
+    arguments: Callable[P, _JitArguments],
+) -> Callable[[Callable[..., Any]], _Jit[P]]:
+    """Derive the signature of `jit` from its options."""
+
+    def typed(function: Callable[..., Any]) -> _Jit[P]:
+        _document(function, _JitArguments)
+        return function
+
+    return typed
+
+
+@_typed_jit(_JitArguments)
+def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
     """Compile `function` at its first call for each kind of arguments, and run it.
 
-    As ``@jit`` or with the options of `pyc_mlir.compile`: ``@jit(target="cpu-avx2")``. Programs
+    As ``@jit`` or with what `pyc_mlir.compile` takes: ``@jit(target="cpu-avx2")``. Programs
     are kept by dtypes and shapes of the arrays and by the values of other arguments; annotate an
     argument with `Tensor[...]` to share one program between the sizes of a named dimension.
 
-    Raises TypeError for an unknown option, PycError at the call that cannot be traced or compiled,
-    or whose arrays do not fit.
+    Raises TypeError for an unknown option, PycError for an option of another type, and at the call
+    that cannot be traced or compiled, or whose arrays do not fit.
+
+    device, cache, untrusted, options: as for `compile`.
     """
-    inspect.signature(compile).bind(None, None, **options)
-    return frontend.jit(function, compile=compile, **options)
+    around = {name: arguments.pop(name) for name in _AROUND if name in arguments}
+    given = _given(arguments.pop("options", None), arguments)
+    return frontend.jit(function, compile=compile, options=given, **around)
 
 
+@_typed_compile(_CompileArguments)
+@memory_told()
 def compile(
     source: Any,
     inputs: Sequence[Any] | None = None,
+    options: CompileOptions | None = None,
     *,
-    target: str | Target = "cpu",
-    contract: Contract | None = None,
-    policy: Policy | str | None = None,
-    recipe: Recipe | str | Path | None = None,
     device: Device | None = None,
-    iree_flags: Sequence[str] = (),
-    dump_phases: str | Path | None = None,
-    planner_mode: str = "",
-    also_modes: Sequence[str] = (),
-    kernels: str = ALL_KERNELS,
-    calibration: Calibration | str | Path | None = None,
-    dims: Ranges | None = None,
     cache: Cache | bool | str | Path | None = None,
     untrusted: bool = False,
+    **overrides: Any,
 ) -> Program:
     """Compile `source` and load it on a device.
 
@@ -95,34 +146,49 @@ def compile(
         text, a module.
     inputs: for functions the arguments' specs or example arrays; for other sources shapes (or
         arrays) that refine dynamic dimensions.
-    target: a name of `pyc_mlir.pipelines.target.target.TARGETS`, or a Target.
-    contract: clauses that must be kept; those that cannot be are refused.
-    policy, recipe: who answers the choices: a policy or its name (`load_policy`), and the log of
-        an earlier compile, which comes first.
-    iree_flags, dump_phases: passed to IREE; a folder that gets the IR of each of its phases.
-    planner_mode: ``latency_first``, ``balanced`` or ``memory_first``: how memory is planned, kept
-        wherever that is smaller than IREE's plan; ``iree`` leaves it to IREE. Empty asks the
-        policy, which has a say if it names `planner_modes`; else it is ``balanced``.
-    also_modes: further modes whose plans the artifact holds too: `Program.use_mode` takes them.
-    kernels: families of generated kernels that may be chosen, joined by ``+``; ``iree`` leaves all
-        code to IREE.
-    calibration: figures of this CPU by `pyc-doctor --calibrate`, for choices to go by in place of
-        the target's published ones; log and manifest name them.
-    dims: for dynamic dimensions the smallest and the largest size, ``{"batch": (1, 64)}``; one
-        without a name goes by its place, ``"x[0]"``. Calls outside are refused, and a memory
-        budget is kept up to the largest sizes.
+    options: how to compile; single options beside it override its own.
+    device: where to run; None is the process's own device for the target.
     cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
         `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
     untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
         bytecode always is, and what has a limit of seconds.
 
-    Raises PycError with the reason's code.
+    Raises PycError with the reason's code, OUT_OF_MEMORY where memory ends; TypeError for an
+    unknown option.
+
+    The options:
     """
-    decided = (planner_mode, also_modes, kernels, calibration, dims)
-    options = make_options(target, contract, policy, recipe, iree_flags, dump_phases, *decided)
-    chosen = choose(cache, os.environ)
-    made = build(source, inputs, options, cache=chosen, untrusted=untrusted)
+    resolved = resolve(_given(options, overrides))
+    if device is None:
+        _require_device(resolved)
+    made = build(source, inputs, resolved, cache=choose(cache, os.environ), untrusted=untrusted)
     return Program(made, device)
+
+
+def _given(options: CompileOptions | None, overrides: Mapping[str, Any]) -> CompileOptions:
+    """The options with overrides. Raises PycError (BAD_ARGUMENT) for options of another type."""
+    if not isinstance(options, CompileOptions | None):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"options: expected CompileOptions or None, got {options!r} of type "
+            f"{type(options).__name__}; give single options by name",
+        )
+    return (options or CompileOptions()).with_overrides(**overrides)
+
+
+def _require_device(options: Options) -> None:
+    """Raise PycError (DEVICE_UNAVAILABLE) where no device runs programs of the target."""
+    name, device = options.target.name, options.target.device
+    if device == "local":
+        return
+    try:
+        Device.default_for(device, recycles=options.contract.memory_budget_bytes is None)
+    except PycError as error:
+        raise PycError(
+            error.code,
+            f"{error.message}; to compile without the device, use `pyc-compile MODEL --target "
+            f"{name} -o FILE`, or `pyc_mlir.api.build` with `make_options(target={name!r})`",
+        ) from None
 
 
 def build(

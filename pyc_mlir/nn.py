@@ -1,4 +1,4 @@
-"""What neural networks need and numpy lacks: on traced arrays they record one op of the dialect,
+"""Neural network functions that numpy lacks: on traced arrays they record one op of the dialect,
 on numpy arrays they compute its reference at once.
 
     from pyc_mlir import nn

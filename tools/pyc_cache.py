@@ -1,4 +1,4 @@
-"""`pyc-cache`: what the compile cache holds, why a compile was not found there, is it whole?
+"""`pyc-cache`: list, verify and bound the compile cache, and explain a miss.
 
     pyc-cache ls                     the entries, the most recently used first
     pyc-cache why [ENTRY [OTHER]]    which parts of its key differ from the nearest entry's

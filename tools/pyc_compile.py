@@ -14,7 +14,8 @@ from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.pipelines.choices.choices import write_log
 from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.cli.contract_flags import add_flags, read_contract
+from pyc_mlir.tools.cli.contract_flags import CLAUSES, add_flags, read_contract
+from pyc_mlir.tools.cli.option_flags import add_option_flags, flags_of_options
 from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.usage = "%(prog)s MODEL -o FILE [options]"
     parser.add_argument("model", nargs="?", metavar="MODEL", help="what to compile; see below")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is stdout")
-    parser.add_argument("--target", default="cpu", metavar="NAME", help="default: cpu")
     parser.add_argument("--list-targets", action="store_true", help="list the targets and exit")
     parser.add_argument(
         "--emit", choices=("pyc", "linalg", "vmfb"), help="stop at text, or make a program"
@@ -106,19 +106,18 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="[NAME=]SHAPE",
         help="sizes for dynamic dimensions, e.g. image=1x1x8x8; once per input",
     )
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=LOW:HIGH",
-        help="the sizes that a dynamic dimension may have, e.g. batch=1:64; x[0] is one by place",
+    groups = add_option_flags(parser)
+    groups["decisions"].add_argument(
+        "--replay",
+        metavar="LOG",
+        help="make the program of a log (or that program) again, with its target, contract and "
+        "options: the same bytes, or an error that names what differs",
     )
-    _add_decisions(parser)
-    iree = parser.add_argument_group("IREE")
-    iree.add_argument("--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR")
-    iree.add_argument("--dump-phases", metavar="DIR", help="write the IR after each phase")
-    iree.add_argument(
-        "--Xiree", action="append", default=[], metavar="FLAG", help="pass a flag: --Xiree=--flag"
+    groups["decisions"].add_argument(
+        "--log", metavar="LOG", help="write the decisions as JSON lines"
+    )
+    groups["IREE"].add_argument(
+        "--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR"
     )
     _add_cache_flags(parser)
     add_flags(parser)
@@ -130,48 +129,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
     parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
     return parser
-
-
-def _add_decisions(parser: argparse.ArgumentParser) -> None:
-    decisions = parser.add_argument_group("decisions")
-    decisions.add_argument(
-        "--policy", default="default", metavar="NAME", help="who prefers; default: default"
-    )
-    decisions.add_argument(
-        "--planner-mode",
-        default="",
-        metavar="MODE",
-        help="latency_first, balanced or memory_first; iree leaves memory to IREE; "
-        "default: the policy's, else balanced",
-    )
-    decisions.add_argument(
-        "--also-mode",
-        action="append",
-        default=[],
-        metavar="MODE",
-        help="a further mode with a plan of its own, to switch to at run time",
-    )
-    decisions.add_argument(
-        "--kernels",
-        default="all",
-        metavar="FAMILIES",
-        help="families of generated kernels, joined by +; iree: none; default: all",
-    )
-    decisions.add_argument(
-        "--calibration",
-        metavar="FILE",
-        help="figures that `pyc-doctor --calibrate FILE` measured on the target's CPU",
-    )
-    decisions.add_argument(
-        "--recipe", metavar="LOG", help="repeat the choices of a log, or of a program"
-    )
-    decisions.add_argument(
-        "--replay",
-        metavar="LOG",
-        help="make the program of a log (or that program) again, with its target, contract and "
-        "options: the same bytes, or an error that names what differs",
-    )
-    decisions.add_argument("--log", metavar="LOG", help="write the decisions as JSON lines")
 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
@@ -191,7 +148,7 @@ def check(flags: argparse.Namespace) -> None:
         given = {
             "--compile-to": flags.compile_to,
             "--dump-phases": flags.dump_phases,
-            "--Xiree": flags.Xiree,
+            "--Xiree": flags.iree_flags,
         }
         for flag in (name for name, value in given.items() if value):
             raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
@@ -214,12 +171,14 @@ def _check_replay(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for what a replay takes from its log, or cannot make."""
     if not is_binary(flags):
         raise _usage("expected --replay only where a program is made, got text")
-    allowed = ("model", "output", "emit", "input", "replay", "calibration", "Xiree", "log")
+    allowed = ("model", "output", "emit", "input", "replay", "calibration", "iree_flags", "log")
     told = ("verbose", "progress", "list_targets")
     defaults = vars(make_parser().parse_args([]))
+    clauses = {name: clause.flag for name, clause in CLAUSES.items()}
+    named = {**flags_of_options(), **clauses}
     for name, value in vars(flags).items():
         if name not in (*allowed, *told) and value != defaults[name]:
-            flag = f"--{name.replace('_', '-')}"
+            flag = named.get(name, f"--{name.replace('_', '-')}")
             raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
 
 

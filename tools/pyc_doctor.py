@@ -1,4 +1,4 @@
-"""pyc-doctor: what this machine can compile for and run on, with a fix for each problem.
+"""`pyc-doctor`: what this machine can compile for and run on, with a remedy for each problem.
 
     pyc-doctor                        the findings
     pyc-doctor --calibrate lab.json   measures the CPU; compiles may take the file as evidence

@@ -1,4 +1,4 @@
-"""`pyc-explain`: what was decided when a program was compiled, and what its memory looks like.
+"""`pyc-explain`: the decisions of a compile, and the memory of its program.
 
 Needs no compiler and no device: all of it stands in the artifact.
 """

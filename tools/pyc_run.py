@@ -73,11 +73,12 @@ def _loaded(flags: argparse.Namespace) -> "Program":
 def _called(flags: argparse.Namespace, program: "Program") -> int:
     """Call the program as the flags ask."""
     from pyc_mlir.runtime.array import to_device
+    from pyc_mlir.runtime.program import serving
 
     try:
         arrays = run_inputs.read_inputs(flags.input, program.signature.inputs)
     except PycError as error:
-        program.tell_refused(error)
+        serving(program).log.refused(error)
         raise
     results = program(*arrays)
     values = results if isinstance(results, tuple) else (results,)

@@ -1,4 +1,4 @@
-"""Between op parameters and MLIR attributes: one encoding for each Python type.
+"""Op parameters as MLIR attributes and back: one encoding for each Python type.
 
 int <-> i64, float <-> f64, bool <-> i1, str <-> string, tuple[int, ...] <-> array<i64>,
 np.dtype <-> type, np.ndarray <-> elements (a resource above `INLINE_BYTES`, printed whole).

@@ -42,13 +42,17 @@ def exp2(b: Any, x: Any) -> Any:
 
 
 def log2(b: Any, x: Any) -> Any:
-    """log x / log 2, whole where x is a power of two."""
+    """log x / log 2; the nearest whole number where that is within two roundings.
+
+    So powers of two are exact: their logarithms err by less (1.4 roundings on a CPU).
+    """
 
     def formula(x: Any) -> Any:
         quotient = b.mul(b.log(x), b.scalar(1 / math.log(2), x))
         whole = b.round(quotient)
-        exact = b.compare(exp2(b, whole), x, predicate="eq")
-        return b.select(exact, whole, quotient)
+        reach = b.mul(b.abs(whole), b.scalar(float(np.finfo(b.type_of(x).dtype).eps), x))
+        near = b.compare(b.abs(b.sub(quotient, whole)), reach, predicate="le")
+        return b.select(near, whole, quotient)
 
     return accumulated(b, x, formula)
 

@@ -1,4 +1,4 @@
-"""How far may a correct program be from the numpy reference? A tolerance for every element.
+"""A tolerance for every element: how far a correct program may be from the numpy reference.
 
 Comes in: arrays; goes out: for each value of a program the reference's array and the standard
 deviation of the error that roundings explain, element by element. It is a running error analysis

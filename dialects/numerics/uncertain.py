@@ -1,4 +1,4 @@
-"""Run a pyc program on arrays and learn how far a correct program may be from each result.
+"""Run a pyc program on arrays, with the tolerance of each result by rounding analysis.
 
 The values are those of the numpy references; the deviations follow rounding.py, op by op.
 """

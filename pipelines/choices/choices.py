@@ -8,9 +8,9 @@ deterministic, byte for byte.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
@@ -25,6 +25,9 @@ COMPILE, CACHE, RUN = "compile", "cache", "run"
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
 RECORDS = (COMPILE, CACHE, RUN)
+
+
+_EVIDENCE_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Site:
         return f"{self.pass_name}:{self.op_id}"
 
 
+@runtime_checkable
 class Policy(Protocol):
     """Prefers one of the legal alternatives."""
 
@@ -173,7 +177,7 @@ class Recipe:
 
 @dataclass
 class Choices:
-    """Answers choices from a recipe or a policy, and keeps the log.
+    """Answers choices from a recipe or a policy, and is the only writer of the log.
 
     With a recipe, a site that it lacks is answered by the policy; a site whose recorded choice is
     not offered any more raises RECIPE_MISMATCH, never a silent change.
@@ -181,7 +185,12 @@ class Choices:
 
     policy: Policy = field(default_factory=FirstIsBest)
     recipe: Recipe | None = None
-    log: list[Decision] = field(default_factory=list)
+    _log: list[Decision] = field(default_factory=list, init=False)
+
+    @property
+    def log(self) -> tuple[Decision, ...]:
+        """What was decided so far, in order."""
+        return tuple(self._log)
 
     def choose(
         self, site: Site, alternatives: Sequence[Alternative], evidence: Sequence[str] = ()
@@ -209,14 +218,42 @@ class Choices:
             by, before = self.recipe.origins.get(site.key, ("recipe", seen))
             # What failed before a fallback does not fail again: it is not tried.
             seen = before if by == FALLBACK else seen
-        self.log.append(Decision(site, name, tuple(alternatives), by, seen))
+        self.record(Decision(site, name, tuple(alternatives), by, seen))
         return by_name[name]
+
+    def record(self, *decisions: Decision) -> None:
+        """Append decisions that were made elsewhere."""
+        self._log += decisions
+
+    def record_fallback(
+        self, site: Site, chosen: str, reasons: Sequence[tuple[ReasonCode, str]]
+    ) -> None:
+        """Replace the last decision at `site`: its choice failed, and `chosen` took its place.
+
+        The alternatives stay; `reasons` are codes and messages: why what came first was left.
+        """
+        said = (f"{code.name}: {message}" for code, message in reasons)
+        evidence = tuple(text[:_EVIDENCE_CHARACTERS] for text in said)
+        at = self._last(site)
+        alternatives = self._log[at].alternatives
+        self._log[at] = Decision(site, chosen, alternatives, FALLBACK, evidence)
+
+    def annotate(self, site: Site, *evidence: str) -> None:
+        """Give the last decision at `site` evidence that was found after it was made."""
+        at = self._last(site)
+        self._log[at] = replace(self._log[at], evidence=evidence)
+
+    def _last(self, site: Site) -> int:
+        """The number of the last decision at a site, which there is."""
+        found = [i for i, decision in enumerate(self._log) if decision.site.key == site.key]
+        assert found, f"{site.key}: nothing was decided there"
+        return found[-1]
 
     def require_recipe_used(self) -> None:
         """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up."""
         if self.recipe is None or self.recipe.tolerant:
             return
-        unused = sorted(set(self.recipe.choices) - {d.site.key for d in self.log})
+        unused = sorted(set(self.recipe.choices) - {d.site.key for d in self._log})
         if unused:
             raise PycError(
                 ReasonCode.RECIPE_MISMATCH,

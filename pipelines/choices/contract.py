@@ -1,15 +1,16 @@
-"""What a user may ask PyC to promise, and which of it PyC can keep.
+"""A contract: the clauses that a user may demand, and checks that PyC can meet them.
 
 A `Contract` is data: its clauses travel in the artifact's manifest. A clause that cannot be checked
 and clauses that cannot hold together are refused when the contract is made. None is ever dropped in
 silence.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, dataclass_transform
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.quantities import duration, size
 from pyc_mlir.pipelines.target.target import TARGETS
 
 STRICT, ROUNDING = "strict", "rounding"
@@ -31,9 +32,32 @@ _WHOLE: Mapping[str, int] = {"memory_budget_bytes": 2**63 - 1, "max_concurrency"
 _SECONDS: Mapping[str, float] = {"max_compile_seconds": 1e9, "latency_goal_seconds": 1e9}
 
 
-@dataclass(frozen=True)
+def _bytes(given: int | str | None) -> int | None:
+    return size(given) if isinstance(given, str) else given
+
+
+def _seconds(given: float | str | None) -> float | None:
+    return duration(given) if isinstance(given, str) else given
+
+
+T = TypeVar("T")
+
+
+def _converted(*, default: Any, converter: Callable[[Any], Any]) -> Any:
+    """A field whose values `converter` reads; it raises ValueError with what it expected."""
+    return field(default=default, metadata={"converter": converter})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(_converted,))
+def _clauses(kind: type[T]) -> type[T]:
+    """A frozen dataclass; type checkers know what the converters of its fields take."""
+    return dataclass(frozen=True)(kind)
+
+
+@_clauses
 class Contract:
-    """The clauses; the default of each asks for nothing.
+    """The clauses; the default of each asks for nothing. Sizes and times may be given as texts
+    with a unit: ``64MiB``, ``5ms``.
 
     memory_budget_bytes: device memory of one call, its results included.
     max_concurrency: how many calls may overlap while the other clauses hold.
@@ -52,12 +76,12 @@ class Contract:
         ``numpy`` (the reference answers); ``none`` refuses every fallback, a compile's too.
     """
 
-    memory_budget_bytes: int | None = None
+    memory_budget_bytes: int | None = _converted(default=None, converter=_bytes)
     max_concurrency: int = 1
-    max_compile_seconds: float | None = None
+    max_compile_seconds: float | None = _converted(default=None, converter=_seconds)
     determinism: str = ""
     max_error: float | str | None = None
-    latency_goal_seconds: float | None = None
+    latency_goal_seconds: float | None = _converted(default=None, converter=_seconds)
     latency_binding: bool = False
     allowed_targets: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
@@ -67,6 +91,13 @@ class Contract:
 
         BAD_ARGUMENT for a value that no clause can have, UNCHECKABLE_CLAUSE, CONTRACT_CONFLICT.
         """
+        for clause in fields(self):
+            if (converter := clause.metadata.get("converter")) is not None:
+                value = getattr(self, clause.name)
+                try:
+                    object.__setattr__(self, clause.name, converter(value))
+                except ValueError as error:
+                    raise _bad(clause.name, str(error), value) from None
         for refused in (_bad_values, _uncheckable, _conflicts):
             if (error := next(refused(self), None)) is not None:
                 raise error

@@ -1,4 +1,4 @@
-"""What became of each clause of a contract, with a code and the evidence.
+"""The report of a contract: the status of each clause, with a code and the evidence.
 
     memory_budget_bytes   proven    1048576: needs 401408 bytes
     max_error             sampled 2 of 2   0.001: greatest error 0.03 of what is allowed

@@ -1,4 +1,4 @@
-"""Which policy answers the choices? Presets for the memory planner's modes, and those of others.
+"""Policies that answer the choices: presets of the planner's modes, and third parties'.
 
 A policy prefers among legal alternatives (`choices.Policy`). One that has a say about memory names
 in `planner_modes` the plans that it wants to be offered at the sites of pass ``plan-memory``; each
@@ -8,7 +8,6 @@ without arguments under the entry point group ``pyc_mlir.policies``; its name is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -62,6 +61,8 @@ def load_policy(name: str) -> Policy:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
+    from importlib.metadata import entry_points  # 20 ms that most runs need not pay
+
     registered = {point.name: point for point in entry_points(group=GROUP)}
     if name not in registered:
         raise PycError(

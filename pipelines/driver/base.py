@@ -1,15 +1,33 @@
-"""What a PyC pass is: a frozen dataclass whose fields are its options.
+"""The base of PyC passes: a frozen dataclass whose fields are its options.
 
 `name` is the textual name, the docstring's first line is the help, the fields become
 ``{option=value}`` with dashes for underscores. `run` mutates the module and returns its
-statistics; wherever it has a choice it asks `choices`.
+statistics; wherever it has a choice it asks `context.choices`.
 """
 
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import Target
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What every pass of one compile goes by; an option of a pass that says otherwise wins.
+
+    `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
+    where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
+    its own already; None: they are published.
+    """
+
+    choices: Choices = field(default_factory=Choices)
+    target: Target = field(default_factory=lambda: Target.named("cpu"))
+    mode: str | None = DEFAULT_MODE
+    calibration: Calibration | None = None
 
 
 @runtime_checkable
@@ -18,7 +36,7 @@ class Pass(Protocol):
 
     name: ClassVar[str]
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Transform `module` in place and return named counts.
 
         Where there are counts and all are 0, the pass has found nothing to do: the module is not

@@ -1,4 +1,4 @@
-"""What the wheel says about its own passes: anchors, options, defaults, and why it refuses one.
+"""Facts about the wheel's native passes: anchors, options, defaults, reasons for a refusal.
 
 Nothing is written down here: parsing a pass and printing it back spells its options out. Only
 the names, and the options that the printed form omits, come from `native_names`.

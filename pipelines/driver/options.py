@@ -1,4 +1,4 @@
-"""Between the text of pass options and the fields of a pass: both ways, with typed errors.
+"""Pass options as text and as fields of a pass: both directions, with typed errors.
 
 A field's annotation decides how its text reads: bool, int, float, str, `Literal[...]`, enum,
 `X | None`, and `tuple[X, ...]` (``{a,b}``, or ``a,b`` without spaces). Dashes in the text are

@@ -7,18 +7,15 @@ step. A pass that found nothing to do is left out until something has changed. P
 `ir_printing`'s part. Follows mlir-opt (MlirOptMain.cpp, Pass.cpp) in what a flag means.
 """
 
-import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import Pass
+from pyc_mlir.pipelines.driver.base import Pass, PassContext
 from pyc_mlir.pipelines.driver.native_names import MODULE_PIPELINES, NATIVE_PASSES
 from pyc_mlir.pipelines.driver.native_passes import Refusal, describe, refusal
 from pyc_mlir.pipelines.driver.options import build_pass, pass_node
@@ -253,7 +250,7 @@ def _leaves(node: Node) -> list[Node]:
 def run_pipeline(
     module: ir.Module,
     pipeline: Pipeline | str,
-    choices: Choices | None = None,
+    context: PassContext | None = None,
     *,
     verify_each: bool = True,
     printer: IrPrinter | None = None,
@@ -268,20 +265,20 @@ def run_pipeline(
     parsed = parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     split = one_by_one or (printer is not None and printer.needs_single_steps)
     steps = resolve(parsed, module.context, split)
-    return run_steps(module, steps, choices, verify_each=verify_each, printer=printer, clock=clock)
+    return run_steps(module, steps, context, verify_each=verify_each, printer=printer, clock=clock)
 
 
 def run_steps(
     module: ir.Module,
     steps: tuple[Step, ...],
-    choices: Choices | None = None,
+    context: PassContext | None = None,
     *,
     verify_each: bool = True,
     printer: IrPrinter | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RunReport:
     """Run what `resolve` returned; see `run_pipeline`."""
-    choices = Choices() if choices is None else choices
+    context = PassContext() if context is None else context
     printer = IrPrinter() if printer is None else printer
     reports = []
     idle: list[Pass] = []
@@ -293,7 +290,7 @@ def run_steps(
         elif step.pass_ in idle:
             statistics = _leave_out(module, step, printer)
         else:
-            statistics = _run_pyc(module, step, choices, verify_each, printer)
+            statistics = _run_pyc(module, step, context, verify_each, printer)
             idle = [] if _may_have_changed(statistics) else [*idle, step.pass_]
         reports.append(StepReport(step.name, clock() - start, statistics))
     return RunReport(tuple(reports))
@@ -313,12 +310,12 @@ def _run_native(
 
 
 def _run_pyc(
-    module: ir.Module, step: PycStep, choices: Choices, verify_each: bool, printer: IrPrinter
+    module: ir.Module, step: PycStep, context: PassContext, verify_each: bool, printer: IrPrinter
 ) -> dict[str, int]:
     with printer.around(step.pass_, str(step), module.operation):
         try:
-            with module.context, _no_collection():
-                statistics = step.pass_.run(module, choices)
+            with module.context:
+                statistics = step.pass_.run(module, context)
         except ir.MLIRError as error:
             raise PycError(ReasonCode.PASS_FAILED, f"{step.name}: {_reason(error)}") from error
         if verify_each and _may_have_changed(statistics):
@@ -335,18 +332,6 @@ def _leave_out(module: ir.Module, step: PycStep, printer: IrPrinter) -> dict[str
 def _may_have_changed(statistics: Mapping[str, int]) -> bool:
     """False where a pass has counts, and all are 0 (upstream too verifies after changes only)."""
     return not statistics or any(statistics.values())
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Passes make many small objects and few cycles: the collector would only look at them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _verify(module: ir.Module, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Which passes exist: name -> pass class, imported when asked for.
+"""The registry of passes: name -> pass class, imported on demand.
 
 The built-in passes are a table of modules; others register through the entry point group
 ``pyc_mlir.passes`` (the entry point's name is the pass's name), or with `PASSES.register` from

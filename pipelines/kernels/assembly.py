@@ -1,4 +1,4 @@
-"""Do the hot loops of a kernel keep their values in registers? Reads x86 assembly (AT&T syntax).
+"""Checks on x86 assembly (AT&T syntax) that hot loops keep their values in registers.
 
 In comes what LLVM writes (``--iree-hal-dump-executable-files-to``), out go the innermost loops
 with their counts. A loop is the text from a label to a jump back to it; it is innermost if it

@@ -1,4 +1,4 @@
-"""Which kernel families are there? name -> `Family`, third parties' included.
+"""The registry of kernel families: name -> `Family`, third parties' included.
 
 A family makes kernels of one kind and says what is legal, what a call costs and what it computes;
 its knobs are a frozen dataclass (`Knobs`). The shared suite in
@@ -57,7 +57,8 @@ class Family:
 
     - `refusal(knobs, target)`: why there is no such kernel for the target, or "".
     - `cost(knobs, target, sizes)`: of one call; `sizes` are those of the dynamic dimensions. Its
-      `flops`, which `roofline` fills in, are what the kernel declares to the memory planner.
+      `flops`, which `CostModel.kernel` fills in, are what the kernel declares to the memory
+      planner.
     - `reference(knobs, arrays)`: the exact result and the bound of the kernel's error, both f64.
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.

@@ -16,8 +16,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
 from pyc_mlir.pipelines.linalg.base.dims import Dim
@@ -36,15 +35,16 @@ class ConvertToLinalg:
     """Lower every pyc op to linalg, tensor, arith and math."""
 
     name: ClassVar[str] = "convert-pyc-to-linalg"
-    f64_math: bool = option(True, "compute powers of smaller floats in f64, where targets can")
+    f64_math: bool = option(True, "compute powers of smaller floats in f64, where the target can")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Convert each function. Raises PycError when a pyc op would remain."""
         counts = {"converted": 0, "run-time checks": 0}
         calls = _Calls(module)
+        f64_math = self.f64_math and "f64" not in context.target.lacks()
         for function in functions_of(module):
             conversion = _Conversion(function, calls)
-            conversion.lowering.f64_math = self.f64_math
+            conversion.lowering.f64_math = f64_math
             conversion.run()
             counts["converted"] += conversion.converted
             counts["run-time checks"] += conversion.lowering.checks

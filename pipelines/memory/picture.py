@@ -1,4 +1,4 @@
-"""What does a plan look like? Buffers of one arena as rectangles of steps and bytes.
+"""A plan as a picture: buffers of one arena as rectangles of steps and bytes.
 
 Comes in: a problem with its plan, or the bare slices of somebody else's packing. Goes out: a
 `Layout`, which keeps nothing of the planner and can be stored, compared and drawn. Time counts in

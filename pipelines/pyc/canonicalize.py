@@ -10,8 +10,7 @@ from typing import ClassVar
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.identities import REWRITES, can_fold, fold
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, pyc_ops, replace
 
@@ -24,7 +23,7 @@ class Canonicalize:
     max_iterations: int = option(10, "rounds of rewrites at most")
     max_fold_bytes: int = option(1 << 20, "fold a constant larger than its operands up to this")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Rewrite until nothing applies or the rounds are used up."""
         counts = {"identities": 0, "folded constants": 0, "rounds": 0}
         _clean(module)

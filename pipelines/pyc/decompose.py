@@ -10,8 +10,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.rewriting import (
     definition_of,
     functions_of,
@@ -28,7 +27,7 @@ class Decompose:
     name: ClassVar[str] = "pyc-decompose"
     only: str = option("", "comma-separated op names; empty for all composite ops")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Decompose until nothing changes. Raises PycError for an unknown name in `only`."""
         names = self._names()
         count = 0

@@ -22,7 +22,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, tensor_types
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -64,12 +64,12 @@ class Fuse:
                 f"`max-ops`: expected 1 or more, got {self.max_ops}",
             )
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Fuse in every function."""
         groups = fused = 0
         seen: Counter[str] = Counter()
         for function in functions_of(module):
-            for group in plan(Graph(function, seen), choices, self.max_ops):
+            for group in plan(Graph(function, seen), context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}

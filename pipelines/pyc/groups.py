@@ -2,12 +2,12 @@
 
 ``pyc.kernel = {family = "rows", knobs = "Rows(...)", covers = 1, feeds = ["0|1", "1|"]}``: the
 knobs as text (`kernels/knobs.py`), how many of the group's ops the kernel computes, and for each of
-its inputs the value and the cuts of its dimensions (`kernels/matching.py`). A lone op counts as a
+its inputs the value and the cuts of its dimensions (`match/offers.py`). A lone op counts as a
 group of one.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -17,8 +17,12 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
+from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work, work_cost
+from pyc_mlir.pipelines.target.work import Input, Node, Work
+
+# Ops that move nothing.
+_VIEWS = frozenset({"reshape"})
 
 
 @dataclass(frozen=True)
@@ -120,15 +124,26 @@ def _feed(text: str) -> Feed:
 
 
 def predicted_seconds(module: ir.Module, target: Target) -> float:
-    """All groups of a module one after the other on one core of the target, at its peaks.
-
-    Each is a dispatch, and costs what a dispatch was measured to cost.
-    """
-    peak = target.peak_flops / target.cores
+    """All groups of a module one after the other, each a dispatch, on one core of the target."""
+    model = CostModel(target).on(threads=1)
     return math.fsum(
-        work_cost(members.work(), peak, target.peak_bandwidth).seconds + target.dispatch_seconds
+        _seconds(members, model)
         for function in functions_of(module)
         for op in function.regions[0].blocks[0].operations
         if op.operation.name.startswith("pyc.")
         and (members := Members.of(op.operation)) is not None
     )
+
+
+def _seconds(members: Members, model: CostModel) -> float:
+    """A group: its kernel and IREE's code for the rest, each a dispatch."""
+    work, attached = members.work(), Attached.read(members.whole)
+    if _VIEWS.issuperset(node.name for node in work.nodes):
+        return 0.0
+    if attached is None:
+        return model.dispatch_seconds + model.work(work).seconds
+    flops, traffic = totals(replace(work, nodes=work.nodes[: attached.covers]))
+    own = model.kernel(attached.family, flops, traffic).seconds + model.dispatch_seconds
+    if attached.covers == len(work.nodes):
+        return own
+    return own + model.work(work, attached.covers).seconds + model.dispatch_seconds

@@ -15,8 +15,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.ir.pyc import compatible, infer_op
 from pyc_mlir.dialects.ops.shapes import merge
 from pyc_mlir.dialects.types import Shape, TensorType
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of
 
 
@@ -27,7 +26,7 @@ class InferShapes:
     name: ClassVar[str] = "pyc-infer-shapes"
     shapes: str = option("", "shapes of main's arguments, e.g. 2x784,?x10 (scalar for rank 0)")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Refine every function. Raises PycError for shapes that contradict the program."""
         refined = 0
         called = _called_symbols(module)

@@ -1,7 +1,7 @@
-"""Which ops does a kernel of PyC compute, and which does IREE's own code generation?
+"""Choose for each group of ops between PyC's kernels and IREE's own code generation.
 
 Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
-groups and ops for which a generated kernel was chosen (`kernel_work.py`). Every family says what it
+groups and ops for which a generated kernel was chosen (`groups.py`). Every family says what it
 has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
 seconds, one decision for each group. Where no family has one, the decision says that too.
 """
@@ -14,7 +14,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.match.offers import Offer
@@ -22,22 +22,11 @@ from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import TARGETS, Target
-from pyc_mlir.pipelines.target.work import Node, Work, work_cost
+from pyc_mlir.pipelines.target.work import Work
 
 IREE = "iree"
-# The share of the roofline that IREE 3.13's code is taken to reach, by a group's first op: rounded
-# from single measurements on AVX-512 CPUs, good for ranking only. No stored result backs them yet.
-_IREE_OF_ROOF = {
-    "matmul": 0.5,
-    "softmax": 0.25,
-    "log_softmax": 0.25,
-    "layernorm": 0.5,
-    "rmsnorm": 0.5,
-    "argmax": 0.05,
-    "transpose": 0.7,
-}
-_IREE_OF_LEADING, _IREE_OF_OTHERS = 0.4, 0.9
 # What no code is made for.
 _STORED = {"reshape"}
 
@@ -47,12 +36,12 @@ class SelectKernels:
     """Choose generated kernels for groups and ops."""
 
     name: ClassVar[str] = "pyc-select-kernels"
-    target: str = option("cpu", "the target that kernels are for")
+    target: str = option("", "the target that kernels are for; empty: the compile's")
     families: str = option("", "families to take kernels from, joined by +; empty: all")
 
     def __post_init__(self) -> None:
         """Raises PycError (INVALID_PIPELINE) for an unknown target or family."""
-        if self.target not in TARGETS:
+        if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
                 f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
@@ -64,9 +53,10 @@ class SelectKernels:
                 f"`families`: expected some of {', '.join(FAMILIES)}, got {sorted(unknown)}",
             )
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
-        """Choose in every function, by the table's figures of the target (see `select`)."""
-        return select(module, choices, Target.named(self.target), self.families)
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
+        """Choose in every function (see `select`); a named target has the table's figures."""
+        target = Target.named(self.target) if self.target else context.target
+        return select(module, context.choices, target, self.families)
 
 
 def select(
@@ -136,12 +126,4 @@ def _choose(
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:
     """IREE's code for the ops from `covers` on, as one dispatch."""
-    share = _share(work.nodes[min(covers, len(work.nodes) - 1)], work)
-    return work_cost(work, share * target.peak_flops, share * target.peak_bandwidth, covers)
-
-
-def _share(node: Node, work: Work) -> float:
-    if node.name.startswith("reduce_"):
-        rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
-        return _IREE_OF_OTHERS if rank - 1 in [a % rank for a in axes] else _IREE_OF_LEADING
-    return _IREE_OF_ROOF.get(node.name, _IREE_OF_OTHERS)
+    return CostModel(target).work(work, covers)

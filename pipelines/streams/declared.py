@@ -1,4 +1,4 @@
-"""What does a carried kernel say of itself? Its arithmetic, and what it may do in place.
+"""Facts that a carried kernel declares of itself: its arithmetic, and what it may do in place.
 
 The body of such a dispatch is loops over memory: there is no linalg to count operations on and no
 tensors to follow. Whoever generated it says both on the inner ``func.func``, in discardable

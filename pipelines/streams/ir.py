@@ -5,6 +5,7 @@ which does it write, how large are they (as SSA values), and which results updat
 place. The forms of the ops follow IREE 3.13's Stream dialect (`StreamOps.td`).
 """
 
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -32,11 +33,14 @@ __all__ = [
     "resources",
     "result_sizes",
     "size_value",
+    "source_ids",
     "storage_of",
     "symbol_of",
     "ties",
 ]
 
+# The id of a pyc op as it stands in locations.
+_SOURCE = re.compile(r'"pyc:([^"]+)"')
 EXECUTE = "stream.async.execute"
 CONCURRENT = "stream.async.concurrent"
 DISPATCH = "stream.async.dispatch"
@@ -200,3 +204,8 @@ def leaves(block: Any) -> Iterator[Any]:
             yield from operations(op.regions[0].blocks[0])[:-1]
         else:
             yield op
+
+
+def source_ids(op: Any) -> tuple[str, ...]:
+    """The ids of the pyc ops that an op was made of, in the order of its location."""
+    return tuple(dict.fromkeys(_SOURCE.findall(str(op.location))))

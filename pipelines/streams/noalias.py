@@ -1,4 +1,4 @@
-"""Which memory of a stream function can be no other memory of it?
+"""Resources of a stream function that cannot alias any other.
 
 Values that a region captures may be one storage: two arguments may be the same array. Not so a
 buffer that the caller gives for an output or for scratch (an argument of type ``!hal.buffer``, as

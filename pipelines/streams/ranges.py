@@ -1,4 +1,4 @@
-"""Between which bounds does an index of stream IR lie, if dimensions keep their declared ranges?
+"""Bounds of index values in stream IR, given the declared ranges of dimensions.
 
 Comes in: an index value and the ranges of the arguments' dimensions. Goes out: an interval that
 holds the value, or None where none is known. Interval arithmetic (Moore, Interval Analysis, 1966):

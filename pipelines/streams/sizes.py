@@ -1,4 +1,4 @@
-"""How large is a buffer whose size is computed: a sum of constants and unknowns.
+"""Computed sizes of buffers: sums of constants and unknowns.
 
 A size is read from the arithmetic that computes it: ``64 + 3 * align(4096 * dim(%arg0, 0))``.
 What is no sum or multiple is an unknown, named by the whole expression, so that equal names stand

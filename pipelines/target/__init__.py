@@ -1,1 +1,1 @@
-"""What PyC compiles for, and what work costs there."""
+"""Targets, and the cost of work on them."""

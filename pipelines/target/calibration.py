@@ -1,4 +1,4 @@
-"""What was one machine's CPU measured to do? A named file that a compile may use as evidence.
+"""Measured figures of one machine's CPU: a named file that a compile may use as evidence.
 
 Comes in: figures that `pyc-doctor --calibrate` measured (pyc_mlir/calibrate/calibrate.py). Goes
 out: the same as a frozen `Calibration`, whose content hash stands in the decision log and the

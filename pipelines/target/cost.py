@@ -1,4 +1,4 @@
-"""What a choice costs, in the four currencies that every layer of PyC understands."""
+"""The cost of a choice, in the four currencies that all layers share."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -35,12 +35,3 @@ class Cost:
         found = asdict(self)
         del found["flops"]
         return found
-
-
-def roofline(flops: float, traffic_bytes: int, peak_flops: float, peak_bandwidth: float) -> Cost:
-    """The least time that `flops` and `traffic_bytes` can take (Williams et al., 2009).
-
-    `peak_flops` is in FLOP/s, `peak_bandwidth` in bytes/s.
-    """
-    seconds = max(flops / peak_flops, traffic_bytes / peak_bandwidth)
-    return Cost(seconds=seconds, traffic_bytes=traffic_bytes, flops=flops)

@@ -1,4 +1,4 @@
-"""What PyC compiles for: targets as data, and what the host's CPU adds to them.
+"""Targets as data, and the facts that the host's CPU adds to them.
 
 A `Target` says which IREE flags select it, which element types it has, and the few machine
 numbers that passes and cost models ask for. Vector widths, registers and memory alignment are
@@ -61,10 +61,10 @@ class Target:
     features that choices go by, `host_features` those that LLVM may use besides; `peak_flops` is
     FLOP/s of f32, `peak_bandwidth` bytes/s of main memory; `alignment` is the bytes that buffers
     start at a multiple of.
-    `in_place` are the forms of stream_alias.py in which a result may take over an operand's
+    `in_place` are the forms of on_stream/alias.py in which a result may take over an operand's
     storage: those that tests have shown to hold for what IREE generates there. `cpu_model` is the
     CPU that it was put on, if any; `dispatch_seconds` is what a dispatch costs besides its work, 0
-    where that was not measured.
+    where that was not measured; `calibrated_by` names the calibration whose figures it has.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Target:
     in_place: frozenset[str] = field(default_factory=frozenset)
     cpu_model: str = ""
     dispatch_seconds: float = 0.0
+    calibrated_by: str = ""
 
     @staticmethod
     def named(name: str) -> "Target":
@@ -145,6 +146,7 @@ class Target:
             peak_flops=figures.flops.value,
             peak_bandwidth=figures.bandwidth.value,
             dispatch_seconds=figures.dispatch_seconds.value,
+            calibrated_by=calibration.label,
         )
 
     def _unfit(self, calibration: Calibration) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""A group of ops as plain data (`Work`), and its cost by the roofline."""
+"""A group of ops as plain data: `Work`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import Shape, TensorType
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 
 F32 = np.dtype(np.float32)
 
@@ -80,23 +79,3 @@ def nominal(shape: Shape) -> int:
 def is_f32(work: Work, values: Sequence[int]) -> bool:
     """Are all these values of f32?"""
     return all(work.type(v).dtype == F32 for v in values)
-
-
-def work_cost(work: Work, flops_rate: float, bandwidth: float, start: int = 0) -> Cost:
-    """The ops from number `start` on, as one kernel at so many FLOP/s and bytes/s."""
-    nodes = work.nodes[start:]
-    if not nodes:
-        return Cost()
-    flops = 0
-    for node in nodes:
-        inputs = [_nominal(work.type(v)) for v in node.operands]
-        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
-    inside = {work.number_of(i) for i in range(start, len(work.nodes))}
-    read = {v for n in nodes for v in n.operands} - inside
-    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
-    return roofline(flops, traffic, flops_rate, bandwidth)
-
-
-def _nominal(type_: TensorType) -> TensorType:
-    shape: Shape = tuple(NOMINAL_DIMENSION if d is None else d for d in type_.shape)
-    return type_.with_shape(shape)

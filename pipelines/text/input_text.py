@@ -1,4 +1,4 @@
-"""What a tool can know of its input before MLIR is loaded: bytecode or text, and its parts."""
+"""Facts about a tool's input before MLIR is loaded: bytecode or text, and its parts."""
 
 from dataclasses import dataclass
 

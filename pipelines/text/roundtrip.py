@@ -1,4 +1,4 @@
-"""Does a module survive printing and reading back, as text and as bytecode?"""
+"""Check that a module survives printing and reading back, as text and as bytecode."""
 
 import io
 

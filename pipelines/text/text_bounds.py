@@ -1,4 +1,4 @@
-"""Is a text within what MLIR's parser survives? Asked before it is parsed.
+"""Check a text against the bounds that MLIR's parser survives, before it is parsed.
 
 The parser and much that walks its results recurse, and an attribute that is named may be used many
 times within another one. So a few lines could overflow the stack, or stand for more text than a

@@ -1,1 +1,1 @@
-"""What a compile leaves behind, as data: manifest, signature, reports. Needs no device."""
+"""The results of a compile as data: manifest, signature, reports. Needs no device."""

@@ -1,4 +1,4 @@
-"""How much device memory a program needs, by what it is needed for.
+"""The device memory that a program needs, by purpose.
 
     constants + inputs + transients x calls at once + outputs
 

@@ -1,4 +1,4 @@
-"""What a compile leaves behind: one `.vmfb` that IREE's tools run and PyC knows all about.
+"""An artifact: one `.vmfb` that IREE's tools run, with PyC's manifest and log inside.
 
 IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
@@ -6,7 +6,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
-    pyc/samples          under `max_error`: answers of the reference (samples.py)
+    pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
     pyc/vmfb-tail        IREE's own end of the archive, so that its bytes can be had back exactly
 
 Equal inputs give equal bytes: no paths, no times, keys in order.
@@ -38,7 +38,9 @@ from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.util.checksum import checksum
+from pyc_mlir.util.notebook import html_table
 from pyc_mlir.util.pages import read_file_large
+from pyc_mlir.util.units import quantity
 from pyc_mlir.util.versions import installed_version
 
 SCHEMA_VERSION = 2
@@ -80,6 +82,24 @@ class Artifact:
     samples: bytes = b""
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     cached: CacheRecord | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Artifact({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table("Artifact", self._shown())
+
+    def _shown(self) -> dict[str, str]:
+        """What it is, in words."""
+        manifest = self.manifest
+        return {
+            "target": str(manifest.get("target", "none")),
+            "graph": str(manifest.get("graph_id") or "none"),
+            "size": quantity(len(self.vmfb), "B"),
+            "constants": quantity(manifest.get("constants_bytes", 0), "B"),
+            "decisions": str(len(self.decisions)),
+        }
 
     @property
     def promises(self) -> ContractReport:

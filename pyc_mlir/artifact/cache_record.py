@@ -1,4 +1,4 @@
-"""What the cache did for one compile: a frozen record beside the program, never inside its bytes.
+"""A record of the cache's part in a compile: beside the program, never inside its bytes.
 
 The bytes of an artifact are those of its key, whether they were compiled or found. So the record is
 no part of the artifact's own log: it stands in `Program.stats().cache`, and `decision` is its line

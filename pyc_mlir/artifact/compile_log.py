@@ -1,4 +1,4 @@
-"""What was a program compiled with, and what was decided? Read from a program or from a log.
+"""The options and decisions of a compile, read from a program or from a log.
 
 An artifact's manifest says under which conditions it was compiled. A log that `pyc-compile --log`
 writes has them as its first line, a record of the pass ``compile`` with one ``name=JSON`` for each

@@ -1,4 +1,4 @@
-"""What became of each clause of a contract: as the compile says it, and as the runs so far show it.
+"""The status of each clause of a contract, at compile time and after the runs so far.
 
 `promised` is deterministic and travels in the manifest; `so_far` adds what this process knows:
 comparisons, fallbacks, latencies; `refused` stands in the log where no program was made.

@@ -1,4 +1,4 @@
-"""Do functions of a vmfb take and give what a manifest says?
+"""Check that the functions of a vmfb have the types that the manifest declares.
 
 IREE writes into the reflection of each function of its native ABI how it was declared
 (``iree.abi.declaration``): ``sync func @main(%input0: tensor<?x8xf32>) -> (%output0: ...)``. Guards

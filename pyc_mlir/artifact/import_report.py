@@ -1,4 +1,4 @@
-"""How much of a program can be compiled, and what breaks the graph: every break is told.
+"""The import report: how much of a program can be compiled, and every break of its graph.
 
 Every import has an `ImportReport`: of one that succeeds it stands in the artifact, of one that is
 refused in the error (`UnsupportedModel.report`). Needs no compiler: a deployment reads it too.

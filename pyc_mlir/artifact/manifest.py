@@ -1,4 +1,4 @@
-"""Is this what a manifest holds? Every field of one that was read, before anything trusts it.
+"""Check every field of a manifest that was read, before anything trusts it.
 
 A manifest comes with a checksum, which finds damage, not intent. So each field is looked at here:
 that it is there, its type, its range, and that fields which say the same agree. Whether the
@@ -7,13 +7,15 @@ signature is that of the code stands in `pyc_mlir/artifact/declaration.py`.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.import_report import ImportReport
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Argument, Ranges, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 
@@ -27,16 +29,28 @@ DEVICES = ("local", "cuda", "vulkan", "hip")
 # No count or size is larger: programs count in 64 bits.
 _MOST = (1 << 63) - 1
 _LONGEST_TEXT, _MOST_RANK, _MOST_ARGUMENTS = 1 << 16, 64, 1 << 16
-_OPTIONS: Mapping[str, type] = {
-    "planner_modes": list,
-    "also_modes": list,
-    "kernels": str,
-    "parts_for": str,
-    "passes": str,
-    "iree_flags": list,
-    "ranges": dict,
-}
 _ANY = (AttributeError, ArithmeticError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """The options that a manifest records for a replay, beside target, contract and calibration."""
+
+    # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves memory
+    # to IREE.
+    planner_modes: tuple[str, ...] = ()
+    # Further modes, each with a plan and an entry of its own, to be switched to at run time.
+    also_modes: tuple[str, ...] = ()
+    # Families whose generated kernels are offered, joined by +; `all`, or `iree` for none.
+    kernels: str = "all"
+    # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
+    parts_for: str = ""
+    # The passes between front end and linalg; empty is PyC's own pipeline.
+    passes: str = ""
+    # Flags for IREE; of a flag with a path in it a manifest has the name only.
+    iree_flags: tuple[str, ...] = ()
+    # By dynamic dimension, the smallest and the largest size of it in a call.
+    ranges: Ranges = field(default_factory=dict)
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -132,18 +146,22 @@ def _argument(argument: Argument) -> None:
 
 def _contract(value: Any) -> None:
     _require(isinstance(value, dict), "clauses by name")
-    Contract.from_json(value)
+    clauses = Contract.from_json(value).to_json()
+    _require(
+        all(clauses[name] == given for name, given in value.items()),
+        "sizes in bytes, times in seconds",
+    )
 
 
 def _entries(value: Any) -> None:
     _require(isinstance(value, dict) and MAIN in value, f"the function of `{MAIN}` at least")
     for name, entry in value.items():
-        known = name in (MAIN, ARENA) or name.startswith(f"{ARENA}.")
-        _require(known and isinstance(entry, dict), f"entries `{MAIN}`, `{ARENA}` and its modes")
+        named = name in (MAIN, ARENA) or name.startswith(f"{ARENA}.")
+        _require(named and isinstance(entry, dict), f"entries `{MAIN}`, `{ARENA}` and its modes")
         function = entry.get("function")
         _require(_is_text(function) and bool(function), f"a function of `{name}`")
-        fields = {"function"} if name == MAIN else {"function", "mode", "arena_bytes"}
-        _require(set(entry) == fields, f"{', '.join(sorted(fields))} of `{name}`")
+        known = {"function"} if name == MAIN else {"function", "mode", "arena_bytes"}
+        _require(set(entry) == known, f"{', '.join(sorted(known))} of `{name}`")
         if name != MAIN:
             _require(_is_text(entry["mode"]), f"a mode of `{name}`")
             arena = entry["arena_bytes"]
@@ -160,17 +178,16 @@ def _memory(value: Any) -> None:
 
 def _options(value: Any) -> None:
     # A manifest made by hand may leave all of them out.
-    kinds = isinstance(value, dict) and all(
-        isinstance(value.get(name), kind) for name, kind in _OPTIONS.items()
-    )
-    _require(value == {} or (kinds and set(value) == set(_OPTIONS)), "what else was asked for")
+    if value == {}:
+        return
+    recorded = from_data(ReplayOptions, value, "options")
+    _require(len(value) == len(fields(recorded)), "every option that a replay needs")
     for name, found in value.items():
         if isinstance(found, list):
             _texts(found)
         _require(not isinstance(found, str) or _is_text(found), f"a text as {name}")
-    for ends in value.get("ranges", {}).values():
-        _require(isinstance(ends, list) and len(ends) == 2, "two ends of a range")
-        _require(all(map(_is_count, ends)), "whole numbers as a range")
+    ends = [end for range_ in recorded.ranges.values() for end in range_]
+    _require(all(map(_is_count, ends)), "whole numbers as a range")
 
 
 def _calibration(value: Any) -> None:

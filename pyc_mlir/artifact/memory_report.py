@@ -1,4 +1,4 @@
-"""What is there to see of a program's memory: the report that artifacts carry and tools draw.
+"""The memory report of a program, which artifacts carry and tools draw.
 
 Comes in: the layouts of each execution region (`pipelines/memory/picture.py`), the
 frontier, what was chosen. Goes out: `MemoryReport`, frozen, and its JSON: the same report gives the
@@ -16,17 +16,23 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.memory.picture import Layout, Rectangle, Run
 from pyc_mlir.pipelines.memory.planner.problem import Problem
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # The layout that the others are compared with, as decisions name it.
 UNPLANNED = "iree"
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One dispatch: its name and predicted seconds (0: not known)."""
+    """One dispatch: its name, predicted seconds (0: not known), and what they rest on.
+
+    sources: ids of the ops that it computes, as decisions name them.
+    """
 
     name: str
     seconds: float = 0.0
+    flops: float = 0.0
+    traffic_bytes: int = 0
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,12 @@ class RegionReport:
 class MemoryReport:
     """The regions of a program, in the order in which they run.
 
-    What a call needs in all, by what it is needed for, stands in the artifact's manifest.
+    What a call needs in all, by what it is needed for, stands in the artifact's manifest. `basis`
+    says what the predicted seconds rest on.
     """
 
     regions: tuple[RegionReport, ...] = ()
+    basis: str = ""
 
 
 def region_report(
@@ -94,7 +102,10 @@ def region_report(
         )
     return RegionReport(
         name,
-        tuple(TaskReport(task.name, task.seconds) for task in problem.tasks),
+        tuple(
+            TaskReport(t.name, t.seconds, t.flops, t.traffic_bytes, t.sources)
+            for t in problem.tasks
+        ),
         dict(layouts),
         chosen,
         tuple(FrontierPoint(arena, seconds) for arena, seconds in frontier),
@@ -111,6 +122,7 @@ def to_json(report: MemoryReport) -> dict[str, Any]:
     """The report as plain JSON data, keys in a fixed order."""
     return {
         "schema": SCHEMA_VERSION,
+        "basis": report.basis,
         "regions": [_region_json(region) for region in report.regions],
     }
 
@@ -140,7 +152,7 @@ def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
         read = parse_json(data)
         schema = read["schema"]
         if schema == SCHEMA_VERSION:
-            report = MemoryReport(tuple(_region_of(r) for r in read["regions"]))
+            report = MemoryReport(tuple(map(_region_of, read["regions"])), str(read["basis"]))
             _check(report)
             return report
     except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
@@ -158,9 +170,14 @@ def _region_of(data: Mapping[str, Any]) -> RegionReport:
         )
         for name, layout in data["layouts"].items()
     }
-    tasks = tuple(TaskReport(*row) for row in data["tasks"])
+    tasks = tuple(map(_task_of, data["tasks"]))
     frontier = tuple(FrontierPoint(*row) for row in data["frontier"])
     return RegionReport(data["name"], tasks, layouts, data["chosen"], frontier, data["lower_bound"])
+
+
+def _task_of(row: Sequence[Any]) -> TaskReport:
+    name, seconds, flops, traffic_bytes, sources = row
+    return TaskReport(name, seconds, flops, traffic_bytes, tuple(sources))
 
 
 def _check(report: MemoryReport) -> None:

@@ -1,20 +1,27 @@
-"""What a program accepts: its signature, and the check that runs before anything else does.
+"""The signature of a program, and the check of a call's arguments against it.
 
 IREE checks element types and static dimensions, but not that dynamic dimensions agree (it would
 read out of bounds). A signature names dimensions: equal names must have equal sizes, and sizes of
 dimensions with a declared range must lie in it. One without a name goes by its place, ``x[0]``.
+
+Inputs that the front end took from a tree of tuples, lists and dicts are named by their paths,
+``params.0.weight``: by these a call's trees are brought into the order of the inputs.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 
+# Arguments of calls that are no arrays: numbers and trees.
+PLAIN = (bool, int, float, list, tuple, dict)
+_NUMBERS = (bool, int, float, np.generic)
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
 # Sizes of dimensions are below it: programs count in 64 bits.
@@ -126,17 +133,82 @@ class Signature:
         DIMENSION_OUT_OF_RANGE; the message names the argument.
         """
         if len(given) != len(self.inputs):
-            names = ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
-            raise PycError(
-                ReasonCode.ARGUMENT_COUNT,
-                f"call: expected {len(self.inputs)} arrays ({names}), got {len(given)}",
-            )
+            raise self._miscounted(f"{len(self.inputs)} arrays", f"{len(given)}")
         bound: dict[str, tuple[int, str]] = {}
         for expected, (shape, dtype) in zip(self.inputs, given, strict=True):
             _check_argument(expected, shape, dtype)
             _bind(expected, shape, bound)
             _check_ranges(expected, shape, self.ranges)
         return {name: size for name, (size, _) in bound.items()}
+
+    @cached_property
+    def _groups(self) -> tuple[list[str], frozenset[str]]:
+        """The paths of the trees that inputs belong to: the outermost, in order, and all."""
+        outermost, all_paths = {}, set()
+        for a in self.inputs:
+            parts = a.name.split(".")
+            outermost[parts[0]] = None
+            all_paths.update(".".join(parts[:n]) for n in range(1, len(parts)))
+        return list(outermost), frozenset(all_paths)
+
+    def arranged(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        """One value for each input, in order: of what a call gives by position and by name.
+
+        ``f(x, {"w": w, "b": b})`` and ``f(x, params={"w": w, "b": b})`` fit inputs ``x``,
+        ``params.w`` and ``params.b``; so does one value for each input. Python numbers and lists
+        of them become arrays of the input's element type. Raises PycError (ARGUMENT_COUNT,
+        BAD_ARGUMENT, ARGUMENT_DTYPE).
+        """
+        flat = len(args) == len(self.inputs) and not named
+        try:
+            given = self._by_path(args, named)
+        except PycError:
+            if not flat or not all(map(_is_leaf, args)):
+                raise
+            given = list(args)
+        return [_as_array(a, value) for a, value in zip(self.inputs, given, strict=True)]
+
+    def _by_path(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        outermost, _ = self._groups
+        if len(args) > len(outermost):
+            raise self._miscounted(f"at most {len(outermost)} by position", f"{len(args)}")
+        found: dict[str, Any] = {}
+        for name, value in (*zip(outermost, args, strict=False), *named.items()):
+            self._place(name, value, found)
+        missing = [a.name for a in self.inputs if a.name not in found]
+        if missing:
+            raise self._miscounted(f"an array for `{missing[0]}`", "none")
+        return [found[a.name] for a in self.inputs]
+
+    def _place(self, path: str, value: Any, found: dict[str, Any]) -> None:
+        """Put the leaves of a tree at `path` into `found`, by their inputs."""
+        if path in found:
+            raise PycError(ReasonCode.BAD_ARGUMENT, f"call: expected one `{path}`, got two")
+        if any(a.name == path for a in self.inputs):
+            found[path] = value
+        elif path in self._groups[1] and isinstance(value, (dict, list, tuple)):
+            entries = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, entry in entries:
+                self._place(f"{path}.{key}", entry, found)
+        elif path in self._groups[1]:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"argument `{path}`: expected a tuple, list or dict of arrays, got "
+                f"{type(value).__name__}",
+            )
+        else:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"call: expected inputs of the program ({self._listed()}), got `{path}`; a plain "
+                "value of the function is compiled in: leave it out",
+            )
+
+    def _listed(self) -> str:
+        return ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
+
+    def _miscounted(self, expected: str, got: str) -> PycError:
+        said = f"call: expected {expected} ({self._listed()}), got {got}"
+        return PycError(ReasonCode.ARGUMENT_COUNT, said)
 
     def to_json(self) -> dict[str, Any]:
         """The manifest's form of it."""
@@ -168,6 +240,54 @@ class Signature:
                 f"manifest: expected inputs and outputs with name, dtype and shape, "
                 f"got {data!r:.200} ({type(error).__name__}: {error})",
             ) from None
+
+
+def _is_leaf(value: Any) -> bool:
+    """True for arrays, numbers, and lists of numbers."""
+    return not isinstance(value, PLAIN) or _is_numbers(value)
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_numbers, value))
+    return isinstance(value, _NUMBERS)
+
+
+def _as_array(expected: Argument, value: Any) -> Any:
+    """Python numbers as an array of the input's element type; anything else as it is."""
+    if not isinstance(value, PLAIN):
+        return value
+    where = f"argument `{expected.name}`"
+    try:
+        if not _is_numbers(value):
+            raise ValueError("something else in it")
+        found = np.asarray(value)
+        if not _holds(expected.dtype, found.dtype):
+            raise PycError(
+                ReasonCode.ARGUMENT_DTYPE,
+                f"{where}: expected numbers of element type {dtype_name(expected.dtype)}, got "
+                f"{value!r:.60}; convert them",
+            )
+        with np.errstate(over="ignore"):
+            if is_float(expected.dtype):
+                return found.astype(np.float64).astype(expected.dtype)
+        cast = found.astype(expected.dtype)
+        if not np.array_equal(cast, found):
+            raise OverflowError(f"out of the range of {dtype_name(expected.dtype)}")
+        return cast
+    except (OverflowError, TypeError, ValueError) as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{where}: expected an array, or numbers in lists of equal lengths for {expected}, got "
+            f"{value!r:.60} ({error})",
+        ) from None
+
+
+def _holds(dtype: np.dtype, kind: np.dtype) -> bool:
+    """Whether Python numbers that numpy takes for `kind` may become `dtype`."""
+    order = {"b": 0, "u": 1, "i": 1, "f": 2}
+    wanted = 2 if is_float(dtype) else order.get(dtype.kind, -1)
+    return order.get(kind.kind, 3) <= wanted
 
 
 def checked_range(name: str, value: Any) -> Range:

@@ -1,4 +1,4 @@
-"""Answers of the reference that travel with an artifact: seeded inputs, results, tolerances.
+"""Test vectors that travel with an artifact: seeded inputs, reference results, tolerances.
 
 A machine without a compiler has no reference to ask. So a compile under `max_error` asks it for a
 few samples, and whoever loads the artifact runs the program on the same inputs and compares, before

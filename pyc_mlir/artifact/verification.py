@@ -1,4 +1,4 @@
-"""What is known of an artifact beyond its bytes: verdicts, and who can still be asked.
+"""Verification records of an artifact, and the oracle that further checks can ask.
 
 A `Verdict` is small and plain, to be stored beside an artifact: it says that the program's answers
 to the artifact's samples were compared, on which CPU and under which runtime. It holds there only.

@@ -1,4 +1,4 @@
-"""The compile cache: was this very program compiled before?
+"""The compile cache: a program that was compiled before is read instead of compiled.
 
-`front` is the way through it, `key` says what a compile depends on, `store` keeps programs on disk.
+`lookup` asks it before a compile, `key` says what a compile depends on, `store` keeps programs.
 """

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and that tell when they were damaged.
+"""Files written whole or not at all, whose damage is detected.
 
 `making` gives a folder in which something is made before a rename puts it where others look; it
 holds a lock that the system lets go when its process ends, so that `sweep` can tell what is being

@@ -1,4 +1,4 @@
-"""What does a compile depend on? A key names every part in clear; its SHA-256 names the entry.
+"""The cache key: names in clear everything that a compile depends on; its SHA-256 names the entry.
 
 `Identity` is who compiles: versions, PyC's own source, the host's CPU, policies and plugins.
 """
@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import json
-import math
 import os
 import platform
 import time
@@ -15,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyc_mlir
@@ -23,6 +22,7 @@ from pyc_mlir import dialects, pipelines
 from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
+from pyc_mlir.dialects.util.codec import Form, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
@@ -46,27 +46,6 @@ class Key:
     def digest(self) -> str:
         """SHA-256 of `text`, in hex."""
         return sha256(self.text)
-
-
-def as_data(value: Any, where: str) -> Any:
-    """Plain JSON data for plain values and frozen dataclasses of such; raises Unkeyed for others.
-
-    Floats are told apart bit for bit by their text, sets are sorted.
-    """
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else repr(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        pairs = ((f.name, getattr(value, f.name)) for f in fields(value))
-        return {name: as_data(v, f"{where}.{name}") for name, v in pairs}
-    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
-        return {k: as_data(v, f"{where}.{k}") for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_data(v, f"{where}[{i}]") for i, v in enumerate(value)]
-    if isinstance(value, frozenset | set) and all(isinstance(v, str) for v in value):
-        return sorted(value)
-    raise Unkeyed(f"{where} is a {type(value).__name__}, which has no content to name")
 
 
 def flat(parts: Any, prefix: str = "") -> dict[str, Any]:
@@ -292,7 +271,14 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     }
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
-    return Key(as_data(parts, "key"))
+    try:
+        return Key(to_data(parts, "key", {PurePath: Form(_unkeyed_path, Path)}))
+    except ValueError as error:
+        raise Unkeyed(str(error)) from None
 
 
-SCHEMA_VERSION = 1
+def _unkeyed_path(path: PurePath) -> str:
+    raise Unkeyed(f"{path} is a path, and what a file holds has no content to name")
+
+
+SCHEMA_VERSION = 2

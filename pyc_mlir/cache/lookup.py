@@ -1,4 +1,4 @@
-"""The way of a compile through the cache: its key, the cache, and only then the compiler.
+"""A compile through the cache: make the key, look it up, compile on a miss.
 
     artifact = compiled(cache, source, inputs, options, build)
 

@@ -1,4 +1,4 @@
-"""Which program is this? A pyc module as digests of its graph and of its constants.
+"""The identity of a program: a pyc module as digests of its graph and of its constants.
 
 The graph is the module's text without locations, in which constants above a kilobyte, MLIR
 resources, are numbered in the order in which they stand; constants are digested by their bytes.

@@ -2,8 +2,8 @@
 
 A program of the cache that was compared with its samples here before need not be compared again.
 Here means under the same runtime, on the same kind of device and CPU: the side file is named after
-that, and the verdict in it says so once more, with the hash of program and samples (evidence.py).
-Whatever cannot be read is no verdict: the samples are computed then.
+that, and the verdict in it says so once more, with the hash of program and samples
+(verification.py). Whatever cannot be read is no verdict: the samples are computed then.
 """
 
 import json

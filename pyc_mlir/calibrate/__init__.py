@@ -1,1 +1,1 @@
-"""Measuring what this CPU can do, for `pyc-doctor --calibrate`."""
+"""Measurement of this CPU's figures, for `pyc-doctor --calibrate`."""

@@ -1,10 +1,10 @@
-"""What can this machine's CPU do? The measurements behind `pyc-doctor --calibrate`.
+"""The measurements behind `pyc-doctor --calibrate`: figures of this machine's CPU.
 
 Comes in: the CPU, the environment and how much effort to spend. Goes out: a `Calibration`. All
-probes are interleaved (measure.py), so that a slow moment falls on each alike. Every figure is of
-the quickest rounds, since nothing but disturbance makes one slower than the machine allows; the
+probes are interleaved (interleave.py), so that a slow moment falls on each alike. Every figure is
+of the quickest rounds, since nothing but disturbance makes one slower than the machine allows; the
 spread of all rounds stands beside it, and tells a disturbed calibration from a good one. Programs
-are the FMA loops of cpu_calibration.py through plain IREE, copies are numpy's.
+are the FMA loops of peaks.py through plain IREE, copies are numpy's.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""What can this machine do at most? FMA peak and copy bandwidth for a number of threads, measured.
+"""Measured peaks of this machine: FMA and copy bandwidth for a number of threads.
 
     python -m pyc_mlir.calibrate.peaks --threads 2      {"flops": ..., "bandwidth": ...}
 
@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.measure.processes import environment, hold_to
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
@@ -128,7 +128,7 @@ def fma_probes(
     options = make_options()
     lanes = options.target.vector_bytes // _F32
     text = fma_program(lanes, groups, iterations, dispatches)
-    vmfb = compile_plain(text.encode(), plain_flags(options))
+    vmfb = compile_plain(text.encode(), plain_flags(options.target))
     shape, amount = (lanes * groups,), 2 * ACCUMULATORS * lanes * groups * iterations * dispatches
     result = ResultType(np.dtype(np.float32), shape)
     probes = []

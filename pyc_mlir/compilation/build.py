@@ -7,42 +7,46 @@
 loads the artifact on a device.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
 from pyc_mlir.artifact.contract_status import Facts, promised
-from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence, Oracle
-from pyc_mlir.compilation.budget import within_budget
+from pyc_mlir.compilation.attempts import SITE as BUDGET_SITE
+from pyc_mlir.compilation.attempts import (
+    Attempt,
+    Failure,
+    attempts_of,
+    attempts_under,
+    fallback_reasons,
+    follows,
+    may_be_followed,
+    refusal,
+    retry_reasons,
+)
 from pyc_mlir.compilation.contract_check import as_asked, kept
-from pyc_mlir.compilation.fallback import Request, compile_with_fallback
+from pyc_mlir.compilation.generate import SITE as FUSION_SITE
+from pyc_mlir.compilation.generate import Generated, Request, offered
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
-from pyc_mlir.compilation.plan_memory import UNPLANNED, compile_planned, planner_of
+from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.stages import at_a_stage, replayed
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import Budget
-from pyc_mlir.pipelines.choices.choices import (
-    FALLBACK,
-    Alternative,
-    Choices,
-    Decision,
-    Site,
-)
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.temp_dir import require_room
 
-_EVIDENCE_CHARACTERS = 300
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
@@ -57,55 +61,176 @@ def build_here(
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
     if options.target.device == "local":
         require_room()
-
-    def make(options: Options, before: Choices) -> Artifact:
-        with stage("PyC lowers to linalg"):
-            lowered = lower(source, inputs, options)
-        with stage(f"IREE compiles for {options.target.name}"):
-            return finish(lowered, options, before.log)
-
     at, decision = replayed(options)
-    made = kept(at, lambda options: within_budget(options, make))
+    made = kept(at, lambda options: first_artifact(source, inputs, options, stage))
     return as_asked(made if decision is None else at_a_stage(made, decision), options)
 
 
-def finish(lowered: Lowered, options: Options, before: Sequence[Decision] = ()) -> Artifact:
-    """Compile a lowered program by IREE and make its artifact. Raises as `compile`.
+def first_artifact(
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = untold
+) -> Artifact:
+    """The artifact of the first attempt that succeeds (see attempts.py). Raises as `compile`."""
+    choices = Choices(options.policy, options.recipe)
+    return _first_of(attempts_of(options, choices), choices, source, inputs, stage)
+
+
+def finish(lowered: Lowered, options: Options) -> Artifact:
+    """Compile a lowered program by IREE and make its artifact. Raises as `compile`."""
+    choices = Choices(options.policy, options.recipe)
+    return _first_of(attempts_under(options), choices, lowered)
+
+
+def _first_of(
+    attempts: Sequence[Attempt],
+    choices: Choices,
+    source: Any,
+    inputs: Sequence[Any] | None = None,
+    stage: Stage = untold,
+) -> Artifact:
+    """Go through the attempts; `source` may be a lowered program."""
+    failures: list[Failure] = []
+    begun: Begun | None = None
+    for attempt in attempts:
+        if not follows(attempt, failures):
+            continue
+        if begun is None or begun.attempt.way != attempt.way:
+            if failures:
+                choices.record_fallback(BUDGET_SITE, attempt.way, retry_reasons(failures))
+            with stage("PyC lowers to linalg"):
+                own = isinstance(source, Lowered)
+                lowered = source if own else lower(source, inputs, attempt.options)
+                begun = begin(lowered, attempt, choices.log)
+        setting = attempt.setting or begun.setting
+        with stage(f"IREE compiles for {attempt.options.target.name}"):
+            try:
+                made = begun.request.compile(setting)
+            except PycError as error:
+                if not may_be_followed(error):
+                    raise
+                failures.append(Failure(replace(attempt, setting=setting), error))
+                continue
+            return complete(begun, made, setting, failures)
+    raise refusal(failures)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A program that is lowered for one way to keep the budget: what all its settings share.
+
+    `setting` is the chosen setting of IREE's fusion.
+    """
+
+    attempt: Attempt
+    lowered: Lowered
+    choices: Choices
+    request: Request
+    setting: str
+    samples: Samples
+    oracle: Oracle | None = None
+
+    @property
+    def options(self) -> Options:
+        """The options of the way."""
+        return self.attempt.options
+
+    @property
+    def wants_entry(self) -> bool:
+        """Whether the second entry is to be made."""
+        return self.request.arena is not None and self.request.arena.wanted
+
+    def site(self, pass_name: str) -> Site:
+        """Where a decision about the whole module is made."""
+        return Site(pass_name, self.lowered.graph_id or "module")
+
+
+def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Begun:
+    """Choose what every setting of fusion shares, and the one that comes first.
 
     before: decisions made before the program was lowered.
     """
+    options, module = attempt.options, lowered.graph_id or "module"
     oracle = oracle_of(lowered) if options.contract.compares else None
     samples = Samples() if oracle is None else make_samples(oracle, lowered.signature)
-    choices = Choices(options.policy, options.recipe, [*before, *lowered.decisions])
-    vmfb, arena, seen = compile_entries(lowered, options, choices)
+    choices = Choices(options.policy, options.recipe)
+    choices.record(*before, *lowered.decisions)
+    made = Alternative(MADE, reason="the caller can own scratch and outputs")
+    none = Alternative(NONE, reason="only the plain ABI")
+    wanted = choices.choose(Site(ARENA_SITE, module), (made, none)).name == MADE
+    ranges = lowered.signature.ranges_of_inputs
+    arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
+    folder = options.dump_phases
+    request = Request(
+        lowered.code,
+        options.target,
+        options.iree_flags,
+        None if folder is None else str(folder),
+        lowered.locations,
+        arena,
+        ranges,
+        _plans(lowered, options, arena.modes),
+    )
+    first = "plain" if lowered.mixes_rows else "aggressive"
+    setting = choices.choose(Site(FUSION_SITE, module), offered(first)).name
+    return Begun(attempt, lowered, choices, request, setting, samples, oracle)
+
+
+def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanRequest | None:
+    """Memory plans of PyC's, where they are asked for."""
+    if not options.planner_modes:
+        return None
+    planner = planner_of(options.planner_modes, options.also_modes)
+    budget = _budget(lowered, options.contract)
+    name = lowered.graph_id or "module"
+    return PlanRequest(name, planner, options.policy, options.recipe, only, budget)
+
+
+def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:
+    """The artifact of what a setting gave. Raises PycError where it breaks the contract."""
+    choices, lowered, options, arena = begun.choices, begun.lowered, begun.options, made.arena
+    assert arena is not None, "a compile always reads the account"
+    if setting != begun.setting:
+        reasons = fallback_reasons(failures, begun.attempt.way)
+        choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
+    choices.record(*made.decisions)
+    if begun.wants_entry and arena.missing:
+        reason = (ReasonCode.NO_ARENA_ENTRY, arena.missing)
+        choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
+    elif begun.wants_entry:
+        choices.annotate(begun.site(ARENA_SITE), arena.evidence)
     choices.require_recipe_used()
-    facts = read_facts(vmfb, arena.name)
     account = _account(lowered, options, arena)
     _require_kept(account, options.contract, arena)
-    manifest = make_manifest(
+    manifest = _manifest(begun, made.vmfb, arena, account)
+    memory = report_bytes(made.memory) if made.memory.regions else b""
+    samples = begun.samples
+    return Artifact(
+        made.vmfb,
+        manifest,
+        choices.log,
+        lowered.pyc_text.encode(),
+        memory,
+        samples.to_bytes() if samples.samples else b"",
+        Evidence(begun.oracle),
+    )
+
+
+def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) -> dict[str, Any]:
+    lowered, options = begun.lowered, begun.options
+    facts = _facts(options, account, begun.samples, begun.oracle)
+    return make_manifest(
         options.target,
         lowered.signature,
         lowered.graph_id,
         lowered.constants_bytes,
         options.contract,
         entry=lowered.entry,
-        arena_entry="" if facts is None else arena.name,
+        arena_entry="" if read_facts(vmfb, arena.name) is None else arena.name,
         account=account,
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
         calibration=options.calibration,
-        promises=promised(options.contract, _facts(options, account, samples, oracle)),
+        promises=promised(options.contract, facts),
         imported=lowered.imported,
-    )
-    memory = report_bytes(seen) if seen.regions else b""
-    return Artifact(
-        vmfb,
-        manifest,
-        tuple(choices.log),
-        lowered.pyc_text.encode(),
-        memory,
-        samples.to_bytes() if samples.samples else b"",
-        Evidence(oracle),
     )
 
 
@@ -176,53 +301,6 @@ def _require_kept(account: Account, contract: Contract, arena: ArenaEntry) -> No
             f"memory budget: expected at most {contract.memory_budget_bytes} bytes, got a program "
             f"that needs {total} ({account}); raise the budget, or leave further modes out",
         )
-
-
-def compile_entries(
-    lowered: Lowered, options: Options, choices: Choices
-) -> tuple[bytes, ArenaEntry, MemoryReport]:
-    """The vmfb with both entries where that can be, what came of the second one, the plans.
-
-    A decision at the site `arena-entry` says whether it was made, and if not, why.
-    """
-    site = Site(ARENA_SITE, lowered.graph_id or "module")
-    made = Alternative(MADE, reason="the caller can own scratch and outputs")
-    none = Alternative(NONE, reason="only the plain ABI")
-    wanted = choices.choose(site, (made, none)).name == MADE
-    decided = len(choices.log) - 1
-    ranges = lowered.signature.ranges_of_inputs
-    arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
-    vmfb, seen = _generate(lowered, options, choices, arena)
-    if wanted and arena.missing:
-        why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
-        choices.log[decided] = Decision(site, NONE, (made, none), FALLBACK, (why,))
-    elif wanted:
-        evidence = (arena.evidence,)
-        choices.log[decided] = replace(choices.log[decided], evidence=evidence)
-    return vmfb, arena, seen
-
-
-def _generate(
-    lowered: Lowered, options: Options, choices: Choices, arena: ArenaEntry
-) -> tuple[bytes, MemoryReport]:
-    folder = options.dump_phases
-    request = Request(
-        lowered.code,
-        options.target,
-        options.iree_flags,
-        None if folder is None else str(folder),
-        lowered.locations,
-        arena,
-        arena.ranges,
-    )
-    first = "plain" if lowered.mixes_rows else "aggressive"
-    if options.planner_modes:
-        planner = planner_of(options.planner_modes, options.also_modes)
-        budget = _budget(lowered, options.contract)
-        return compile_planned(
-            request, lowered.graph_id, choices, planner, first, budget, arena.modes
-        )
-    return compile_with_fallback(request, lowered.graph_id, choices, first), MemoryReport()
 
 
 def _budget(lowered: Lowered, contract: Contract) -> Budget | None:

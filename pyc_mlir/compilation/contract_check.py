@@ -29,7 +29,7 @@ from pyc_mlir.pipelines.choices.contract import (
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 
 SITE = "oracle"
 _EVIDENCE_CHARACTERS = 300
@@ -94,7 +94,7 @@ def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
 
 def as_asked(artifact: Artifact, options: Options) -> Artifact:
     """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
-    return replace(artifact, manifest={**artifact.manifest, "options": options.asked})
+    return replace(artifact, manifest={**artifact.manifest, "options": options.replayed})
 
 
 def is_tried(contract: Contract) -> bool:
@@ -193,10 +193,10 @@ def _same_bits(artifact: Artifact) -> ClauseReport:
     results: list[list[bytes]] = []
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
-        program = Program(bare, Device("local-task", threads=threads))
-        inputs = inputs if inputs is not None else some_inputs(artifact, program.answer)
+        answer = serving(Program(bare, Device("local-task", threads=threads))).answer
+        inputs = inputs if inputs is not None else some_inputs(artifact, answer)
         for _ in range(STRICT_RUNS // 2):
-            results.append([r.tobytes() for r in program.answer(inputs)])
+            results.append([r.tobytes() for r in answer(inputs)])
     if any(r != results[0] for r in results):
         raise PycError(
             ReasonCode.NOT_DETERMINISTIC,
@@ -212,7 +212,7 @@ def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
     manifest = artifact.manifest
     device = Device.default_for(manifest["device"], manifest["seconds"])
     program = Program(_alone(artifact), device)
-    arrays = [to_device(a, device) for a in some_inputs(artifact, program.answer)]
+    arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
     seconds = list(calls(lambda: program(*arrays)))
     clause = latency(artifact.promises["latency_goal_seconds"], seconds)
     shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)

@@ -30,37 +30,16 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Choices, Decision, FirstIsBest, Recipe
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
-from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 # A lowered function has one block; regions with control flow are left to IREE, which looks again.
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
-
-
-def to_linalg(target: Target) -> str:
-    """`TO_LINALG` for a target: without f64 there, powers stay in their own type."""
-    if "f64" in target.lacks():
-        return TO_LINALG.replace("convert-pyc-to-linalg", "convert-pyc-to-linalg{f64-math=false}")
-    return TO_LINALG
-
-
-def high_level(options: "Options") -> str:
-    """The passes of `options`, with `pyc-chunk` told what it is for.
-
-    That is the planner's preferred mode unless the options name another one; where IREE alone
-    plans, nothing runs in parts.
-    """
-    if not options.planner_modes:
-        return options.passes.replace("pyc-chunk,", "")
-    target = options.target.name if options.target.name in TARGETS else "cpu"
-    mode = options.parts_for or options.planner_modes[0]
-    told = f"pyc-chunk{{mode={mode} target={target}}},"
-    return options.passes.replace("pyc-chunk,", told)
 
 
 # Larger constants are left out of the module that an artifact carries for reading.
@@ -89,14 +68,17 @@ class Lowered:
     imported: ImportReport = field(default_factory=ImportReport)
 
 
-def choices_of(options: Options) -> Choices:
-    """Who answers, with the calibration as the first entry of the log.
+def context_of(options: Options) -> PassContext:
+    """What the passes of one compile go by, with the calibration as the first entry of the log.
+
+    The mode is the planner's preferred one unless the options name another one for parts.
 
     Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
     """
     choices = Choices(options.policy, options.recipe)
-    choices.log += record_calibration(options.calibration, options.recipe)
-    return choices
+    choices.record(*record_calibration(options.calibration, options.recipe))
+    mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
+    return PassContext(choices, options.target, mode, options.calibration)
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -113,7 +95,7 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
 def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry = read_entry(source.foreign, source.name)
-    decisions = tuple(choices_of(options).log)
+    decisions = context_of(options).choices.log
     signature, code = entry.signature.with_ranges(options.ranges), source.foreign
     imported = ImportReport(entry.ops, foreign=entry.ops)
     return Lowered(
@@ -122,12 +104,12 @@ def _foreign(source: Source, options: Options) -> Lowered:
 
 
 def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
-    choices = choices_of(options)
+    context = context_of(options)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
     if inputs is not None:
-        _refine(module, inputs, choices)
+        _refine(module, inputs, context)
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
@@ -135,7 +117,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
-    _optimize(module, options, choices)
+    _optimize(module, options, context)
     function = entry_function(module)
     ids = OpIds(function)
     locations = {name: _readable(op.location) for op, name in ids.by_op.items()}
@@ -149,9 +131,9 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     mixes = _mixes_rows(function)
     seconds = predicted_seconds(module, options.target)
     signature = refined(given, signature_of(function))
-    run_pipeline(module, to_linalg(options.target), choices)
+    run_pipeline(module, TO_LINALG, context)
     _drop_argument_attributes(module)
-    decisions = tuple(choices.log)
+    decisions = context.choices.log
     return Lowered(
         bytecode(module),
         entry,
@@ -178,9 +160,9 @@ def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
         )
 
 
-def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:
+def _optimize(module: ir.Module, options: Options, context: PassContext) -> None:
     """The pyc passes, then the choice of kernels for the target's own figures."""
-    run_pipeline(module, high_level(options), choices)
+    run_pipeline(module, options.passes, context)
     if options.kernels == NO_KERNELS:
         for op in [o for f in functions_of(module) for o in f.regions[0].blocks[0].operations]:
             if ATTRIBUTE in op.operation.attributes:
@@ -191,7 +173,7 @@ def _optimize(module: ir.Module, options: Options, choices: Choices) -> None:
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
     families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, choices, options.target, families)
+    select(module, context.choices, context.target, families)
 
 
 def emit(
@@ -205,17 +187,17 @@ def emit(
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
-            return _foreign_text(loaded, stage), tuple(choices_of(options).log)
+            return _foreign_text(loaded, stage), context_of(options).choices.log
         module = loaded.module
         with module.context, ir.Location.unknown():
-            choices = choices_of(options)
-            _refine(module, None if callable(source) else inputs, choices)
+            context = context_of(options)
+            _refine(module, None if callable(source) else inputs, context)
             declare_ranges(entry_function(module), options.ranges)
-            _optimize(module, options, choices)
+            _optimize(module, options, context)
             if stage == "linalg":
-                run_pipeline(module, to_linalg(options.target), choices)
+                run_pipeline(module, TO_LINALG, context)
                 _drop_argument_attributes(module)
-            return str(module), tuple(choices.log)
+            return str(module), context.choices.log
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:
@@ -232,7 +214,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
             ops = read_entry(loaded.foreign, loaded.name).ops
             return ImportReport(ops, foreign=ops)
         with loaded.module.context, ir.Location.unknown():
-            _refine(loaded.module, None if callable(source) else inputs, Choices(FirstIsBest()))
+            _refine(loaded.module, None if callable(source) else inputs, PassContext())
             return graph_report(entry_function(loaded.module))
 
 
@@ -250,7 +232,7 @@ def _foreign_text(source: Source, stage: str) -> str:
         ) from None
 
 
-def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -> None:
+def _refine(module: ir.Module, inputs: Sequence[Any] | None, context: PassContext) -> None:
     """Give the arguments the shapes of `inputs`. Raises PycError unless there is one for each."""
     if inputs is None:
         return
@@ -261,7 +243,7 @@ def _refine(module: ir.Module, inputs: Sequence[Any] | None, choices: Choices) -
             f"inputs: expected {count} shapes or arrays, one for each argument, got {len(inputs)}",
         )
     if inputs:
-        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", choices)
+        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(inputs)}}}", context)
         drop_settled_ranges(entry_function(module))
 
 

@@ -1,16 +1,19 @@
-"""How to compile: `Options`, made and checked from what users give."""
+"""What a compile works with: `Options`, resolved and checked from `CompileOptions`."""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from pyc_mlir.artifact.compile_log import recipe_at
-from pyc_mlir.artifact.signature import Ranges, checked_range
-from pyc_mlir.compilation.plan_memory import UNPLANNED
+from pyc_mlir.artifact.manifest import ReplayOptions
+from pyc_mlir.artifact.memory_report import UNPLANNED
+from pyc_mlir.artifact.signature import checked_range
+from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -37,10 +40,6 @@ HIGH_LEVEL = (
 )
 
 
-# For `Options.kernels`: every family that is there, or IREE's own code for everything.
-ALL_KERNELS, NO_KERNELS = "all", "iree"
-
-
 _PATH = re.compile(r"[/\\]")
 
 
@@ -49,55 +48,44 @@ def _without_path(flag: str) -> str:
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to compile; see `compile` for the meaning of each."""
+class Options(ReplayOptions):
+    """What a compile works with: `CompileOptions` with names and files resolved."""
 
     target: Target = field(default_factory=lambda: Target.named("cpu"))
     contract: Contract = field(default_factory=Contract)
     policy: Policy = field(default_factory=FirstIsBest)
     recipe: Recipe | None = None
-    iree_flags: tuple[str, ...] = ()
     dump_phases: Path | None = None
-    # The passes between front end and linalg; none leaves every op alone.
     passes: str = HIGH_LEVEL
-    # Modes of PyC's planner whose plans are offered, the preferred one first; none leaves it to
-    # IREE.
-    planner_modes: tuple[str, ...] = ()
-    # Families whose generated kernels are offered, joined by +; ALL_KERNELS or NO_KERNELS.
-    kernels: str = "all"
-    # The planner mode for which `pyc-chunk` cuts; empty is the preferred one.
-    parts_for: str = ""
-    # Further modes, each with a plan and an entry of its own, to be switched to at run time.
-    also_modes: tuple[str, ...] = ()
-    # By dynamic dimension, the smallest and the largest size of it in a call.
-    ranges: Ranges = field(default_factory=dict)
     # The evidence for the target's figures, which are its own already; None: they are published.
     calibration: Calibration | None = None
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What a replay needs besides target, contract, calibration and recipe, as JSON data.
-
-        A flag with a path in it keeps only its name: artifacts carry no paths.
-        """
-        return {
-            "planner_modes": list(self.planner_modes),
-            "also_modes": list(self.also_modes),
-            "kernels": self.kernels,
-            "parts_for": self.parts_for,
-            "passes": "" if self.passes == HIGH_LEVEL else self.passes,
-            "iree_flags": [_without_path(flag) for flag in self.iree_flags],
-            "ranges": {name: list(ends) for name, ends in sorted(self.ranges.items())},
-        }
+    def replayed(self) -> dict[str, Any]:
+        """What a manifest records of the options, as JSON data: artifacts carry no paths."""
+        recorded = ReplayOptions(**{f.name: getattr(self, f.name) for f in fields(ReplayOptions)})
+        return to_data(
+            replace(
+                recorded,
+                passes="" if self.passes == HIGH_LEVEL else self.passes,
+                iree_flags=tuple(map(_without_path, self.iree_flags)),
+                ranges=dict(sorted(self.ranges.items())),
+            )
+        )
 
 
 def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
-    """The options. Raises PycError for a contract that this compile cannot keep or check.
+    """The options. Raises PycError for what this compile cannot do, keep or check.
 
+    BAD_ARGUMENT for unknown modes and families, and for a flag that names a CPU;
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
     determinism beside an IREE flag that names a file or a variable that has other code take part;
     UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
+    _check_flags(options.iree_flags)
+    _check_modes(options)
+    if options.kernels not in (ALL_KERNELS, NO_KERNELS):
+        _require_families(options.kernels.split("+"))
     contract = options.contract
     if OTHER_PLANS in contract.fallbacks and not options.also_modes:
         raise conflict(f"fallback {OTHER_PLANS!r}", "no `also_modes`", "there is no other plan")
@@ -129,63 +117,87 @@ def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
 _CPU_FLAGS = "iree-llvmcpu-target-cpu"
 
 
-def make_options(
-    target: str | Target = "cpu",
-    contract: Contract | None = None,
-    policy: Policy | str | None = None,
-    recipe: Recipe | str | Path | None = None,
-    iree_flags: Sequence[str] = (),
-    dump_phases: str | Path | None = None,
-    planner_mode: str = "",
-    also_modes: Sequence[str] = (),
-    kernels: str = ALL_KERNELS,
-    calibration: Calibration | str | Path | None = None,
-    dims: Ranges | None = None,
+def resolve(
+    given: CompileOptions,
+    recorded: ReplayOptions | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Options:
-    """Options from what users give.
+    """The options of a compile from what users give.
+
+    recorded: what a manifest says takes the place of what was given; given flags for IREE stay,
+    since a manifest has them without their paths.
 
     Raises PycError for an unknown target, policy, planner mode or kernel family, a refused
-    clause, a flag that names another CPU, or a calibration that is damaged or of another CPU.
+    clause, a flag that names another CPU, or a calibration that is damaged or of another CPU, and
+    as `checked_options`.
     """
-    _check_kinds(target=target, policy=policy, kernels=kernels, contract=contract)
-    _check_flags(iree_flags)
-    found = Target.named(target) if isinstance(target, str) else target
-    cpu = host_cpu()
-    if found.name == "cpu" and cpu is not None:
-        found = found.on(cpu)
-    measured = Calibration.load(calibration) if isinstance(calibration, str | Path) else calibration
-    if measured is not None:
-        found = found.calibrated(measured)
-    promised = contract or Contract()
-    promised.check(found.name)
-    asked = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
-    modes = planner_modes(asked) if not planner_mode else (planner_mode,)
-    also_modes = (also_modes,) if isinstance(also_modes, str) else also_modes
-    _check_modes(modes, also_modes, promised)
-    if kernels not in (ALL_KERNELS, NO_KERNELS):
-        _require_families(kernels.split("+"))
+    target, calibration = _resolved_target(given)
+    contract = given.contract or Contract()
+    contract.check(target.name)
+    policy, recipe, folder = given.policy, given.recipe, given.dump_phases
+    policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    modes = planner_modes(policy) if not given.planner_mode else (given.planner_mode,)
     options = Options(
-        found,
-        promised,
-        asked,
-        recipe_at(recipe) if isinstance(recipe, (str, Path)) else recipe,
-        tuple(iree_flags),
-        None if dump_phases is None else Path(dump_phases),
+        target=target,
+        contract=contract,
+        policy=policy,
+        recipe=recipe_at(recipe) if isinstance(recipe, str | Path) else recipe,
+        dump_phases=None if folder is None else Path(folder),
+        calibration=calibration,
         planner_modes=() if modes == (UNPLANNED,) else modes,
-        kernels=kernels,
-        also_modes=tuple(m for m in dict.fromkeys(also_modes) if (m,) != modes),
-        calibration=measured,
-        ranges={name: checked_range(name, value) for name, value in (dims or {}).items()},
+        also_modes=tuple(m for m in dict.fromkeys(given.also_modes) if (m,) != modes),
+        kernels=given.kernels,
+        iree_flags=tuple(given.iree_flags),
+        ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
     )
-    return checked_options(options)
+    if recorded is not None:
+        options = _as_recorded(options, recorded)
+    return checked_options(options, environment)
 
 
-def _check_modes(modes: Sequence[str], also_modes: Sequence[str], promised: Contract) -> None:
+def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]:
+    """The target with the figures of its CPU, and the evidence for them."""
+    target, calibration = given.target, given.calibration
+    target = Target.named(target) if isinstance(target, str) else target
+    cpu = host_cpu()
+    if target.name == "cpu" and cpu is not None:
+        target = target.on(cpu)
+    if isinstance(calibration, str | Path):
+        calibration = Calibration.load(calibration)
+    return (target if calibration is None else target.calibrated(calibration)), calibration
+
+
+def _as_recorded(options: Options, recorded: ReplayOptions) -> Options:
+    """The options with those of a manifest."""
+    known = {f.name: getattr(recorded, f.name) for f in fields(ReplayOptions)}
+    known["passes"] = recorded.passes or HIGH_LEVEL
+    known["iree_flags"] = options.iree_flags or recorded.iree_flags
+    return replace(options, **known)
+
+
+P = ParamSpec("P")
+
+
+def _resolving(make: Callable[P, CompileOptions]) -> Callable[P, Options]:
+    """`resolve` of what `make` makes from the same arguments."""
+
+    def make_options(*args: P.args, **kwargs: P.kwargs) -> Options:
+        return resolve(make(*args, **kwargs))
+
+    return make_options
+
+
+# The options of a compile from the fields of `CompileOptions`. Raises as both do.
+make_options = _resolving(CompileOptions)
+
+
+def _check_modes(options: Options) -> None:
     """Raise PycError (BAD_ARGUMENT) for modes that are none, or that leave out what is asked."""
-    if modes != (UNPLANNED,):
-        for mode in (*modes, *also_modes):
+    promised = options.contract
+    if options.planner_modes:
+        for mode in (*options.planner_modes, *options.also_modes):
             mode_named(mode)
-    elif also_modes:
+    elif options.also_modes:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"also_modes: expected a planner mode of {sorted(MODES)} beside them, got "
@@ -207,26 +219,6 @@ def _check_flags(iree_flags: Sequence[str]) -> None:
                 ReasonCode.BAD_ARGUMENT,
                 f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
                 "where a feature of its target is lacking, so name the CPU by `target`",
-            )
-
-
-def _check_kinds(**given: Any) -> None:
-    """Raise PycError (BAD_ARGUMENT) for what is of another kind than an argument takes."""
-    kinds: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "target": ("a name or a Target", lambda v: isinstance(v, str | Target)),
-        "policy": (
-            "a name or an object with `name` and `prefer`",
-            lambda v: v is None or isinstance(v, str) or hasattr(v, "prefer"),
-        ),
-        "kernels": ("names of families joined by +", lambda v: isinstance(v, str)),
-        "contract": ("a Contract", lambda v: v is None or isinstance(v, Contract)),
-    }
-    for name, value in given.items():
-        expected, fits = kinds[name]
-        if not fits(value):
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"{name}: expected {expected}, got {value!r} of type {type(value).__name__}",
             )
 
 

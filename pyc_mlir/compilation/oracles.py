@@ -1,4 +1,4 @@
-"""Who knows what a program should answer? An oracle for every source, and its samples.
+"""Oracles: reference answers for every kind of source, and the test vectors made of them.
 
 A pyc program has the numpy references (`PycOracle`); any other input that IREE accepts is compiled
 a second time for IREE's reference back end, vmvx, an interpreter that shares no code generator with

@@ -17,14 +17,21 @@ from math import fsum
 from typing import Any
 
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
-from pyc_mlir.compilation.fallback import Request, compile_with_fallback
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.arena_choice import Way
 from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, squeeze
 from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
 from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError, Session
-from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Choices, Decision, Site
+from pyc_mlir.pipelines.choices.choices import (
+    FALLBACK,
+    Alternative,
+    Choices,
+    Decision,
+    FirstIsBest,
+    Policy,
+    Recipe,
+    Site,
+)
 from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
 from pyc_mlir.pipelines.memory.on_stream.problem import Region
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
@@ -44,6 +51,7 @@ from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.streams.ranges import Ranges
 from pyc_mlir.pipelines.streams.sizes import Size
 from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 SITE = "plan-memory"
@@ -97,41 +105,20 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
     return [int(offset) for offset in packing.offsets], packing.arena_bytes
 
 
-def compile_planned(
-    request: Request,
-    graph_id: str,
-    choices: Choices,
-    planner: Planner,
-    first: str = "aggressive",
-    budget: Budget | None = None,
-    only: Mapping[str, str] | None = None,
-) -> tuple[bytes, MemoryReport]:
-    """The vmfb of `request` under the better plan of each region, and what there is to see of it.
-
-    `first` is the fusion setting that is offered first, as in `compile_with_fallback`. `only`
-    names the one mode in which certain functions are planned. Raises as the unplanned compile, and
-    PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
-    """
-    name = f"{graph_id or 'module'}"
-    only = dict(only or {})
-    planning = _Planning(request.target, name, choices, planner, only, budget, request.ranges)
-    planned = _PlannedRequest(**vars(request), planning=planning)
-    vmfb = compile_with_fallback(planned, graph_id, choices, first)
-    choices.log.extend(planning.decisions)
-    return vmfb, planning.report
-
-
 @dataclass(frozen=True)
-class _PlannedRequest(Request):
-    """A request whose compile goes through the planner."""
+class PlanRequest:
+    """How to plan a module: who plans, who chooses among the plans, and within which bytes.
 
-    planning: "_Planning | None" = None
+    `name` is the module's in sites. `only` names the one mode in which certain functions are
+    planned.
+    """
 
-    @property
-    def way(self) -> Way:
-        """From TO_ASYNC to the end of phase `stream`, under plans."""
-        assert self.planning is not None
-        return Way(self.planning.run, from_async=True)
+    name: str
+    planner: Planner
+    policy: Policy = field(default_factory=FirstIsBest)
+    recipe: Recipe | None = None
+    only: Mapping[str, str] = field(default_factory=dict)
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -144,25 +131,21 @@ class _Offer:
 
 
 @dataclass
-class _Planning:
+class Planning:
     """Plans one module; `decisions` and `report` are those of the last run."""
 
     target: Target
-    name: str
-    choices: Choices
-    planner: Planner
-    only: Mapping[str, str] = field(default_factory=dict)
-    budget: Budget | None = None
+    request: PlanRequest
     ranges: Ranges = field(default_factory=dict)
     preferred: dict[int, float] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: tuple[Decision, ...] = ()
     report: MemoryReport = field(default_factory=MemoryReport)
 
     def run(self, session: Session) -> None:
         """Take the session's module from TO_ASYNC to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
-        answers = Choices(self.choices.policy, self.choices.recipe)
+        answers = Choices(self.request.policy, self.request.recipe)
         regions: list[Region] = []
         offers: list[_Offer] = []
         try:
@@ -172,7 +155,7 @@ class _Planning:
             # The first plan offered for a region stays, also for those of further modes alone.
             self.preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
         except (PycError, ir.MLIRError) as error:
-            answers.log.append(self._failure(error))
+            answers.record(self._failure(error))
         shares = self._shares(offers, reference)
         offers += self._squeezed(session, start, regions, offers, shares, reference)
         chosen = [self._choose(r, offers, reference, answers, shares) for r in regions if offers]
@@ -184,13 +167,14 @@ class _Planning:
         try:
             finish(session, best)
         except CompileError as error:
-            if best is reference or self.budget is not None:
+            if best is reference or self.request.budget is not None:
                 raise
             failed = error
             finish(session, reference)
         if failed is not None:
             regions, offers, chosen = [], [], []
-            answers.log[:] = [self._failure(failed)]
+            answers = Choices(self.request.policy, self.request.recipe)
+            answers.record(self._failure(failed))
         self.decisions = answers.log
         self.report = self._report(regions, offers, chosen, reference)
 
@@ -199,16 +183,16 @@ class _Planning:
             session,
             start,
             plans,
-            self.planner.pack,
+            self.request.planner.pack,
             self.target,
             self.ranges,
-            at_largest=self.budget is not None,
+            at_largest=self.request.budget is not None,
         )
 
     @property
     def _at_most(self) -> Comparison:
         """When a size is no larger: in every call; under a budget, in the largest one."""
-        return Size.at_most if self.budget is None else Size.largest_at_most
+        return Size.at_most if self.request.budget is None else Size.largest_at_most
 
     def _better(self, region: Region, offer: _Offer, reference: Version) -> bool:
         """Is a region under an offer proven smaller than under IREE's plan?"""
@@ -223,7 +207,7 @@ class _Planning:
     ) -> list[_Offer]:
         """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
         offers = []
-        for name in dict.fromkeys((*self.planner.modes, *self.planner.also)):
+        for name in dict.fromkeys((*self.request.planner.modes, *self.request.planner.also)):
             plans = {
                 r.index: plan_region(r.problem)
                 for r in regions
@@ -232,26 +216,28 @@ class _Planning:
             if plans:
                 offers.append(_Offer(name, plans, self._carried(session, start, plans)))
         left = [r for r in regions if not any(self._better(r, o, reference) for o in offers)]
-        ordered = {r.index: self.planner.in_waves(r.problem, r.waves) for r in left if r.exact}
+        ordered = {
+            r.index: self.request.planner.in_waves(r.problem, r.waves) for r in left if r.exact
+        }
         if any(p.arena_bytes < reference.regions[i].transient.nominal for i, p in ordered.items()):
             offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
         return offers
 
     def _modes_of(self, function: str) -> Mapping[str, Callable[[Problem], Plan]]:
         """The modes in which the regions of a function are planned."""
-        if function not in self.only:
-            return self.planner.modes
-        return {self.only[function]: self.planner.also[self.only[function]]}
+        if function not in self.request.only:
+            return self.request.planner.modes
+        return {self.request.only[function]: self.request.planner.also[self.request.only[function]]}
 
     def _shares(self, offers: list[_Offer], reference: Version) -> dict[str, Shares]:
         """What the budget allows the regions of each function; nothing without a budget."""
-        if self.budget is None:
+        if self.request.budget is None:
             return {}
         versions = {
             i: [reference, *(o.version for o in offers if i in o.plans)]
             for i in range(len(reference.regions))
         }
-        return shares_of(self.budget, reference, versions)
+        return shares_of(self.request.budget, reference, versions)
 
     def _squeezed(
         self,
@@ -290,7 +276,7 @@ class _Planning:
         seconds: predicted for what was asked for, and for the smallest that was found.
         """
         over = {name: share for name, share in shares.items() if share.spare < 0}
-        if self.budget is None or not over:
+        if self.request.budget is None or not over:
             return
         # Entries that take their scratch from the caller can be left out.
         without = [name for name in over if not version.calls[name].handed]
@@ -298,7 +284,7 @@ class _Planning:
         outputs = version.calls[name].outputs
         known = 0 if outputs is None else outputs.largest or 0
         need = Need(version.constants or 0, known, over[name].needed, *seconds)
-        raise BudgetNotKept(self.budget, need, proven=proven, optional=not without)
+        raise BudgetNotKept(self.request.budget, need, proven=proven, optional=not without)
 
     def _squeeze(
         self,
@@ -311,13 +297,13 @@ class _Planning:
 
         def within(index: int, allowed: int) -> int:
             nonlocal impossible
-            assert self.planner.within is not None
+            assert self.request.planner.within is not None
             problem = regions[index].problem
             try:
-                plans[index] = self.planner.within(problem, allowed)
+                plans[index] = self.request.planner.within(problem, allowed)
             except BudgetRefused as refused:
                 impossible |= refused.code is ReasonCode.BUDGET_IMPOSSIBLE
-                plans[index] = self.planner.within(problem, refused.smallest)
+                plans[index] = self.request.planner.within(problem, refused.smallest)
             return plans[index].arena_bytes
 
         squeeze(share, list(regions), within)
@@ -358,7 +344,7 @@ class _Planning:
             assert share is not None, "without a budget every plan is legal"
             share.take(region.index, arena_bytes(reference, region.index))
             self._require({region.function: share}, reference, (seconds, seconds))
-        site = Site(SITE, f"{self.name}#{region.index}")
+        site = Site(SITE, f"{self.request.name}#{region.index}")
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
             share.take(
@@ -394,7 +380,7 @@ class _Planning:
         said = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
         said = said[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(Site(SITE, self.name), UNPLANNED, (iree,), FALLBACK, (said,))
+        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (said,))
 
     def _report(
         self,
@@ -407,13 +393,16 @@ class _Planning:
 
         Not those of further modes.
         """
-        shown = next((r.function for r in reversed(regions) if r.function not in self.only), "")
+        shown = next(
+            (r.function for r in reversed(regions) if r.function not in self.request.only), ""
+        )
         return MemoryReport(
             tuple(
-                _region_report(f"{SITE}:{self.name}#{r.index}", r, offers, o, reference)
+                _region_report(f"{SITE}:{self.request.name}#{r.index}", r, offers, o, reference)
                 for r, o in zip(regions, chosen, strict=False)
                 if r.function == shown
-            )
+            ),
+            CostModel(self.target).basis,
         )
 
 

@@ -1,4 +1,4 @@
-"""How much of a compile is done when its time is short: stages, from what was asked to the least.
+"""Stages of a compile under a time limit, from what was requested to the least work.
 
     asked      the options as they are: recipe, policy, every mode that is wanted
     default    PyC's own choices for one plan, `balanced`

@@ -1,1 +1,1 @@
-"""Finding out why: replay, diff, bisection of decisions, reduction of modules."""
+"""Debugging of compiles: replay, diff, bisection of decisions, reduction of modules."""

@@ -1,4 +1,4 @@
-"""Which decision makes a program wrong or slow? Compiles with halves of two logs, until it is one.
+"""Bisect the decisions of two logs until one is found that makes a program wrong or slow.
 
 Comes in: a source, the log of a good compile and that of a bad one, and a check. The sites where
 the two chose differently are taken from the bad log or from the good one; everything else is as in
@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
@@ -207,7 +207,7 @@ def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> 
 def _is_wrong(program: Program, samples: Samples, number: int) -> bool:
     sample = samples.samples[number]
     inputs = make_inputs(program.signature, sample.seed, sample.sizes)
-    return bool(compare(program.answer(inputs), sample.outputs, None).wrong)
+    return bool(compare(serving(program).answer(inputs), sample.outputs, None).wrong)
 
 
 def _device(artifact: Artifact) -> Device | None:
@@ -248,6 +248,6 @@ def latency_check() -> LatencyCheck:
 def median_seconds(artifact: Artifact) -> float:
     """Seconds of a call with seeded inputs that are on the device."""
     program = Program(artifact)
-    inputs = some_inputs(artifact, program.answer)
+    inputs = some_inputs(artifact, serving(program).answer)
     arrays = [to_device(a, program.device) for a in inputs]
     return statistics.median(calls(lambda: program(*arrays)))

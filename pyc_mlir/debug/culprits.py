@@ -1,4 +1,4 @@
-"""Which of many changes makes something bad? A search that asks as few questions as it can.
+"""Find the changes that make something bad, with as few trials as possible.
 
 Comes in: changes in order, and a test of some of them applied together. Goes out: `Culprits`, the
 changes that suffice. For one culprit among n that is 3 + ceil(log2 n) tests: nothing applied, all

@@ -1,4 +1,4 @@
-"""What changed between two compiles, and why? Two programs or logs in, a frozen `Difference` out.
+"""Compare two compiles: two programs or logs in, a frozen `Difference` with reasons out.
 
 Sites are joined by their keys. Where the programs differ, so do the ids of their operations: sites
 that are left over are then joined by pass, operation and order.

@@ -1,4 +1,4 @@
-"""Which few of many parts still fail? A minimal subset, by delta debugging.
+"""Find a minimal subset of many parts that still fails, by delta debugging.
 
 The algorithm ddmin of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
 IEEE TSE 28(2), 2002: try halves, then what is left without each of them, then smaller parts.

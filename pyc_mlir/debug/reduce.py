@@ -1,4 +1,4 @@
-"""The smallest module that still fails: ops, results, functions and sizes are taken away.
+"""Reduce a failing module: take away ops, results, functions and sizes while it still fails.
 
 Comes in: the text of a module (pyc, linalg, whatever MLIR's bindings read) and `fails`. Goes out: a
 `Reduction`, whose text is a verified module that fails. An op is taken away by giving the function

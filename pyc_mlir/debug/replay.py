@@ -19,9 +19,12 @@ from typing import Any
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, installed_versions, to_bytes
 from pyc_mlir.artifact.compile_log import Recorded, conditions_of
+from pyc_mlir.artifact.manifest import ReplayOptions
 from pyc_mlir.compilation.build import Stage, untold
-from pyc_mlir.compilation.options import HIGH_LEVEL, Options, make_options
+from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -68,7 +71,7 @@ def replay_options(
 
     Raises PycError: BAD_ARGUMENT for a log without conditions or one for a target that PyC has not
     and that is not given, REPLAY_MISMATCH for those that this
-    machine, these packages or the arguments do not meet, and as `make_options`.
+    machine, these packages or the arguments do not meet, and as `resolve`.
     """
     known = recorded.conditions
     if not known or not known["options"]:
@@ -78,36 +81,26 @@ def replay_options(
             "LOG` writes it, or the program itself, got decisions without their compile; use them "
             "with `--recipe`",
         )
-    asked = known["options"]
     if target is None and known["target"] not in TARGETS:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"{recorded.name}: expected the Target `{known['target']}` that it was compiled for, "
             "which is none of PyC's own, got none; give it by `replay(..., target=...)`",
         )
-    options = make_options(
-        target or known["target"],
-        Contract.from_json(known["contract"]),
-        iree_flags=iree_flags or asked["iree_flags"],
-        kernels=asked["kernels"],
-        also_modes=asked["also_modes"],
-        planner_mode=next(iter(asked["planner_modes"]), "iree"),
+    given = CompileOptions(
+        target=target or known["target"],
+        contract=Contract.from_json(known["contract"]),
         calibration=calibration,
-        dims={name: tuple(ends) for name, ends in asked["ranges"].items()},
+        iree_flags=iree_flags,
     )
-    options = replace(
-        options,
-        planner_modes=tuple(asked["planner_modes"]),
-        parts_for=asked["parts_for"],
-        passes=asked["passes"] or HIGH_LEVEL,
-    )
+    options = resolve(given, from_data(ReplayOptions, known["options"], recorded.name))
     used = options.calibration
     _compare(
         recorded,
         {
             "target": options.target.name,
             "features": sorted(options.target.needs),
-            "options": options.asked,
+            "options": options.replayed,
             CALIBRATION: None if used is None else {"name": used.name, "sha256": used.hash},
             "versions": installed_versions(),
         },

@@ -1,4 +1,4 @@
-"""What is there to say of a program that was imported whole? The report for its artifact.
+"""The import report of a program that was imported whole.
 
 It follows from the structure of the graph alone, as the graph's id does: the same program has the
 same report, whatever it was imported from.

@@ -1,4 +1,4 @@
-"""Whatever a user hands to the compiler, as a module: which kind of program is this?
+"""Load whatever a user hands to the compiler as a module.
 
 Python functions are traced, `.onnx` files and ONNX protos are imported, `.mlir` files and texts
 are parsed. A module with pyc ops takes PyC's own pipeline; any other one that IREE's input stage
@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
 # Whether a crash of this process is survived: see `allow_bytecode`.
 _may_crash = False
+_SUFFIXES = (".onnx", ".mlir")
 _BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
 
 
@@ -96,9 +97,10 @@ def _from_bytecode(data: bytes, name: str) -> Source:
 
 
 def is_text(source: str) -> bool:
-    """True for MLIR, of one line too; paths have no braces and begin with no op."""
-    begins = _BEGINNING.match(source) is not None
-    return "\n" in source or ((begins or "{" in source) and not os.path.exists(source))
+    """True for MLIR, of one line too; False for what is there, or ends as a model's file does."""
+    begins = _BEGINNING.match(source) is not None or "{" in source
+    lines = "\n" in source and not source.endswith(_SUFFIXES)
+    return (begins or lines) and not os.path.exists(source)
 
 
 def _copied(module: ir.Module) -> ir.Module:

@@ -1,4 +1,4 @@
-"""The entry of a module that PyC did not make: what does it take and give, how many ops has it?
+"""The entry of a foreign module: its signature and its number of ops.
 
 IREE's own parser reads the module (linalg, StableHLO, anything that its input stage accepts); the
 entry is the function `main`, or the only public one.

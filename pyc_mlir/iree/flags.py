@@ -1,4 +1,4 @@
-"""Which of IREE's flags make a compile depend on more than the program and the flag's own text?
+"""IREE flags that make a compile depend on more than the program and the flag's own text.
 
 What a file holds is in no key and in no log, so a flag whose value names one leads past the
 compile cache and is refused under strict determinism. IREE knows hundreds of flags, and each

@@ -1,4 +1,4 @@
-"""What the installed IREE wheels can compile for, and which devices the runtime finds here.
+"""Targets of the installed IREE wheels, and the devices that the runtime finds here.
 
 Nothing raises: a wheel that is not installed, a driver that cannot start and one that ends the
 process are answers too. Drivers load vendors' libraries, so each is asked in a process of its own

@@ -1,4 +1,4 @@
-"""Calls of kernels become dispatches: the code is generated here, on IREE's side.
+"""Turn calls of kernels into dispatches and generate their code, on IREE's side.
 
 Comes in: a module in which a kernel is a private function without a body and with the attribute
 ``pyc.kernel = {family, knobs}`` (`pipelines/linalg/kernel_call.py`). `carry_kernels`, before IREE's

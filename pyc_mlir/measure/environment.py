@@ -1,4 +1,4 @@
-"""Which machine and software a measurement was made with, and may two be compared?
+"""The environment of a measurement, and the check that two measurements may be compared.
 
 `probe` reads Linux's /proc, the installed packages and the project's git state. Two measurements
 are comparable when their `fingerprint`s are equal: processor, cores, vector features, memory,

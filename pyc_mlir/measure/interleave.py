@@ -1,4 +1,4 @@
-"""How long do candidates take, compared fairly: interleaved rounds, medians and spread.
+"""Fair timing of candidates: interleaved rounds, medians and spread.
 
 Machines drift (frequency, caches, neighbours), so candidates are never timed one after the other:
 each round times every candidate once, in an order drawn anew, and ratios are taken within rounds.

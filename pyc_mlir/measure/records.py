@@ -1,4 +1,4 @@
-"""What a stored measurement looks like: versioned JSON with the environment that it is from.
+"""Stored measurements: versioned JSON with the environment of the run.
 
 A report holds records; a record says which workload was run by which candidate and what one
 metric came to. Reports are compared only when their environments' fingerprints agree.

@@ -34,7 +34,8 @@ Spec = tuple[tuple[int, ...], np.dtype, Device]
 class Array:
     """An array on a device; immutable through this object.
 
-    `spec` is (shape, dtype, device), what guards check; `view` is IREE's buffer view.
+    `spec` is (shape, dtype, device), what guards check; `view` is IREE's buffer view. An array
+    that was donated keeps shape, type and device; all else raises PycError (DONATED_ARRAY).
     """
 
     # CPython frees slots in the order of their names, so the memory goes before IREE's device.
@@ -50,6 +51,7 @@ class Array:
     @property
     def view(self) -> rt.HalBufferView:
         """IREE's buffer view of the memory."""
+        require_present(self)
         return self._buffer
 
     @property
@@ -74,12 +76,25 @@ class Array:
 
     def __repr__(self) -> str:
         dims = "x".join(map(str, self.shape))
-        return f"Array({dims or 'scalar'} {dtype_name(self.dtype)} on {self.device.kind})"
+        gone = "" if self.is_present else ", donated"
+        return f"Array({dims or 'scalar'} {dtype_name(self.dtype)} on {self.device.kind}{gone})"
 
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a rank-0 array")
         return self.shape[0]
+
+    @property
+    def is_present(self) -> bool:
+        """False once the memory was donated to a result."""
+        return len(self.spec) == 3
+
+    def give_away(self) -> None:
+        """Donate the memory: it belongs to a result from now on."""
+        # No guard's verdict has such a spec, so that the short way of calls sees it too. The
+        # memory stays held: views that numpy got before may still read it.
+        gone: Any = (*self.spec[:3], "donated")
+        self.spec = gone
 
     def numpy(self) -> np.ndarray:
         """The elements as numpy: a read-only view of the memory on CPUs, elsewhere a copy."""
@@ -89,6 +104,7 @@ class Array:
 
     def host(self) -> np.ndarray:
         """As `numpy`, but writable: for the one owner of a fresh result."""
+        require_present(self)
         if not self.device.is_cpu or self.nbytes == 0:
             require_held(self._buffer, (tuple(self._buffer.shape), self.dtype, self.device))
             return self.device.download(self._buffer, self.dtype)
@@ -119,6 +135,7 @@ class Array:
         IREE's driver shares no memory (Vulkan).
         """
         code, index = self.__dlpack_device__()
+        require_present(self)
         if copy or (dl_device is not None and tuple(dl_device) != (code, index)):
             raise BufferError(f"{self!r} can only be shared where it is: {(code, index)}")
         try:
@@ -146,6 +163,16 @@ class _HostMemory:
             "typestr": f"|V{array.dtype.itemsize}",
             "data": (address, False),
         }
+
+
+def require_present(array: Array) -> None:
+    """Raise PycError (DONATED_ARRAY) for an array whose memory was donated."""
+    if not array.is_present:
+        raise PycError(
+            ReasonCode.DONATED_ARRAY,
+            f"{array!r}: expected an array that has its memory, got one that was donated to a "
+            "result; use that result, or call without `donate`",
+        )
 
 
 def require_held(view: rt.HalBufferView, spec: Spec) -> None:
@@ -237,7 +264,10 @@ def readable(source: Any, device: Device) -> np.ndarray | Array:
     DLPack memory of the device's own kind, and bf16 on the host, which numpy does not read, is
     shared with `device`. Raises PycError (BAD_ARGUMENT) for anything that is not an array.
     """
-    if isinstance(source, (np.ndarray, Array)):
+    if isinstance(source, np.ndarray):
+        return source
+    if isinstance(source, Array):
+        require_present(source)
         return source
     if isinstance(source, rt.DeviceArray):
         return source.to_host()

@@ -1,4 +1,4 @@
-"""Where programs run: a `Device` is one of IREE's devices under a driver of its own.
+"""A `Device`: one of IREE's devices under a driver of its own.
 
 A driver of its own makes the memory statistics exact: IREE's peak only ever grows, per driver.
 They are exact on ``local-sync``; ``local-task`` leaves the transients of its pool out.
@@ -24,6 +24,7 @@ from iree.runtime import _binding, flags
 from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
 from pyc_mlir.runtime.threads import running, spread
 from pyc_mlir.util.pages import LARGE_BYTES, advise_large
@@ -43,8 +44,6 @@ _REMEDIES = {
 }
 # The task topology is a flag of the whole process, read when a driver is created.
 _TOPOLOGY = threading.Lock()
-# Below it a program is faster on the caller's own thread (docs/kernels.md).
-_WORTH_WAKING_SECONDS = 1e-4
 # What programs compute in; as plain numbers, since this is on the way of calls.
 _MEMORY = int(rt.MemoryType.DEVICE_LOCAL)
 _USAGE = int(rt.BufferUsage.DEFAULT)
@@ -142,7 +141,7 @@ class Device:
     @staticmethod
     def cpu_kind(cores: int, seconds: float | None = None) -> str:
         """The kind that is the default on a CPU with so many cores."""
-        small = seconds is not None and seconds < _WORTH_WAKING_SECONDS
+        small = seconds is not None and seconds < constant("waking.worth_seconds")
         return "local-sync" if small or cores == 1 else "local-task"
 
     @property

@@ -1,4 +1,4 @@
-"""What happened to a program when it ran? Guards, fallbacks, switches, as decisions of a log.
+"""Events of a running program (guards, fallbacks, switches) as decisions of a log.
 
 A call that just answers leaves nothing here but a count. The lines have the schema of a compile's
 decisions (`pipelines/choices/choices.py`), under the pass ``run``; no recipe repeats them.
@@ -62,7 +62,8 @@ class RunLog:
 
     def refused(self, error: PycError) -> None:
         """A call that an error ended: by a guard before it ran, or by the runtime."""
-        event = RUNTIME if error.code is ReasonCode.RUNTIME_FAILED else GUARD
+        ran = error.code in (ReasonCode.RUNTIME_FAILED, ReasonCode.OUT_OF_MEMORY)
+        event = RUNTIME if ran else GUARD
         self.add(event, REFUSED, error.message, error.code, ANSWERED)
 
     def differs(self, why: str) -> None:

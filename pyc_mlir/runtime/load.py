@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pyc_mlir.artifact import artifact
+from pyc_mlir.dialects.errors import memory_told
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, ProgramStats
@@ -10,9 +11,11 @@ from pyc_mlir.runtime.program import Program, ProgramStats
 __all__ = ["Array", "Device", "Program", "ProgramStats", "load", "to_device"]
 
 
+@memory_told()
 def load(path: str | Path, device: Device | None = None) -> Program:
     """Load a program that `Program.save` wrote, on `device` or on the process's own.
 
-    Raises PycError: FILE_ACCESS, BAD_ARTIFACT for a file that is none, DEVICE_UNAVAILABLE.
+    Raises PycError: FILE_ACCESS, BAD_ARTIFACT for a file that is none, DEVICE_UNAVAILABLE,
+    OUT_OF_MEMORY.
     """
     return Program(artifact.read(path), device)

@@ -1,4 +1,4 @@
-"""May this program run here? Its kind of device, the features of its CPU, its runtime.
+"""Check that a program may run here: kind of device, CPU features, runtime release.
 
 What is certain to fail is refused before any of the program's code runs: an instruction that the
 CPU lacks would end the process. IREE's runtime itself refuses bytecode and executables whose form

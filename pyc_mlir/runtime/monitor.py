@@ -1,4 +1,4 @@
-"""Does a program answer what its reference does? Asked before the first answer leaves.
+"""Compare a program with its reference before the first answer is handed out.
 
 When it is loaded a program computes the artifact's samples by all code that calls may take: each
 plan, with and without memory of the caller. In the process that compiled it, the first call of each
@@ -8,66 +8,21 @@ failed its comparison is given out.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
-from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import Counts
 from pyc_mlir.artifact.test_vectors import Expected, Samples, compare, make_inputs
 from pyc_mlir.artifact.verification import Evidence, Verdict, hash_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
 from pyc_mlir.runtime.array import Array, to_device
-from pyc_mlir.runtime.device import Device, environment_of
+from pyc_mlir.runtime.device import environment_of
 from pyc_mlir.runtime.events import REFUSED
-
-Run = Callable[[Sequence[Array]], list[Array]]
-# The same from and to numpy, by the names of a plan and of an entry.
-Ways = Mapping[tuple[str, str], Callable[[Sequence[np.ndarray]], list[np.ndarray]]]
-
-
-class Watched(Protocol):
-    """A program, as its watch needs it."""
-
-    artifact: Artifact
-    device: Device
-
-    @property
-    def mode(self) -> str:
-        """The plan in use."""
-        ...
-
-    @property
-    def modes(self) -> dict[str, int | None]:
-        """All plans."""
-        ...
-
-    def take_plan(self, name: str, why: str, code: ReasonCode, drop: str | None = None) -> None:
-        """Use another plan, and never take the one to be dropped again."""
-        ...
-
-    def take_code(self, run: Run) -> None:
-        """Let something else answer from now on."""
-        ...
-
-    def tell_fallback(self, name: str, why: str, code: ReasonCode) -> None:
-        """Log a fallback that was taken, or refused."""
-        ...
-
-    def drop_plan(self, name: str) -> None:
-        """Never take a plan again; one that is not in use."""
-        ...
-
-    def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Compute, by whatever is in use."""
-        ...
-
-    def ways(self) -> Ways:
-        """All code that calls may take, that of the plan in use first."""
-        ...
+from pyc_mlir.runtime.plans import Serving
 
 
 @dataclass(frozen=True)
@@ -93,10 +48,10 @@ class Fallback:
 class Watch:
     """Compares one program's answers, and keeps count."""
 
-    def __init__(self, program: Watched, contract: Contract, load: Callable[..., Any]) -> None:
+    def __init__(self, serving: Serving, contract: Contract, load: Callable[..., Any]) -> None:
         """Nothing is compared yet. `load` makes a program of a stand-in's artifact and a device."""
-        artifact = program.artifact
-        self._program = program
+        artifact = serving.artifact
+        self._serving = serving
         self._limit = contract.max_error if isinstance(contract.max_error, int | float) else None
         self._evidence = artifact.evidence or Evidence()
         self._samples = Samples.from_bytes(artifact.samples, artifact.signature)
@@ -128,7 +83,7 @@ class Watch:
         the failure where they could not be computed.
         """
         for verdict in filter(None, (known, self._evidence.verdict)):
-            if verdict.passed and verdict.fits(self._hash, environment_of(self._program.device)):
+            if verdict.passed and verdict.fits(self._hash, environment_of(self._serving.device)):
                 self.verdict = verdict
                 return
         while True:
@@ -136,7 +91,7 @@ class Watch:
             if verdict.passed:
                 break
             self.wrong += 1
-            if plan == self._program.mode:
+            if plan == self._serving.mode:
                 self._fall_back(verdict.wrong, cause)
             else:
                 self._drop(plan, verdict.wrong, cause)
@@ -147,13 +102,13 @@ class Watch:
 
         The code says whether it answers wrongly or, with the failure's own, does not answer.
         """
-        worst, done, wrong, bad = 0.0, 0, "", self._program.mode
+        worst, done, wrong, bad = 0.0, 0, "", self._serving.mode
         cause = ReasonCode.WRONG_RESULT
-        samples, program = self._samples.samples, self._program
+        samples, serving = self._samples.samples, self._serving
         for sample in samples:
-            inputs = make_inputs(program.artifact.signature, sample.seed, sample.sizes)
+            inputs = make_inputs(serving.artifact.signature, sample.seed, sample.sizes)
             agree = True
-            for (plan, entry), run in program.ways().items():
+            for (plan, entry), run in serving.ways().items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
                     worst, said, code = max(worst, found.worst), found.wrong, cause
@@ -164,7 +119,7 @@ class Watch:
                     wrong, bad = f"sample {sample.seed}, {entry}: {said}", plan
                     cause = code
             done += agree
-        environment = environment_of(program.device)
+        environment = environment_of(serving.device)
         return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad, cause
 
     @property
@@ -181,6 +136,10 @@ class Watch:
             if code.generation != self.generation or (self.every and self.calls % self.every == 0):
                 return True
             return (code, _shapes(arrays)) not in self._seen
+
+    def checked(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
+        """The values of a call, after they were compared if the call is due, as `compared`."""
+        return self.compared(arrays, values, code) if self.due(arrays, code) else values
 
     def compared(self, arrays: Sequence[Array], values: Sequence[Any], code: Code) -> Sequence[Any]:
         """The values of a call that is due, or those of a fallback where they are wrong.
@@ -202,7 +161,7 @@ class Watch:
         if not replaced:
             return values
         on_device = any(isinstance(v, Array) for v in values)
-        return [to_device(v, self._program.device) for v in got] if on_device else got
+        return [to_device(v, self._serving.device) for v in got] if on_device else got
 
     def _judged(
         self,
@@ -215,15 +174,15 @@ class Watch:
         got = [v.numpy() if isinstance(v, Array) else v for v in values]
         found = compare(got, expected, self._limit)
         with self._lock:
-            replaced = code.generation != self.generation or code.plan != self._program.mode
+            replaced = code.generation != self.generation or code.plan != self._serving.mode
             if replaced:
                 # That code was left meanwhile, maybe since another call found it wrong.
-                got = self._program.answer(inputs)
+                got = self._serving.answer(inputs)
                 found = compare(got, expected, self._limit)
             while found.wrong:
                 self.wrong += 1
                 self._fall_back(found.wrong)
-                got, replaced = self._program.answer(inputs), True
+                got, replaced = self._serving.answer(inputs), True
                 found = compare(got, expected, self._limit)
             # What is written to memory of the caller is computed, and compared, once more.
             self.compared_calls += not (replaced and code.into)
@@ -250,9 +209,9 @@ class Watch:
         """Do without a plan that is not in use. Raises PycError (`cause`) where none may."""
         if not self._may_drop:
             self._refuse(why, cause)
-        self._program.drop_plan(plan)
+        self._serving.plans.drop(plan)
         name = f"{OTHER_PLANS}: all but {plan}"
-        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
+        self._serving.report_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
     def _fall_back(self, why: str, cause: ReasonCode = ReasonCode.WRONG_RESULT) -> None:
@@ -262,11 +221,11 @@ class Watch:
             self._refuse(why, cause)
         self.generation += 1
         self._seen.clear()
-        self._program.tell_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
+        self._serving.report_fallback(name, why, ReasonCode.FALLBACK_TAKEN)
         self.taken.append(Fallback(name, why))
 
     def _refuse(self, why: str, code: ReasonCode) -> NoReturn:
-        self._program.tell_fallback(REFUSED, why, code)
+        self._serving.report_fallback(REFUSED, why, code)
         past = f"; fallbacks that were tried: {', '.join(f.name for f in self.taken)}"
         absent = f"; not there in this process: {', '.join(self._absent)}" if self._absent else ""
         raise PycError(
@@ -277,18 +236,19 @@ class Watch:
 
     def _fallbacks(self, chain: Sequence[str]) -> Iterator[str]:
         """Each fallback in turn, put in place when it is asked for; those not here are left out."""
-        program, evidence = self._program, self._evidence
+        serving, evidence = self._serving, self._evidence
         for name in chain:
             if name == OTHER_PLANS:
-                while others := [m for m in program.modes if m != program.mode]:
+                while others := [m for m in serving.plans.modes if m != serving.mode]:
                     code = ReasonCode.FALLBACK_TAKEN
-                    program.take_plan(others[0], "results differ", code, drop=program.mode)
+                    serving.plans.take(others[0], "results differ", code, drop=serving.mode)
                     yield f"{OTHER_PLANS}: {others[0]}"
             elif name == IREE_CODE and IREE_CODE in evidence.stand_ins:
-                program.take_code(self._load(evidence.stand_ins[name](), program.device))
+                stand_in = self._load(evidence.stand_ins[name](), serving.device)
+                serving.take_code(name, stand_in)
                 yield name
             elif name == REFERENCE and evidence.oracle is not None:
-                program.take_code(self._reference)
+                serving.take_code(name, self._reference)
                 yield name
             elif name in (IREE_CODE, REFERENCE):
                 self._absent.append(name)
@@ -297,7 +257,7 @@ class Watch:
         oracle = self._evidence.oracle
         assert oracle is not None
         expected = oracle.expect([a.numpy() for a in arrays])
-        return [to_device(np.ascontiguousarray(e.value), self._program.device) for e in expected]
+        return [to_device(np.ascontiguousarray(e.value), self._serving.device) for e in expected]
 
 
 def _shapes(arrays: Sequence[Array]) -> tuple[Any, ...]:

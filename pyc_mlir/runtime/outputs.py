@@ -1,23 +1,84 @@
-"""May a call write into these arrays? What `out=` and `donate=` must satisfy.
+"""What the arrays of `out=` and `donate=` must satisfy, so that a call may write into them.
 
 An output's memory is written while inputs are still being read, and IREE does not look for
 overlaps (its `hal.tensor.alias` leaves them to the caller). So an output that shares memory with
 an input or another output is refused, but for inputs that are donated and proven to be read before
-(pipelines/memory/on_stream/donation.py).
+(pipelines/memory/on_stream/donation.py). Results are copied into arrays of numpy after the call,
+so that those may overlap inputs.
 """
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from pyc_mlir.artifact.signature import Signature
+import numpy as np
+
+from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.runtime.arenas import ArenaCall, Launch
-from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted
+from pyc_mlir.runtime.array import Array, Spec, overlap, reinterpreted, require_present
 
 # What `donate` may be: an array, say, that is false might hold a number.
 NUMBERS = (tuple, list, range)
+
+
+def on_host(out: Any, signature: Signature) -> tuple[Any, dict[int, np.ndarray]]:
+    """`out` without its arrays of numpy (None if nothing is left), and those by their result.
+
+    Raises PycError: ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, BAD_ARGUMENT (read-only), or
+    OUTPUT_OVERLAP.
+    """
+    given = [out] if isinstance(out, np.ndarray) else out
+    if not isinstance(given, (list, tuple)):
+        return out, {}
+    hosts = {i: array for i, array in enumerate(given) if isinstance(array, np.ndarray)}
+    if not hosts:
+        return out, {}
+    _check_count(given, signature)
+    seen: list[np.ndarray] = []
+    for number, array in hosts.items():
+        expected = signature.outputs[number]
+        _check_host(expected, array)
+        if any(np.may_share_memory(array, other) for other in seen):
+            raise PycError(
+                ReasonCode.OUTPUT_OVERLAP,
+                f"out `{expected.name}`: expected memory of its own, got memory of another output",
+            )
+        seen.append(array)
+    memory = [None if i in hosts else array for i, array in enumerate(given)]
+    return (memory if any(m is not None for m in memory) else None), hosts
+
+
+def _check_host(expected: Argument, array: np.ndarray) -> None:
+    where = f"out `{expected.name}`"
+    if array.dtype != expected.dtype:
+        raise _other_dtype(where, expected.dtype, array.dtype)
+    sizes = zip(expected.shape, array.shape, strict=False)
+    if len(array.shape) != len(expected.shape) or any(
+        isinstance(d, int) and d != size for d, size in sizes
+    ):
+        raise _other_shape(where, expected, array.shape)
+    if not array.flags.writeable:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{where}: expected an array that can be written to, got a read-only one; make one "
+            "with `np.empty`",
+        )
+
+
+def fill(hosts: Mapping[int, np.ndarray], values: Sequence[Any]) -> Sequence[Any]:
+    """Copy results into `hosts`, the arrays of numpy by their result, which take their places.
+
+    Raises PycError (ARGUMENT_SHAPE), before anything is copied, where a size that only the call
+    knows differs.
+    """
+    for number, host in hosts.items():
+        if host.shape != values[number].shape:
+            raise _other_shape(f"out {number}", values[number].shape, host.shape)
+    for number, host in hosts.items():
+        np.copyto(host, np.asarray(values[number]))
+    return [hosts.get(number, value) for number, value in enumerate(values)]
 
 
 def check_outputs(
@@ -25,27 +86,22 @@ def check_outputs(
     launch: Launch,
     inputs: Sequence[Array],
     signature: Signature,
-    entry: ArenaCall | None,
+    entry: ArenaCall,
     donated: Mapping[int, tuple[int, Array]] = MappingProxyType({}),
 ) -> list[Array | None]:
     """`out`, with what is `donated`, as one array or None for each result. Raises PycError:
 
-    NO_ARENA_ENTRY, ARGUMENT_COUNT, BAD_ARGUMENT (no array of the device), ARGUMENT_DTYPE,
-    ARGUMENT_SHAPE, OUTPUT_OVERLAP; the message names the output.
+    NO_ARENA_ENTRY (a size that is not known), ARGUMENT_COUNT, BAD_ARGUMENT (no array of the
+    device, or a donated one), ARGUMENT_DTYPE, ARGUMENT_SHAPE, OUTPUT_OVERLAP; the message names
+    the output.
     """
-    if entry is None:
-        raise _no_entry("out")
     given = [out] if isinstance(out, Array) else out
     if out is None:
         given = [None] * len(signature.outputs)
     if not isinstance(given, (list, tuple)):
         raise _not_here("out", out, entry)
+    _check_count(given, signature)
     names = [a.name for a in signature.outputs]
-    if len(given) != len(names):
-        raise PycError(
-            ReasonCode.ARGUMENT_COUNT,
-            f"out: expected {len(names)} arrays ({', '.join(names)}), got {len(given)}",
-        )
     specs = launch.specs
     for number, (name, array) in enumerate(zip(names, given, strict=True)):
         if array is not None:
@@ -53,6 +109,15 @@ def check_outputs(
     merged = [donated[o][1] if o in donated else array for o, array in enumerate(given)]
     _check_overlaps(names, merged, inputs, signature, {o: i for o, (i, _) in donated.items()})
     return merged
+
+
+def _check_count(given: Sequence[Any], signature: Signature) -> None:
+    names = [a.name for a in signature.outputs]
+    if len(given) != len(names):
+        raise PycError(
+            ReasonCode.ARGUMENT_COUNT,
+            f"out: expected {len(names)} arrays ({', '.join(names)}), got {len(given)}",
+        )
 
 
 def _check_spec(where: str, array: Any, spec: Spec | None, entry: ArenaCall) -> None:
@@ -65,21 +130,28 @@ def _check_spec(where: str, array: Any, spec: Spec | None, entry: ArenaCall) -> 
     if not isinstance(array, Array) or array.device is not spec[2]:
         raise _not_here(where, array, entry)
     if array.dtype != spec[1]:
-        raise PycError(
-            ReasonCode.ARGUMENT_DTYPE,
-            f"{where}: expected element type {dtype_name(spec[1])}, got {dtype_name(array.dtype)}",
-        )
+        raise _other_dtype(where, spec[1], array.dtype)
     if array.shape != spec[0]:
-        raise PycError(
-            ReasonCode.ARGUMENT_SHAPE, f"{where}: expected shape {spec[0]}, got {array.shape}"
-        )
+        raise _other_shape(where, spec[0], array.shape)
+    require_present(array)
+
+
+def _other_dtype(where: str, expected: np.dtype, got: np.dtype) -> PycError:
+    return PycError(
+        ReasonCode.ARGUMENT_DTYPE,
+        f"{where}: expected element type {dtype_name(expected)}, got {dtype_name(got)}",
+    )
+
+
+def _other_shape(where: str, expected: Any, got: tuple[int, ...]) -> PycError:
+    return PycError(ReasonCode.ARGUMENT_SHAPE, f"{where}: expected shape {expected}, got {got}")
 
 
 def _not_here(where: str, got: Any, entry: ArenaCall) -> PycError:
     return PycError(
         ReasonCode.BAD_ARGUMENT,
-        f"{where}: expected an Array on {entry.device!r}, got {got!r:.100}; make one with "
-        "`to_device`, or take an earlier result",
+        f"{where}: expected an Array on {entry.device!r} or one of numpy, got {got!r:.100}; make "
+        "one with `to_device`, or take an earlier result",
     )
 
 
@@ -119,12 +191,12 @@ def donated_memory(
     launch: Launch,
     inputs: Sequence[Array],
     signature: Signature,
-    entry: ArenaCall | None,
+    entry: ArenaCall,
 ) -> dict[int, tuple[int, Array]]:
     """For results that take the memory of an input of `donate`: the input, and that memory.
 
     Each input gives its memory to the first result that is proven to fit and has none in `out`.
-    Raises PycError: BAD_ARGUMENT (no input's number), NO_ARENA_ENTRY, DONATION_UNSAFE.
+    Raises PycError: BAD_ARGUMENT (no input's number), DONATION_UNSAFE.
     """
     for number in donate:
         if type(number) is not int or not 0 <= number < len(signature.inputs):
@@ -132,8 +204,6 @@ def donated_memory(
                 ReasonCode.BAD_ARGUMENT,
                 f"donate: expected numbers of inputs below {len(signature.inputs)}, got {number!r}",
             )
-    if entry is None:
-        raise _no_entry("donate")
     given = [out] if isinstance(out, Array) else out or ()
     taken = {o for o, array in enumerate(given) if array is not None}
     found: dict[int, tuple[int, Array]] = {}
@@ -158,9 +228,18 @@ def _unsafe(signature: Signature, number: int, fitting: Sequence[int]) -> PycErr
     )
 
 
-def _no_entry(where: str) -> PycError:
+def no_entry(where: str, stand_in: str = "") -> PycError:
+    """The refusal of a program that has no entry for memory of its caller.
+
+    stand_in: the fallback that answers in the program's place, if one does.
+    """
+    why = "got one without such an entry; its decision `arena-entry` says why"
+    if stand_in:
+        why = (
+            f"got its fallback `{stand_in}`, which has no such entry; call it without `{where}`; "
+            "`Program.stats().fallbacks` says why it answers"
+        )
     return PycError(
         ReasonCode.NO_ARENA_ENTRY,
-        f"{where}: expected a program that can write into memory of its caller, got one without "
-        "such an entry; its decision `arena-entry` says why",
+        f"{where}: expected a program that can write into memory of its caller, {why}",
     )

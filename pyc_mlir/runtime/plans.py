@@ -1,29 +1,36 @@
-"""Which of its plans does a program call, and when does it change to another one?
+"""The code and the plans of a loaded program, and the change from one to another.
 
 An artifact may hold several plans of one program, each behind an entry of its own: the planner's
 modes (`compile(..., also_modes=...)`). A mode is switched by hand or by a rule on the free memory
-of the device. Arenas of the mode that was left are let go as soon as no call works in them.
+of the device. Arenas of the mode that was left are let go as soon as no call works in them. Other
+code (a fallback) may take the place of all plans.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.artifact import ARENA
+import numpy as np
+
+from pyc_mlir.artifact.artifact import ARENA, MAIN, Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.runtime import load_check
 from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
-from pyc_mlir.runtime.array import Array, Spec
+from pyc_mlir.runtime.array import Array, Spec, readable, to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.events import MODE, RunLog
+from pyc_mlir.runtime.events import FALLBACK, MODE, RunLog
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.util.pages import LARGE_BYTES
 
 FreeMemory = Callable[[], int]
 Run = Callable[[Sequence[Array]], list[Array]]
+# The same from and to numpy, by the names of a plan and of an entry.
+Ways = Mapping[tuple[str, str], Callable[[Sequence[np.ndarray]], list[np.ndarray]]]
 _MEMINFO = Path("/proc/meminfo")
 _AVAILABLE = "MemAvailable:"
 _RECENT_SWITCHES = 64
@@ -35,13 +42,14 @@ class PlannedMode:
 
     arena: its entry; None where calls only have `main`. by_arena: whether calls without `out` go
     there too. accepted: argument lists that passed the guards (shape, element type and device of
-    each argument), and what a call with them needs.
+    each argument), and what a call with them needs. stand_in: the fallback that answers, if any.
     """
 
     name: str
     arena: ArenaCall | None
     by_arena: bool
     accepted: dict[tuple[Spec, ...], Launch] = field(default_factory=dict)
+    stand_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,85 @@ class Plans:
     def _take_arenas(self) -> None:
         arena = self.current.arena
         self._pool.use("" if arena is None else arena.name)
+
+
+class Serving:
+    """What answers for one program: its code and its plans, without guards and counts.
+
+    `run` is the code of calls without an arena.
+    """
+
+    __slots__ = ("_most_calls", "artifact", "device", "entry", "log", "plans", "pool", "run")
+
+    def __init__(self, artifact: Artifact, device: Device, contract: Contract) -> None:
+        """Load `artifact` on `device`. Raises PycError (BAD_ARTIFACT, DEVICE_UNAVAILABLE)."""
+        self.artifact, self.device = artifact, device
+        signature, entries = artifact.signature, artifact.manifest["entries"]
+        results = [ResultType(o.dtype, o.static_shape) for o in signature.outputs]
+        executable = load_check.load(artifact, device)
+        executable.require(entries[MAIN]["function"], signature)
+        self.entry = executable.entry(entries[MAIN]["function"], results)
+        # Calls without an arena wait for each other only where something counts on it.
+        counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
+        self._most_calls = contract.max_concurrency if counted else None
+        # A bound method is called sooner than an object.
+        self.run: Run = gated(self.entry.__call__, self._most_calls)
+        self.pool = ArenaPool(device, contract.max_concurrency)
+        modes = planned_modes(entries, executable, results, self.pool, contract)
+        for plan in modes.values():
+            if plan.arena is not None:
+                plan.arena.require_inputs([len(a.shape) for a in signature.inputs])
+        self.log = RunLog()
+        # The plan of the mode that the program was compiled for comes first.
+        self.plans = Plans(modes, self.pool, self.log)
+
+    @property
+    def mode(self) -> str:
+        """The mode whose plan calls take now."""
+        return self.plans.current.name
+
+    def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Compute by the plan in use."""
+        mode = self.plans.current
+        return self._answer(mode.arena if mode.by_arena else None, inputs)
+
+    def ways(self) -> Ways:
+        """All code that calls may take, by mode and entry, that of the plan in use first."""
+        found = {}
+        modes, current = self.plans.modes, self.plans.current
+        for mode in sorted(modes.values(), key=lambda m: m is not current):
+            if not (mode.by_arena and mode.arena is not None):
+                found[mode.name, MAIN] = partial(self._answer, None)
+            if mode.arena is not None:
+                found[mode.name, mode.arena.name] = partial(self._answer, mode.arena)
+        return found
+
+    def _answer(self, arena: ArenaCall | None, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        arrays = [to_device(a, self.device) for a in inputs]
+        if arena is None:
+            return [r.numpy() for r in self.run(arrays)]
+        return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
+
+    def take_code(self, name: str, run: Run) -> None:
+        """Let the fallback `name` answer from now on; it has no plans."""
+
+        def put() -> None:
+            self.run = gated(run, self._most_calls)
+
+        self.plans.replace(PlannedMode("", None, False, stand_in=name), put)
+
+    def report_fallback(self, name: str, why: str, code: ReasonCode) -> None:
+        """Log a fallback that was taken, or refused."""
+        self.log.add(FALLBACK, name, why, code, "the program")
+
+    def bare_call(self, *arrays: Any) -> Callable[[], None]:
+        """A function that invokes with these arrays and does nothing else: to measure against.
+
+        Raises PycError for arrays that do not fit.
+        """
+        sources = [readable(a, self.device) for a in arrays]
+        self.artifact.signature.check([(tuple(s.shape), s.dtype) for s in sources])
+        return self.entry.bare_call([to_device(s, self.device) for s in sources])
 
 
 def planned_modes(

@@ -1,27 +1,30 @@
-"""What a compile returns: a program on a device, guarded, counted, and able to be saved.
+"""A compiled program on a device: guarded, counted, and able to be saved.
 
     program(a, b)  ->  results
 
-Arguments are numpy arrays, our `Array`s, IREE's device arrays or anything with DLPack. The rule
-for results: if any argument was on a device, results are `Array`s on the program's device, else
-numpy arrays. One result comes alone, several as a tuple. Guards run before anything else.
+Arguments are numpy arrays, our `Array`s, IREE's device arrays, anything with DLPack (torch's
+tensors, say), Python numbers and lists of them; by position, by name, or in the trees of tuples,
+lists and dicts that the compiled function takes. The rule for results: if any argument was on a
+device, results are `Array`s on the program's device, else numpy arrays. One result comes alone,
+several as a tuple. Guards run before anything else.
 
     program(a, b, out=c)  ->  c
 
-writes into an array of the caller. Scratch comes from a pool of arenas that the program owns, one
-for each call that the contract lets overlap; further calls wait.
+writes into an array of the caller, of the device or of numpy. Scratch comes from a pool of arenas
+that the program owns, one for each call that the contract lets overlap; further calls wait.
 
     program.use_mode("memory_first")
 
 takes another plan of the artifact from now on, and `switch_below` does so when memory is short.
-Under a contract with `max_error` answers are compared with the reference (watch.py). `log` tells
-what happened besides answering: refused calls, fallbacks, switches (run_log.py).
+Under a contract with `max_error` answers are compared with the reference (monitor.py). `log` tells
+what happened besides answering: refused calls, fallbacks, switches (events.py).
 """
 
 import statistics
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -29,33 +32,43 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.account import Account
-from pyc_mlir.artifact.artifact import MAIN, Artifact
+from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.contract_status import Counts, so_far
 from pyc_mlir.artifact.import_report import ImportReport
+from pyc_mlir.artifact.signature import PLAIN
 from pyc_mlir.artifact.verification import Verdict
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.runtime import load_check as placement
-from pyc_mlir.runtime.arenas import ArenaCall, ArenaPool, Launch
+from pyc_mlir.runtime.arenas import Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import Device, MemoryStatistics
-from pyc_mlir.runtime.events import FALLBACK, LOAD, RunLog
-from pyc_mlir.runtime.executable import ResultType
-from pyc_mlir.runtime.monitor import Code, Fallback, Watch, Ways
-from pyc_mlir.runtime.outputs import NUMBERS, check_outputs, donated_memory, donors
-from pyc_mlir.runtime.plans import ModeSwitch, PlannedMode, Plans, gated, planned_modes
+from pyc_mlir.runtime.events import LOAD
+from pyc_mlir.runtime.monitor import Code, Fallback, Watch
+from pyc_mlir.runtime.outputs import (
+    check_outputs,
+    donated_memory,
+    donors,
+    fill,
+    no_entry,
+    on_host,
+)
+from pyc_mlir.runtime.plans import ModeSwitch, PlannedMode, Run, Serving
+from pyc_mlir.util.notebook import html_table
+from pyc_mlir.util.units import quantity
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
 _RECENT_CALLS = 1024
 _NOTHING = Launch(0, ())
+# How many inputs and outputs a `repr` shows.
+_SHOWN = 4
+_KEEP_ALL: tuple[int, ...] = ()
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
 
@@ -96,23 +109,45 @@ class ProgramStats:
     cache: CacheRecord | None = None
     other_runtime: str = ""
 
+    def __repr__(self) -> str:
+        return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table("ProgramStats", self._shown())
+
+    def _shown(self) -> dict[str, str]:
+        """What is looked at most, in words."""
+        median = self.seconds_median
+        shown = {
+            "calls": str(self.calls),
+            "median": "none" if median is None else quantity(median, "s"),
+            "guard failures": str(self.guard_failures),
+            "artifact": quantity(self.artifact_bytes, "B"),
+            "constants": quantity(self.constants_bytes, "B"),
+            "scratch": quantity(self.arena_bytes, "B"),
+        }
+        if self.mode:
+            shown["mode"] = self.mode
+        if self.wrong_results or self.fallbacks:
+            shown["wrong results"] = str(self.wrong_results)
+            shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"
+        return shown
+
 
 class Program:
     """A compiled program on a device. Several threads may call it."""
 
     __slots__ = (
         "_calls",
-        "_entry",
         "_guard_failures",
         "_lock",
         "_log",
-        "_most_calls",
         "_other_runtime",
         "_plans",
-        "_pool",
         "_recent",
-        "_run",
         "_seconds",
+        "_serving",
         "_watch",
         "artifact",
         "device",
@@ -138,25 +173,10 @@ class Program:
         self.device = device or Device.default_for(
             manifest["device"], manifest["seconds"], recycles
         )
-        results = [ResultType(o.dtype, o.static_shape) for o in self.signature.outputs]
-        entries = manifest["entries"]
-        executable = placement.load(artifact, self.device)
-        executable.require(entries[MAIN]["function"], self.signature)
-        self._entry = executable.entry(entries[MAIN]["function"], results)
-        # Calls without an arena wait for each other only where something counts on it.
-        counted = {"max_concurrency", "memory_budget_bytes"} & set(contract.given())
-        self._most_calls = contract.max_concurrency if counted else None
-        # A bound method is called sooner than an object.
-        self._run = gated(self._entry.__call__, self._most_calls)
-        self._pool = ArenaPool(self.device, contract.max_concurrency)
-        modes = planned_modes(entries, executable, results, self._pool, contract)
-        for plan in modes.values():
-            if plan.arena is not None:
-                plan.arena.require_inputs([len(a.shape) for a in artifact.signature.inputs])
+        self._serving = Serving(artifact, self.device, contract)
+        # Read in each call: one step less.
+        self._plans, self._log = self._serving.plans, self._serving.log
         self._lock = threading.Lock()
-        self._log = RunLog()
-        # The plan of the mode that the program was compiled for comes first.
-        self._plans = Plans(modes, self._pool, self._log)
         graph = manifest["graph_id"] or "none"
         self._log.add(LOAD, repr(self.device), f"graph {graph}, mode {self.mode or 'none'}")
         self._other_runtime = placement.other_runtime(manifest["versions"])
@@ -168,20 +188,24 @@ class Program:
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
         self._watch: Watch | None = None
         if contract.compares:
-            self._watch = Watch(self, contract, _stand_in)
+            self._watch = Watch(self._serving, contract, _stand_in)
             self._watch.judge(verdict)
 
-    def __call__(self, *args: Any, out: Any = None, donate: Sequence[int] = ()) -> Any:
+    def __call__(
+        self, /, *args: Any, out: Any = None, donate: Sequence[int] = _KEEP_ALL, **named: Any
+    ) -> Any:
         """Run the program. Raises PycError before anything runs when the arguments do not fit:
 
         ARGUMENT_COUNT, ARGUMENT_DTYPE, ARGUMENT_SHAPE, DIMENSION_MISMATCH or BAD_ARGUMENT; and
-        RUNTIME_FAILED when the device refuses or fails.
+        RUNTIME_FAILED when the device refuses or fails, OUT_OF_MEMORY.
 
-        out: an `Array` of this device for the result, or a sequence with one for each result
-            (None: a fresh one); they are written and returned. Their memory must not be an
-            input's or each other's (OUTPUT_OVERLAP); NO_ARENA_ENTRY where the program cannot.
-        donate: numbers of inputs whose memory a result of as many bytes takes: an array given
-            there holds that result afterwards. Refused (DONATION_UNSAFE) unless the plan proves
+        args, named: one array for each input, or trees of them, as `Signature.arranged` says.
+        out: an `Array` of this device or an array of numpy for the result, or a sequence with one
+            for each result (None: a fresh one); they are written and returned. Memory of an
+            `Array` must not be an input's or another output's (OUTPUT_OVERLAP), and NO_ARENA_ENTRY
+            where the program cannot; results are copied into arrays of numpy.
+        donate: numbers of inputs whose memory a result of as many bytes takes; an `Array` given
+            there cannot be used afterwards. Refused (DONATION_UNSAFE) unless the plan proves
             that the input was read before the result is written.
         """
         began = perf_counter()
@@ -195,36 +219,63 @@ class Program:
             launch = mode.accepted.get(tuple(map(_spec_of, args)))
         except (AttributeError, TypeError):
             launch = None
-        arrays, on_device = args, True
         try:
-            if launch is None:
-                arrays, launch, on_device = self._admit(args, mode)
-            if out is not None or not isinstance(donate, NUMBERS) or donate:
-                values = self._into(mode, arrays, launch, out, donate)
-                if out is None and not on_device:
-                    values = [r.host() for r in values]
-                watch = None
+            if launch is None or named or out is not None or donate is not _KEEP_ALL:
+                values, seconds = self._general(args, named, out, donate, mode, generation, began)
             else:
                 arena = mode.arena
                 if mode.by_arena and arena is not None:
-                    values = arena.call(arrays, launch)
+                    values = arena.call(args, launch)
                 else:
-                    values = self._run(arrays)
-                if not on_device:
-                    values = [r.host() for r in values]
-            seconds = perf_counter() - began
-            if watch is not None and watch.due(
-                arrays, code := Code(generation, mode.name, into=False)
-            ):
-                values = watch.compared(arrays, values, code)
-        except PycError as error:
-            self._log.refused(error)
-            raise
+                    values = self._serving.run(args)
+                seconds = perf_counter() - began
+                if watch is not None:
+                    values = watch.checked(args, values, Code(generation, mode.name, into=False))
+        except Exception as error:
+            memory = None if isinstance(error, PycError) else out_of_memory(error)
+            told = memory or error
+            if isinstance(told, PycError):
+                self._log.refused(told)
+            if memory is None:
+                raise
+            raise memory from None
         with self._lock:
             self._calls += 1
             self._seconds += seconds
             self._recent.append(seconds)
         return values[0] if len(values) == 1 else tuple(values)
+
+    def _general(
+        self,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        out: Any,
+        donate: Sequence[int],
+        mode: PlannedMode,
+        generation: int,
+        began: float,
+    ) -> tuple[Sequence[Any], float]:
+        """The results of a call with any arguments, and the seconds that it took."""
+        arrays, launch, on_device = self._admit(args, named, mode)
+        with self._guards():
+            donate = donors(donate)
+            memory, hosts = on_host(out, self.signature)
+        if memory is not None or donate:
+            values = self._into(mode, arrays, launch, memory, donate)
+            if memory is None and not on_device:
+                values = [r.host() for r in values]
+            return fill(hosts, values), perf_counter() - began
+        if mode.by_arena and mode.arena is not None:
+            values = mode.arena.call(arrays, launch)
+        else:
+            values = self._serving.run(arrays)
+        if not on_device:
+            values = [r.host() for r in values]
+        seconds = perf_counter() - began
+        if self._watch is not None:
+            code = Code(generation, mode.name, into=False)
+            values = self._watch.checked(arrays, values, code)
+        return fill(hosts, values), seconds
 
     def _into(
         self,
@@ -239,30 +290,39 @@ class Program:
 
         What is due to be compared is computed in other memory first.
         """
-        watch = self._watch
-        try:
-            given = donors(donate)
-            if given and watch is not None and watch.compares_calls:
+        watch, arena = self._watch, mode.arena
+        with self._guards():
+            if donate and watch is not None and watch.compares_calls:
                 raise PycError(
                     ReasonCode.DONATION_UNSAFE,
                     "donate: expected a contract without `max_error`, got one whose reference "
                     "reads the inputs after the call; call without `donate`",
                 )
-            known = launch, arrays, self.signature, mode.arena
-            donated = donated_memory(given, out, *known) if given else {}
+            if arena is None:
+                raise no_entry("donate" if donate else "out", mode.stand_in)
+            known = launch, arrays, self.signature, arena
+            donated = donated_memory(donate, out, *known) if donate else {}
             memory = check_outputs(out, *known, donated)
+        if watch is not None:
+            code = Code(watch.generation, mode.name, into=True)
+            if not watch.approves(arrays, code, partial(arena.call, arrays, launch), again):
+                now = self._plans.current
+                needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
+                return self._into(now, arrays, needed, out, donate, again=True)
+        # Whatever becomes of the call, the inputs may be overwritten.
+        for number, _ in donated.values():
+            arrays[number].give_away()
+        return arena.call(arrays, launch, memory)
+
+    @contextmanager
+    def _guards(self) -> Iterator[None]:
+        """Count the PycError of a check that a call does not pass."""
+        try:
+            yield
         except PycError:
             with self._lock:
                 self._guard_failures += 1
             raise
-        assert mode.arena is not None
-        if watch is not None:
-            code = Code(watch.generation, mode.name, into=True)
-            if not watch.approves(arrays, code, partial(mode.arena.call, arrays, launch), again):
-                now = self._plans.current
-                needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
-                return self._into(now, arrays, needed, out, donate, again=True)
-        return mode.arena.call(arrays, launch, memory)
 
     def log(self) -> tuple[Decision, ...]:
         """What happened so far: the latest events with their codes, and a last line that counts.
@@ -270,52 +330,6 @@ class Program:
         What the compile cache did comes first, if it was asked. `choices.write_log` writes it.
         """
         return self._log.told(self.stats())
-
-    def tell_refused(self, error: PycError) -> None:
-        """Log a call that its caller gave up before it was made."""
-        self._log.refused(error)
-
-    def tell_fallback(self, name: str, why: str, code: ReasonCode) -> None:
-        """Log a fallback that was taken, or refused."""
-        self._log.add(FALLBACK, name, why, code, "the program")
-
-    def answer(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Compute without guards, comparison and count, by the plan in use: for `Watch`."""
-        mode = self._plans.current
-        return self._answer(mode.arena if mode.by_arena else None, inputs)
-
-    def ways(self) -> Ways:
-        """All code that calls may take, by mode and entry, that of the plan in use first."""
-        found = {}
-        modes, current = self._plans.modes, self._plans.current
-        for mode in sorted(modes.values(), key=lambda m: m is not current):
-            if not (mode.by_arena and mode.arena is not None):
-                found[mode.name, MAIN] = partial(self._answer, None)
-            if mode.arena is not None:
-                found[mode.name, mode.arena.name] = partial(self._answer, mode.arena)
-        return found
-
-    def _answer(self, arena: ArenaCall | None, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        arrays = [to_device(a, self.device) for a in inputs]
-        if arena is None:
-            return [r.numpy() for r in self._run(arrays)]
-        return [r.numpy() for r in arena.call(arrays, arena.needs(arrays))]
-
-    def take_plan(self, name: str, why: str, code: ReasonCode, drop: str | None = None) -> None:
-        """Take the plan of another mode and drop one, as `Plans.take`."""
-        self._plans.take(name, why, code, drop)
-
-    def drop_plan(self, name: str) -> None:
-        """Have no plan of that mode any more; it is not in use."""
-        self._plans.drop(name)
-
-    def take_code(self, run: Callable[[Sequence[Array]], list[Array]]) -> None:
-        """Let `run` answer from now on; it has no plans."""
-
-        def put() -> None:
-            self._run = gated(run, self._most_calls)
-
-        self._plans.replace(PlannedMode("", None, False), put)
 
     def compare_every(self, calls: int) -> None:
         """Compare every so many calls with the reference too, besides the first of each shape.
@@ -375,9 +389,30 @@ class Program:
         self._plans.follow(free_bytes, mode, free, self.device)
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{a.name}: {a}" for a in self.signature.inputs)
-        outputs = ", ".join(str(a) for a in self.signature.outputs)
+        inputs = _few([f"{a.name}: {a}" for a in self.signature.inputs])
+        outputs = _few([str(a) for a in self.signature.outputs])
         return f"Program({inputs}) -> ({outputs}) on {self.device!r}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        stats = self.stats()
+        rows = {
+            "inputs": _few([f"{a.name}: {a}" for a in self.signature.inputs]),
+            "outputs": _few([f"{a.name}: {a}" for a in self.signature.outputs]),
+            "device": repr(self.device),
+            "mode": self.mode or "none",
+            "constants": quantity(stats.constants_bytes, "B"),
+            "scratch": quantity(stats.arena_bytes, "B"),
+            "calls": str(stats.calls),
+        }
+        return html_table("Program", rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the bytes of the artifact, and loaded on the default device of its target.
+
+        The mode in use, counts and log stay behind.
+        """
+        return _unpickled, (artifacts.to_bytes(self.artifact),)
 
     def stats(self) -> ProgramStats:
         """What the program did so far."""
@@ -396,8 +431,8 @@ class Program:
             artifact_bytes=len(self.artifact.vmfb),
             constants_bytes=self.artifact.manifest["constants_bytes"],
             account=self.artifact.account,
-            arena_bytes=self._pool.bytes,
-            arena_waits=self._pool.waits,
+            arena_bytes=self._serving.pool.bytes,
+            arena_waits=self._serving.pool.waits,
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
@@ -417,29 +452,22 @@ class Program:
         """
         artifacts.write(self.artifact, path)
 
-    def bare_call(self, *arrays: Array) -> Any:
-        """A function that invokes with these arrays and does nothing else: to measure against."""
-        admitted, _, _ = self._admit(arrays, self._plans.current)
-        return self._entry.bare_call(admitted)
-
     def _admit(
-        self, args: Sequence[Any], mode: PlannedMode
+        self, args: Sequence[Any], named: Mapping[str, Any], mode: PlannedMode
     ) -> tuple[Sequence[Array], Launch, bool]:
         """Check the guards, then bring what is elsewhere to the device.
 
         Returns the arrays, what the call needs, and whether any argument was on a device.
         """
-        on_device = any(is_on_device(a) for a in args)
-        try:
+        with self._guards():
+            if named or any(isinstance(a, PLAIN) for a in args):
+                args = self.signature.arranged(args, named)
+            on_device = any(map(is_on_device, args))
             sources = [readable(a, self.device) for a in args]
             specs = tuple((tuple(s.shape), s.dtype, self.device) for s in sources)
             launch = mode.accepted.get(specs)
             if launch is None:
                 self.signature.check([spec[:2] for spec in specs])
-        except PycError:
-            with self._lock:
-                self._guard_failures += 1
-            raise
         arrays = [to_device(s, self.device) for s in sources]
         if launch is None:
             launch = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
@@ -449,7 +477,22 @@ class Program:
         return arrays, launch, on_device
 
 
-def _stand_in(artifact: Artifact, device: Device) -> Callable[[Sequence[Array]], list[Array]]:
+def serving(program: Program) -> Serving:
+    """What answers behind the guards of a program: for checks and measurements of PyC's own."""
+    return program._serving
+
+
+def _few(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return ", ".join([*texts[:_SHOWN], *more])
+
+
+def _unpickled(data: bytes) -> Program:
+    return Program(artifacts.from_bytes(data, "pickle"))
+
+
+def _stand_in(artifact: Artifact, device: Device) -> Run:
     """The code of another artifact of the same program."""
     program = Program(replace(artifact, manifest={**artifact.manifest, "contract": {}}), device)
-    return program._run
+    return program._serving.run

@@ -1,4 +1,4 @@
-"""Where do IREE's workers run on Linux, and how does a caller wait for them?
+"""Placement of IREE's workers on cores, and how a caller waits for them, on Linux.
 
 Workers that may run anywhere are often woken on the same core, one behind the other, while a core
 is idle; IREE pins them only where it chooses their number itself. So a device that has a worker for

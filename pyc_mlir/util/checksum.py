@@ -1,4 +1,4 @@
-"""Has a file changed since it was written? At the speed of memory, for a check at every load."""
+"""Detect changes of a file since it was written, at the speed of memory."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends.
+"""Child processes that end with their parent, however it ends.
 
 A lifeline is a pipe whose writing end only the parent holds. Linux is asked (`fcntl(2)`, F_SETSIG)
 to send SIGKILL to the child, or to its whole process group, once that end is closed: by the parent,

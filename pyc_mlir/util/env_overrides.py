@@ -1,4 +1,4 @@
-"""Which variables of the environment have other code take part in a compile? Needs no compiler."""
+"""Environment variables that bring other code into a compile. Needs no compiler."""
 
 import os
 from collections.abc import Mapping

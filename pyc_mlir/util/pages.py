@@ -1,4 +1,4 @@
-"""Large host memory on large pages, where the system leaves that to programs.
+"""Large host memory on large pages, where the system lets programs ask for them.
 
 With pages of 4 KiB a core that streams weights or results spends much of its time on the addresses:
 a product of one row by 64 MiB of weights takes 1.5 times as long. Linux gives pages of 2 MiB where

@@ -1,4 +1,4 @@
-"""Is there room for the compiler's temporary files?
+"""Check that the compiler's temporary files have room.
 
 LLVM's code generator and linker keep objects in a folder for temporary files. Where there is none,
 or no room in it, LLVM ends the process, so it is asked before.

@@ -1,4 +1,4 @@
-"""Which versions of packages are installed?"""
+"""Versions of the installed packages."""
 
 import re
 from functools import cache

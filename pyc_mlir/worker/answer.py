@@ -1,6 +1,6 @@
-"""What a worker answers, as data: an artifact with what was found out of it, or an error."""
+"""A worker's answer as data: an artifact with its verification records, or an error."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,10 +9,14 @@ from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.verification import Evidence, Oracle, Verdict
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
+from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
 from pyc_mlir.iree.session import CompileError, Diagnostic
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
+from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
+from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused
 from pyc_mlir.worker.protocol import Frame
 
 ARTIFACT, REFUSED, FAULT = "artifact", "refused", "fault"
@@ -72,24 +76,63 @@ def _oracle(said: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
 
 
 def error_frame(error: PycError) -> Frame:
-    """A refusal, with IREE's diagnostics or the import's report where it has one."""
-    said = error.diagnostics if isinstance(error, CompileError) else None
-    diagnostics = None if said is None else [asdict(d) for d in said]
-    report = error.report.to_json() if isinstance(error, UnsupportedModel) else None
+    """A refusal: its kind, its text, and its fields by the kind's row of `_KINDS`."""
+    kind = next(k for k in type(error).__mro__ if k in _KINDS)
     header = {"kind": REFUSED, "code": error.code.name, "message": error.message}
-    return Frame({**header, "diagnostics": diagnostics, "report": report})
+    fields = {name: to_json(getattr(error, name)) for name, (to_json, _) in _KINDS[kind].items()}
+    return Frame({**header, "error": kind.__name__, "fields": fields})
 
 
 def error_of(frame: Frame) -> PycError:
-    """The refusal of a frame. Raises KeyError or ValueError."""
+    """The refusal of a frame. Raises KeyError, TypeError or ValueError."""
     said = frame.header
-    code, message = ReasonCode[said["code"]], str(said["message"])
-    if said["report"] is not None:
-        return UnsupportedModel(ImportReport.from_json(said["report"]), message)
-    if said["diagnostics"] is None:
-        return PycError(code, message)
-    return CompileError(code, message, [_diagnostic(d) for d in said["diagnostics"]])
+    kind = _BY_NAME[said["error"]]
+    # Made from its text and fields: what a subclass is made from stays in the worker.
+    error = kind.__new__(kind)
+    PycError.__init__(error, ReasonCode[said["code"]], str(said["message"]))
+    for name, (_, from_json) in _KINDS[kind].items():
+        setattr(error, name, from_json(said["fields"][name]))
+    return error
+
+
+def _plain(value: Any) -> Any:
+    return value
 
 
 def _diagnostic(said: Mapping[str, Any]) -> Diagnostic:
     return Diagnostic(**{**said, "notes": tuple(said["notes"])})
+
+
+_Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+_PLAIN: _Codec = (_plain, _plain)
+
+
+def _record(kind: type[Any]) -> _Codec:
+    """A frozen dataclass whose fields are JSON data."""
+    return asdict, lambda said: kind(**said)
+
+
+# What each kind of error tells beside its code and its text, to data and back.
+_KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
+    PycError: {},
+    VerificationError: {},
+    PipelineError: {"column": _PLAIN, "summary": _PLAIN},
+    Untraceable: {
+        "construct": _PLAIN,
+        "point": (list, lambda said: SourcePoint(*said)),
+        "problem": _PLAIN,
+    },
+    UnsupportedModel: {"report": (ImportReport.to_json, ImportReport.from_json)},
+    CompileError: {
+        "diagnostics": (
+            lambda found: [asdict(d) for d in found],
+            lambda said: tuple(map(_diagnostic, said)),
+        )
+    },
+    BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},
+    BudgetNotKept: {
+        **{"budget": _record(Budget), "need": _record(Need)},
+        **{"proven": _PLAIN, "optional": _PLAIN, "smallest": _PLAIN},
+    },
+}
+_BY_NAME = {kind.__name__: kind for kind in _KINDS}

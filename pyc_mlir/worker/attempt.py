@@ -1,4 +1,4 @@
-"""One worker at work for a compile: requests go out one after another, answers come in.
+"""One worker at work for a compile: requests are sent one after another, answers received.
 
 Nothing here waits: `step` takes what has come, and `wait` is one wait for all attempts of a
 compile.

@@ -1,9 +1,9 @@
-"""A worker that crashed: the error that tells it, and a file that repeats it.
+"""The error that reports a worker's crash, and a file that repeats it.
 
     python -m pyc_mlir.worker pyc-crash-1f2e3d4c.request
 
 compiles the same request in that process, so that a debugger sees the crash. The file is one frame
-(`frames.py`): the options as JSON, then the program.
+(`protocol.py`): the options as JSON, then the program.
 """
 
 import hashlib

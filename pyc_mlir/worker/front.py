@@ -1,4 +1,4 @@
-"""The way of a compile that runs in workers: the cache first, then a job, and what may stand in."""
+"""A compile that runs in workers: the cache first, then a job, then a stand-in if allowed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

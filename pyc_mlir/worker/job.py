@@ -1,4 +1,4 @@
-"""A compile in worker processes, against the clock where the contract has a limit.
+"""A compile in worker processes, within the time limit of the contract if it has one.
 
 The first worker compiles what was asked. Once an eighth of the limit is gone a second one climbs
 the stages from below (`pyc_mlir/compilation/stages.py`): the cheapest first, then better

@@ -1,4 +1,4 @@
-"""Worker processes: started when first needed, kept for the next compile, ended whenever asked.
+"""Worker processes: started on demand, kept for the next compile, ended on request.
 
 A worker is a new Python process, no fork: its parent has threads and native state. Imports take
 most of its start, so `start_early` lets them run beside the parent's own. Who takes a worker has it

@@ -1,4 +1,4 @@
-"""How two processes of PyC speak: frames of JSON and bytes over a socket. Nothing is pickled.
+"""The protocol between two processes of PyC: frames of JSON and bytes. Nothing is pickled.
 
     "PyC1", length of the JSON (u32), number of blobs (u32), length of each blob (u64); big-endian
     the JSON, an object, in UTF-8

@@ -1,4 +1,4 @@
-"""What a worker is asked to compile, as data: options, source, stage, and back again.
+"""A compile request to a worker as data: options, source, stage.
 
     {"do": "compile", "source": {...}, "inputs": "2x?", "options": {...}, "stage": "asked", ...}
 
@@ -9,7 +9,7 @@ worker asks it through the socket (`serve.py`).
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, is_text, load_source
-from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy, Recipe
-from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.policies import Preset
-from pyc_mlir.pipelines.target.calibration import Calibration
-from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
+from pyc_mlir.pipelines.choices.policies import Preset, load_policy
 from pyc_mlir.worker.protocol import Blob, Frame
 
 # What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
 COMPILE, PART, TRY = "compile", "part", "try"
-_PLAIN = ("passes", "kernels", "parts_for")
-_TUPLES = ("iree_flags", "planner_modes", "also_modes")
 
 
 @dataclass(frozen=True)
@@ -142,19 +138,7 @@ def program_of(frame: Frame) -> Program:
 
 def options_json(options: Options) -> dict[str, Any]:
     """Every field of `options` as JSON data; a policy that is not PyC's own by its name only."""
-    target = {f.name: getattr(options.target, f.name) for f in fields(Target)}
-    recipe, calibration = options.recipe, options.calibration
-    return {
-        **{name: getattr(options, name) for name in _PLAIN},
-        **{name: list(getattr(options, name)) for name in _TUPLES},
-        "target": {n: sorted(v) if isinstance(v, frozenset) else v for n, v in target.items()},
-        "contract": options.contract.to_json(),
-        "policy": _policy_json(options.policy),
-        "recipe": None if recipe is None else _recipe_json(recipe),
-        "dump_phases": None if options.dump_phases is None else str(options.dump_phases),
-        "ranges": {name: list(ends) for name, ends in options.ranges.items()},
-        "calibration": None if calibration is None else calibration.to_bytes().decode(),
-    }
+    return to_data(options, "options", _policy_form())
 
 
 def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options:
@@ -162,36 +146,11 @@ def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options
 
     Raises KeyError, TypeError, ValueError or PycError for anything else.
     """
-    recipe, folder, calibration = data["recipe"], data["dump_phases"], data["calibration"]
-    plain: dict[str, Any] = {name: data[name] for name in _PLAIN}
-    plain |= {name: tuple(data[name]) for name in _TUPLES}
-    return Options(
-        target=_target(data["target"]),
-        contract=Contract.from_json(data["contract"]),
-        policy=_policy(data["policy"], ask),
-        recipe=None if recipe is None else _recipe(recipe),
-        dump_phases=None if folder is None else Path(folder),
-        ranges={name: (low, high) for name, (low, high) in data["ranges"].items()},
-        calibration=None if calibration is None else Calibration.from_bytes(calibration.encode()),
-        **plain,
-    )
+    return from_data(Options, data, "options", _policy_form(ask))
 
 
-def _target(data: Mapping[str, Any]) -> Target:
-    made: dict[str, Any] = dict(data)
-    for name in ("dtypes", "features", "host_features", "in_place"):
-        made[name] = frozenset(made[name])
-    return Target(**{**made, "flags": tuple(made["flags"])})
-
-
-def _recipe(data: Mapping[str, Any]) -> Recipe:
-    origins = {site: (by, tuple(seen)) for site, (by, seen) in data["origins"].items()}
-    return Recipe(dict(data["choices"]), origins, data["graph_id"], data["tolerant"])
-
-
-def _recipe_json(recipe: Recipe) -> dict[str, Any]:
-    maps = {"choices": dict(recipe.choices), "origins": dict(recipe.origins)}
-    return {**maps, "graph_id": recipe.graph_id, "tolerant": recipe.tolerant}
+def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
+    return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:

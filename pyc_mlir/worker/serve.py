@@ -1,4 +1,4 @@
-"""The worker's side: take a request, compile it, answer; until the parent goes away.
+"""The worker's side: receive a request, compile, answer; until the parent ends.
 
 What is answered: ``stage`` when a step begins or ends, ``prefer`` to ask a policy that the parent
 has, ``part`` when the parent asks its cache first, and at last one of ``artifact``, ``refused`` and

@@ -1,4 +1,7 @@
-"""`python -O` leaves assertions out: none does what a program needs, and none keeps a promise."""
+"""Assertions: tests have them, and programs do not need them.
+
+`python -O` leaves assertions out: none does what a program needs, and none keeps a promise.
+"""
 
 import ast
 import subprocess
@@ -45,3 +48,45 @@ def test_programs_are_right_without_assertions() -> None:
     command = [sys.executable, "-O", "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_every_test_asserts() -> None:
+    """Each test asserts, expects an error, or calls a function of the tests that does."""
+    functions: dict[str, list[ast.FunctionDef]] = {}
+    tests = []
+    for path in sorted((ROOT / "test" / "py").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                functions.setdefault(node.name, []).append(node)
+                if node.name.startswith("test_") and path.name.startswith("test_"):
+                    tests.append((f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}", node))
+    asserting = {name for name, nodes in functions.items() if any(map(_asserts, nodes))}
+    found = asserting
+    while found:
+        found = {
+            name
+            for name in functions.keys() - asserting
+            if any(_called(node) & asserting for node in functions[name])
+        }
+        asserting |= found
+    assert len(tests) > 1000
+    assert not [w for w, node in tests if not (_asserts(node) or _called(node) & asserting)]
+
+
+def _asserts(function: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(part, ast.Assert)
+        or (
+            isinstance(part, ast.Call)
+            and (
+                ast.unparse(part.func) in ("pytest.raises", "pytest.fail")
+                or "assert_" in ast.unparse(part.func)
+            )
+        )
+        for part in ast.walk(function)
+    )
+
+
+def _called(function: ast.FunctionDef) -> set[str]:
+    calls = (part.func for part in ast.walk(function) if isinstance(part, ast.Call))
+    return {f.attr if isinstance(f, ast.Attribute) else getattr(f, "id", "") for f in calls}

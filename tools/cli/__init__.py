@@ -1,1 +1,1 @@
-"""What the command lines share, and their drivers."""
+"""The common part of the command lines, and their drivers."""

@@ -1,4 +1,4 @@
-"""What the command lines share: exit codes, errors in one readable message, progress.
+"""The common part of the command lines: exit codes, readable errors, progress.
 
 Exit status 0 is success, 1 the user's fault (a message with place and reason code, never a
 traceback), 2 a fault of ours (with a traceback), 130 an interrupt.

@@ -1,4 +1,4 @@
-"""What `pyc-compile` does between its flags and its output."""
+"""The driver of `pyc-compile`: from its flags to its output."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from pyc_mlir.artifact.contract_status import Counts, so_far
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.lower import emit, lower
-from pyc_mlir.compilation.options import Options, make_options
+from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
@@ -30,10 +30,10 @@ from pyc_mlir.tools.cli.contract_flags import read_contract
 from pyc_mlir.tools.cli.model_source import (
     InputShape,
     read_model,
-    read_range,
     with_shapes,
     with_shapes_of,
 )
+from pyc_mlir.tools.cli.option_flags import read_options
 from pyc_mlir.tools.cli.run_inputs import example
 from pyc_mlir.util.units import quantity
 
@@ -72,19 +72,7 @@ def _compiled(
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)
-    options = make_options(
-        flags.target,
-        contract,
-        flags.policy,
-        flags.recipe,
-        flags.Xiree,
-        flags.dump_phases,
-        flags.planner_mode,
-        flags.also_mode,
-        flags.kernels,
-        flags.calibration,
-        dict(read_range(text) for text in flags.dim),
-    )
+    options = resolve(read_options(flags, contract))
     makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
     if makes_text and options.contract.max_compile_seconds is not None:
         raise uncheckable("max_compile_seconds", "a program to be made", "text")
@@ -125,7 +113,7 @@ def _replayed(
         inputs,
         recorded,
         calibration=flags.calibration,
-        iree_flags=flags.Xiree,
+        iree_flags=flags.iree_flags,
         stage=progress.stage,
     )
     return _program(artifact, flags.output, progress)

@@ -7,43 +7,16 @@ Keys of the file are the fields of `Contract`; flags win over the file.
 """
 
 import argparse
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isinf
 from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.quantities import duration, size
 from pyc_mlir.pipelines.choices.contract import FALLBACKS, ROUNDING, STRICT, Contract
-
-_BYTES = {"": 1, "B": 1}
-_BYTES |= {f"{p}iB": 1 << 10 * i for i, p in enumerate("KMG", 1)}
-_BYTES |= {f"{p}B": 1000**i for i, p in enumerate("KMG", 1)}
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
-_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)$")
-
-
-def size(text: str) -> int:
-    """Bytes of ``64MiB``, ``1.5GB`` or ``4096``. Raises ValueError."""
-    return int(_quantity(text, _BYTES))
-
-
-def duration(text: str) -> float:
-    """Seconds of ``5ms``, ``2min`` or ``1.5``. Raises ValueError."""
-    return _quantity(text, _SECONDS)
-
-
-def _quantity(text: str, units: Mapping[str, float]) -> float:
-    match = _QUANTITY.match(text.strip())
-    if match is None or match[2] not in units:
-        raise ValueError(f"a number and one of {', '.join(u for u in units if u)}")
-    found = float(match[1]) * units[match[2]]
-    if isinf(found):
-        raise ValueError("a number that is not beyond all others")
-    return found
 
 
 def _number(text: str, expected: str) -> float:

@@ -1,4 +1,4 @@
-"""Run work in a forked child, so that a crash in native code is survived and told apart.
+"""Run work in a forked child, so that a crash in native code becomes an exit status.
 
 The child ends through `os._exit` after marking its end in memory shared with the parent; a child
 that ends without the mark (signal, native exit, unexpected exception) has crashed. A parent that is

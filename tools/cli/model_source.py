@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Dim, Range, Signature
+from pyc_mlir.artifact.signature import Argument, Dim, Signature
 from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -66,18 +66,6 @@ class InputShape:
             )
         dims = tuple(None if w == "?" else int(w) for w in sizes)
         return InputShape(name or None, dims, dtype)
-
-
-def read_range(text: str) -> tuple[str, Range]:
-    """A dimension and its range from ``NAME=LOW:HIGH``. Raises PycError (BAD_ARGUMENT)."""
-    name, _, ends = text.rpartition("=")
-    match = re.fullmatch(r"(\d+):(\d+)", ends, re.ASCII)
-    if not name or match is None:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT,
-            f"--dim {text}: expected NAME=LOW:HIGH, such as batch=1:64 or x[0]=1:64",
-        )
-    return name, (int(match[1]), int(match[2]))
 
 
 def read_model(text: str, stdin: BinaryIO) -> Any:

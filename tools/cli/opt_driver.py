@@ -1,4 +1,4 @@
-"""What `pyc-opt` does with one input, without the process around it.
+"""The driver of `pyc-opt`: one input, without the process around it.
 
 Input bytes and flags in; exit status and output bytes out; diagnostics and IR dumps go to `err`.
 Follows MlirOptMain.cpp: parts of a split file are processed one by one, the first failing pass
@@ -17,12 +17,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from pyc_mlir.artifact.memory_report import UNPLANNED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe, write_log
+from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.driver import reports as opt_reports
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import RunReport, Step, resolve, run_steps
 from pyc_mlir.pipelines.driver.pipeline_text import (
     MODULE,
@@ -33,6 +36,8 @@ from pyc_mlir.pipelines.driver.pipeline_text import (
 )
 from pyc_mlir.pipelines.driver.printing import IrPrinter
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.text import diagnostics
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, Position
 from pyc_mlir.pipelines.text.input_text import Chunk, is_bytecode, split
@@ -55,6 +60,30 @@ def listing(flags: OptFlags) -> str:
     return (
         opt_reports.pass_list(context) if flags.list_passes else opt_reports.dialect_list(context)
     )
+
+
+def context_of(flags: OptFlags) -> PassContext:
+    """What the passes go by: the table's figures of a target, or measured ones.
+
+    Raises PycError: UNKNOWN_TARGET, and BAD_ARGUMENT for a mode that there is not and a calibration
+    that is damaged or of another CPU.
+    """
+    target = Target.named(flags.pyc_target)
+    if flags.pyc_mode not in (UNPLANNED, *PLANNER_MODES):
+        expected = ", ".join((*PLANNER_MODES, UNPLANNED))
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--pyc-mode: expected one of {expected}, got {flags.pyc_mode!r}",
+        )
+    mode = None if flags.pyc_mode == UNPLANNED else flags.pyc_mode
+    if flags.pyc_calibration is None:
+        return PassContext(target=target, mode=mode)
+    # Reads the CPU through IREE's runtime, which a run without a calibration does not load.
+    from pyc_mlir.runtime.device import host_cpu
+
+    calibration, cpu = Calibration.load(flags.pyc_calibration), host_cpu()
+    measured = (target if cpu is None else target.on(cpu)).calibrated(calibration)
+    return PassContext(target=measured, mode=mode, calibration=calibration)
 
 
 @dataclass
@@ -128,12 +157,13 @@ class OptDriver:
             return resolve(pipeline, context, one_by_one)
 
     def _process(self, chunks: list[Chunk], pipeline: Pipeline, recipe: Recipe | None) -> Outcome:
-        parts, failed = [], False
+        parts, failed, context = [], False, context_of(self.flags)
         for index, chunk in enumerate(chunks):
             self.at_chunk(index)
-            part = _Part(self, chunk, pipeline, Choices(recipe=recipe), len(chunks) == 1)
+            given = replace(context, choices=Choices(recipe=recipe))
+            part = _Part(self, chunk, pipeline, given, len(chunks) == 1)
             output = part.process()
-            self.log += part.choices.log
+            self.log += part.context.choices.log
             failed |= output is None
             if output is not None:
                 parts.append(output)
@@ -168,7 +198,7 @@ class _Part:
     driver: OptDriver
     chunk: Chunk
     pipeline: Pipeline
-    choices: Choices
+    context: PassContext
     is_whole: bool
     reported: list[Diagnostic] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -253,7 +283,7 @@ class _Part:
         report = run_steps(
             module,
             steps,
-            self.choices,
+            self.context,
             verify_each=flags.verify_each and (stored is None or stored.verify_each),
             printer=self.driver._printer(),
         )
@@ -266,7 +296,7 @@ class _Part:
         pattern = self.driver.flags.remarks_filter
         if pattern is None:
             return
-        for decision in self.choices.log:
+        for decision in self.context.choices.log:
             if re.search(pattern, decision.site.pass_name):
                 self._report(opt_reports.remark(decision))
 

@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
 from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.text.input_text import SPLIT_MARKER
@@ -87,6 +88,12 @@ class OptFlags:
     )
     pyc_log: str | None = _flag(None, "write the decisions as JSON lines", "FILE")
     pyc_recipe: str | None = _flag(None, "repeat the choices of this log", "FILE")
+    pyc_target: str = _flag("cpu", "the target of passes whose options name none", "NAME")
+    pyc_mode: str = _flag(
+        DEFAULT_MODE, "the planner mode of passes whose options name none; iree: PyC plans no "
+        "memory", "MODE",
+    )  # fmt: skip
+    pyc_calibration: str | None = _flag(None, "measured figures of this CPU for the target", "FILE")
 
     input: str = "-"
     passes: tuple[tuple[str, str], ...] = ()

@@ -1,4 +1,4 @@
-"""A model by PyC and by plain IREE: are the answers right, how fast, how much memory?
+"""A model compiled by PyC and by plain IREE: errors, latency and memory of both.
 
 Plain IREE is the same model lowered to linalg op by op, without PyC's passes, and compiled by
 IREE with the same flags (its O3 defaults, the host's CPU). Both run on `local-sync`, where IREE's
@@ -22,7 +22,7 @@ from pyc_mlir.measure.interleave import Spread, interleave, ratio
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 
 Stage = Callable[[str], AbstractContextManager[None]]
 
@@ -115,7 +115,7 @@ def compare(
 
 
 def _build(model: Path, x: np.ndarray, **changed: Any) -> Artifact:
-    return build(model, [x.shape], replace(make_options("cpu"), **changed))
+    return build(model, [x.shape], replace(make_options(target="cpu"), **changed))
 
 
 def _measure(pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_seconds: float) -> Row:
@@ -125,8 +125,8 @@ def _measure(pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_sec
     array = to_device(x, device)
     program = Program(pyc, device)
     calls = {
-        "pyc": program.bare_call(array),
-        "plain": Program(plain, device).bare_call(array),
+        "pyc": serving(program).bare_call(array),
+        "plain": serving(Program(plain, device)).bare_call(array),
         "guarded": partial(program, array),
     }
     timings = interleave(calls, rounds=rounds, min_seconds=min_seconds)

@@ -1,4 +1,4 @@
-"""The demo's data and models: which images are held out, and where are the trained models?
+"""The demo's data and models: the held-out images and the trained models.
 
 scikit-learn's handwritten digits (1,797 images of 8x8 pixels, 10 classes; Alpaydin and Kaynak,
 1998). Training and demo share the split: one permutation of a fixed seed, the last `HELD_OUT`

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.fuse import Fuse
 
 
@@ -113,7 +113,7 @@ def group_text() -> str:
             (_ROWS, tensor("f32", 4, 10), tensor("f32", 10)),
             lambda b, x, w, bias: b.relu(b.add(b.matmul(x, w), bias)),
         )
-        Fuse().run(module, Choices())
+        Fuse().run(module, PassContext())
         return str(module).strip()
 
 

@@ -22,6 +22,10 @@ PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
 
 {trace}
 
+Captured arrays, globals and attributes are read once, when the function is traced: a program keeps
+their values, also after the array is changed in place or the name is bound anew. Pass what changes
+as an argument, or call `cache_clear()` of the `jit` function.
+
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
 recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
 

@@ -1,19 +1,16 @@
-"""The other generated pages of docs/: passes, errors, and the tables of results."""
+"""Two generated pages of docs/: passes and errors."""
 
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.driver.base import Pass, options_of
 from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.options import describe, option_types, write_value
 from pyc_mlir.pipelines.driver.registry import BUILT_IN, ENTRY_POINT_GROUP, PASSES
-from pyc_mlir.tools.bench.report.show import markdown
 
 _PASSES = f"""\
 # Passes
@@ -66,14 +63,6 @@ renamed; a test provokes each of them.
 |---|---|---|---|---|
 """
 
-_RESULTS = """\
-# Results
-
-Each table is one file of [results/](results/README.md): one run of one suite, stored as it was
-measured. Values are medians, with the 10th to 90th percentile in parentheses where a measurement
-was repeated. A column `a / b` says how many times as much a took as b.
-"""
-
 
 def passes_page() -> str:
     """docs/passes.md."""
@@ -104,16 +93,3 @@ def errors_page() -> str:
         f"| `{c.name}` | {c.meaning} | {c.cause} | {c.remedy} | {c.example} |" for c in ReasonCode
     )
     return _ERRORS + "\n".join(rows) + "\n"
-
-
-def results_page(folder: Path) -> str:
-    """docs/results.md, from the reports in `folder`. Raises PycError for a file that is none."""
-    reports = [(path, Report.load(path)) for path in sorted(folder.glob("*.json"))]
-    sections = [f"## {path.stem}\n\n{_settings(r)}{markdown(r)}" for path, r in reports]
-    return "\n".join([_RESULTS, *(sections or ["No results are stored yet.\n"])])
-
-
-def _settings(report: Report) -> str:
-    plain = {k: v for k, v in report.settings.items() if isinstance(v, str | int | float)}
-    listed = ", ".join(f"{name}: {value}" for name, value in plain.items())
-    return f"Settings: {listed}.\n\n" if plain else ""

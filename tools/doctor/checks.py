@@ -1,4 +1,4 @@
-"""What can this machine compile for and run on, and how is each problem mended?
+"""Checks of what this machine can compile for and run on, with a remedy for each problem.
 
 `CHECKS` is a table of named questions about a `Machine`; `diagnose` answers them in order. A
 check is ``ok``, ``warn`` (something optional is missing) or ``fail`` (PyC does not work); every

@@ -1,4 +1,4 @@
-"""What do numbers look like in a picture? Round ticks, units of an axis, numbers as SVG text."""
+"""Numbers in pictures: round ticks, units of an axis, numbers as SVG text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

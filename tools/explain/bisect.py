@@ -1,4 +1,4 @@
-"""`pyc-explain --bisect GOOD BAD MODEL`: which decision makes the program wrong or slow?"""
+"""`pyc-explain --bisect GOOD BAD MODEL`: the decision that makes a program wrong or slow."""
 
 import argparse
 import sys

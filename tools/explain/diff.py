@@ -1,4 +1,4 @@
-"""`pyc-explain --diff A B` as text: what changed between two compiles, and why."""
+"""`pyc-explain --diff A B` as text: differences between two compiles, with their reasons."""
 
 import json
 from typing import Any

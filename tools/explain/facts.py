@@ -1,4 +1,4 @@
-"""What is there to say about a program? The facts that the text and the page both show.
+"""The facts of a program that the text and the page both show.
 
 Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and for each region a
 `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
@@ -56,8 +56,18 @@ class Subject:
             ("graph id", manifest["graph_id"] or "none: not a pyc program"),
             ("compiled by", versions),
             ("imported", str(self.artifact.imported)),
+            ("prediction", self.prediction),
             ("decisions", str(len(self.decisions))),
         ]
+
+    @property
+    def prediction(self) -> str:
+        """Seconds of a call on one core, that they are predicted, and on what they rest."""
+        seconds, basis = self.artifact.manifest["seconds"], self.report.basis
+        if seconds is None:
+            return "none in the manifest"
+        rests = f", by {basis}" if basis else ""
+        return f"{quantity(seconds, 's')} a call on one core (cost model{rests}; not measured)"
 
     def account(self) -> list[tuple[str, int | None]]:
         """Rows (what, bytes or None where only a call tells) of one call at a time.

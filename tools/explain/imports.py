@@ -1,4 +1,4 @@
-"""`pyc-explain MODEL`: how much of a model can be compiled, and what breaks it, without compiling.
+"""`pyc-explain MODEL`: how much of a model can be compiled, and what prevents the rest.
 
 The model is read as `pyc-compile` reads it, in a child process whose crash is survived.
 """

@@ -1,4 +1,4 @@
-"""Where does a reason code occur in a compile or a run, and what does it mean?"""
+"""Occurrences of a reason code in a compile or a run, and its meaning."""
 
 import re
 from collections.abc import Iterator

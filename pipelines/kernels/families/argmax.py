@@ -27,7 +27,8 @@ from pyc_mlir.pipelines.kernels.lang.values import (
 )
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
 
@@ -143,7 +144,7 @@ def cost(knobs: Argmax, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read once from memory; places are of eight bytes."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     flops, traffic = _FLOPS * rows * columns, rows * (4 * columns + 8)
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("argmax", flops, traffic)
 
 
 def reference(knobs: Argmax, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

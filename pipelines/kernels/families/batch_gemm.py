@@ -18,7 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
-from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, cost, reference
+from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -385,6 +385,9 @@ def _what(random: Random) -> Contraction:
     letters = [x for x in orders[2] if x not in "mn"]
     m, n, k = (random.choice((random.choice(SIZES), x)) for x in "mnk")
     return Contraction(tuple(random.choice((1, 2, 3, x)) for x in letters), m, n, k, *orders)
+
+
+cost = partial(product_cost, "batch_gemm")
 
 
 def match(work: Work, target: Target) -> list[Offer]:

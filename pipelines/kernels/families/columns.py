@@ -24,7 +24,8 @@ from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Ve
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, sizes
 
@@ -211,7 +212,7 @@ def cost(knobs: Columns, target: Target, sizes: Mapping[str, int]) -> Cost:
     dims = (knobs.outer, knobs.reduced, knobs.columns)
     outer, reduced, columns = (d if isinstance(d, int) else sizes[d] for d in dims)
     flops, traffic = outer * reduced * columns, 4 * outer * (reduced + 1) * columns
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("columns", flops, traffic)
 
 
 def reference(knobs: Columns, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

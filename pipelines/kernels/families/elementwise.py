@@ -21,7 +21,8 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, nominal
 from pyc_mlir.pipelines.target.work import sizes as numbers
@@ -154,7 +155,7 @@ def cost(knobs: Elementwise, target: Target, sizes: Mapping[str, int]) -> Cost:
     traffic = 8 * rows * columns + knobs.program.read_bytes(rows, columns)
     lanes = target.vector_bytes // 4
     flops = knobs.program.flops * rows * -(-columns // lanes) * lanes
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("elementwise", flops, traffic)
 
 
 def reference(knobs: Elementwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,8 @@ from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Sc
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, nominal, sizes
 
@@ -114,7 +115,7 @@ def cost(knobs: Whole, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read once."""
     rows, numbers = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.numbers))
     flops, traffic = rows * numbers, 4 * rows * (numbers + knobs.parts)
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("whole", flops, traffic)
 
 
 def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,8 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums
-from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
 
@@ -109,7 +110,7 @@ class Gemm:
         result = (self.rows, self.columns)
         operands = (
             Operand("a", (self.rows, self.depth)),
-            Operand("b", (self.panels.size,), pack=self.panels.pack),
+            Operand("b", (self.panels.size,), layout=self.panels),
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
         )
@@ -344,7 +345,7 @@ def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:
     read = knobs.epilogue.read_bytes(rows, knobs.columns)
     traffic = 4 * (rows * knobs.depth + knobs.panels.size + outs) + read
     constants = Cost(constant_bytes=4 * knobs.panels.size)
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth) + constants
+    return CostModel(target).kernel("gemm", flops, traffic) + constants
 
 
 def reference(knobs: Gemm, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

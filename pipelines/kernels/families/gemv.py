@@ -10,13 +10,14 @@ turned at the end. A few rows of A share what was read.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
-from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, cost, reference
+from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
@@ -244,6 +245,9 @@ def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
         strip, at_once = random.choice((64, 128, 4096)), random.choice((1, 3, 8))
         knobs = Gemv(what, strip=strip, at_once=at_once, **others)
     return knobs, [arrays(knobs, random) for _ in range(3)]
+
+
+cost = partial(product_cost, "gemv")
 
 
 def match(work: Work, target: Target) -> list[Offer]:

@@ -17,7 +17,8 @@ from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
-from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 
@@ -181,7 +182,7 @@ def refusal(knobs: Packing, target: Target) -> str:
 def cost(knobs: Packing, target: Target, sizes: Mapping[str, int]) -> Cost:
     """B is read once and its panels are written once."""
     traffic = 4 * (knobs.columns * knobs.depth + knobs.panels.size)
-    return roofline(0.0, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("packing", 0.0, traffic)
 
 
 def reference(knobs: Packing, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What do products of run-time matrices cost and compute? For families whose knobs have a
+"""Cost and reference of products of run-time matrices. For families whose knobs have a
 `Contraction` called `what` and an `epilogue`: cost, reference with its bound, random arguments.
 """
 
@@ -12,7 +12,8 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, contents, slack
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.registry import Arrays
-from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 ORDERS = (
@@ -27,14 +28,14 @@ ORDERS = (
 )
 
 
-def cost(knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each operand crosses memory once."""
+def product_cost(family: str, knobs: Any, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Of a kernel of `family`: each operand crosses memory once."""
     known = {x: d if isinstance(d, int) else sizes[d] for x, d in knobs.what.sizes.items()}
     left, right, out = (prod(known[x] for x in o) for o in knobs.what.orders)
     flops = 2.0 * prod(known.values()) + out * knobs.epilogue.flops
     read = knobs.epilogue.read_bytes(out // known["n"], known["n"])
     traffic = 4 * (left + right + out) + read
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel(family, flops, traffic)
 
 
 def reference(knobs: Any, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

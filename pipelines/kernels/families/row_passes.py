@@ -1,4 +1,4 @@
-"""What a row kernel does with one row: the passes of softmax, norms and reductions over it."""
+"""The passes of a row kernel over one row: softmax, norms and reductions."""
 
 import math
 from collections.abc import Callable

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.kernels.families.row_passes import (
     Row,
     log_softmax,
@@ -43,7 +45,8 @@ from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, longes
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
-from pyc_mlir.pipelines.target.cost import Cost, roofline
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Node, Work, is_f32, nominal
 
@@ -162,7 +165,6 @@ def _refusal(expected: str, came: object) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"row kernel: expected {expected}, got {came!r}")
 
 
-_FLOPS = {"softmax": 24, "log_softmax": 24, "layernorm": 9, "rmsnorm": 6}
 Exact = tuple[np.ndarray, np.ndarray]
 
 
@@ -175,15 +177,21 @@ def refusal(knobs: Rows, target: Target) -> str:
     return refuse_narrow(target)
 
 
+def _flops(operation: str, rows: int, columns: int) -> int:
+    """Those that the op itself counts; one a number for reductions."""
+    matrix = TensorType((rows, columns), np.dtype(np.float32))
+    return matrix.elements if operation in REDUCTIONS else OPS[operation].flops([matrix], matrix)
+
+
 def cost(knobs: Rows, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read once and, unless it is reduced, written once."""
     rows, columns = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.columns))
     across = 1 if knobs.operation in REDUCTIONS else columns
-    flops = (_FLOPS.get(knobs.operation, 1) + knobs.prologue.flops) * rows * columns
+    flops = _flops(knobs.operation, rows, columns) + knobs.prologue.flops * rows * columns
     flops += knobs.epilogue.flops * rows * across
     traffic = 4 * rows * (columns + across)
     traffic += knobs.prologue.read_bytes(rows, columns) + knobs.epilogue.read_bytes(rows, across)
-    return roofline(flops, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("rows", flops, traffic)
 
 
 def reference(knobs: Rows, arrays: Arrays) -> Exact:

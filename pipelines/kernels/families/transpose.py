@@ -24,7 +24,8 @@ from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work, is_f32, sizes
 
@@ -230,7 +231,7 @@ def cost(knobs: Transpose, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read and written once."""
     dims = (knobs.batch, knobs.rows, knobs.columns, knobs.inner)
     traffic = 8 * prod(d if isinstance(d, int) else sizes[d] for d in dims)
-    return roofline(0, traffic, target.peak_flops, target.peak_bandwidth)
+    return CostModel(target).kernel("transpose", 0, traffic)
 
 
 def reference(knobs: Transpose, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Which functions do kernels compute themselves, and how exactly?
+"""Math functions on vectors that kernels compute themselves, with their errors.
 
 Each takes and gives a `Vector`, keeps NaN, and states its largest error against float64 in
 `ERRORS`, which tests check over the whole range. Results below the smallest normal number are

@@ -1,4 +1,4 @@
-"""How is a kernel written? The parts of the language that hold code: memory, loops, tails.
+"""The parts of the kernel language that emit code: memory, loops, tails.
 
 A kernel is a Python function of a `Build` and one `Memory` for each operand. Running it once
 builds the kernel's code at the current insertion point, by MLIR's typed builders (scf, vector,

@@ -1,4 +1,4 @@
-"""What does a kernel compute number by number? An elementwise program as data.
+"""Pointwise programs: elementwise computation inside a kernel, as data.
 
 `Pointwise` is a part of a kernel's knobs: what is done to each number of the kernel's matrix (the
 product, a row, its own input) with further operands (`Read`), constants and steps. Values are

@@ -1,4 +1,4 @@
-"""Which steps may a pointwise program have? Each as code on vectors, as a reference, as an error.
+"""The steps of pointwise programs: each as code on vectors, as a reference, as an error bound.
 
 A step has the name of the pyc op that it computes, and that op's numpy reference in f64; gelu in
 its tanh form is ``gelu_tanh``, a comparison has the name of its predicate. The error of a result

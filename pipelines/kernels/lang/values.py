@@ -1,4 +1,4 @@
-"""What does a kernel compute with? Numbers of MLIR that have Python's operators.
+"""Values of the kernel language: MLIR values with Python's operators.
 
 An `Index` counts and addresses, a `Scalar` is one f32, a `Vector` is one register of f32, a `Mask`
 one bit a lane, a `Condition` one bit. Each wraps an MLIR value; an operator builds the operation

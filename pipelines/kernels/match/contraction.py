@@ -1,4 +1,4 @@
-"""Which product does a group begin with? From `Work` to a `Contraction` and its feeds.
+"""Match the product that a group begins with: from `Work` to a `Contraction` and its feeds.
 
 A group may begin with transposes of the product's operands and go on with one of its result: the
 kernel then reads and writes them where they lie, and nothing is moved.

@@ -1,4 +1,4 @@
-"""What can a kernel take over? A group of pyc ops as plain data, and what families offer for it.
+"""Offers of kernel families for a group of pyc ops, which they see as plain data.
 
 `Work` is the question: the values that a group reads and its ops in order. `Offer` is an answer:
 the knobs of a kernel, how many of the ops it computes, and which values it is fed with. Neither

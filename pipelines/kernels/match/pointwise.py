@@ -1,4 +1,4 @@
-"""Which ops of a group make a pointwise program? From `Work` to `Pointwise` and its feeds.
+"""Match the pointwise program that a group begins with: from `Work` to `Pointwise` and feeds.
 
 A kernel computes a matrix: a tensor whose dimensions are cut into rows and columns (`View`). Ops
 around it may join it if each is elementwise on f32 and broadcasts to that tensor. What they read

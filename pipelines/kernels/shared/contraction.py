@@ -1,4 +1,4 @@
-"""What is multiplied with what? Matrices of a batch, as they lie in memory, in any order.
+"""Contractions: products of batched matrices, stored in any order of dimensions.
 
 A `Contraction` names the dimensions of three operands by letters: m are rows, n columns, k the
 depth, all others the batch. ``left="bmck", right="bnck", result="bcmn"`` are the scores of the

@@ -1,4 +1,4 @@
-"""What follows a product in its kernel? The usual programs, and what they may overwrite."""
+"""The usual epilogues of a product, and the operands that they may overwrite."""
 
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, Step

@@ -1,4 +1,4 @@
-"""Into how many workgroups is a product cut? Large shares, one a core, or the items of a batch; one
+"""The grid of a product: large shares, one a core, or the items of a batch; one workgroup
 where work is small.
 
 A workgroup that another core takes over costs a wake-up of some microseconds, so that small work
@@ -11,11 +11,9 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.language import Build
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
-# What one core must have to do before a second one is asked.
-_ALONE_SECONDS = 40e-6
-_ALONE_SECONDS_OF_READING = 80e-6
 _TILES_A_SHARE = 8
 _BATCH_SHARES_A_CORE = 8
 
@@ -27,10 +25,7 @@ def known(dim: Dim) -> int:
 
 def cores_for(target: Target, flops: float, read_bytes: float) -> int:
     """How many cores a kernel should have: one, or all of the target's."""
-    seconds = flops / (target.peak_flops / target.cores)
-    reading = read_bytes / target.peak_bandwidth
-    alone = seconds < _ALONE_SECONDS and reading < _ALONE_SECONDS_OF_READING
-    return 1 if alone else target.cores
+    return CostModel(target).cores_for(flops, read_bytes)
 
 
 def cut_matrix(cores: int, rows: Dim, columns: Dim, tile: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""How is a square of registers transposed? As many vectors as lanes, by shuffles of 128 bits.
+"""Transpose a square of registers: as many vectors as lanes, by shuffles of 128 bits.
 
 Shuffles that stay within 128 bits are one quick instruction on x86: pairs of rows are interleaved
 by single numbers, then by pairs, which transposes each 4 x 4; then the quarters change places.

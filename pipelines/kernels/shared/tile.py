@@ -1,4 +1,4 @@
-"""How is a register tile accumulated? Rows times vectors of columns, over a stretch of the depth.
+"""Accumulate a register tile: rows times vectors of columns, over a stretch of the depth.
 
 What the products of this package share: the loop over the depth with its fused multiply-adds, and
 memory on a workgroup's stack.

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
 from pyc_mlir.pipelines.memory.on_pyc.execute import ARENA
 from pyc_mlir.pipelines.memory.on_pyc.memref_problem import Allocations, read_allocations
@@ -25,7 +25,6 @@ from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.pipelines.memory.planner.problem import Plan
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.target import Target
 
 BUFFERIZE = (
     "builtin.module(one-shot-bufferize{bufferize-function-boundaries=true "
@@ -46,7 +45,7 @@ class BufferizeArena:
         "argument", "where the arena comes from: a last argument, or one allocation"
     )
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Bufferize and plan every function. Raises PycError, located, for what is not understood.
 
         The module is then half converted: it must not be used.
@@ -63,16 +62,16 @@ class BufferizeArena:
         passmanager.PassManager.parse(BUFFERIZE, module.context).run(module.operation)
         counts = {"allocations": 0, "allocated bytes": 0, "arena bytes": 0}
         for function, site in zip(functions_of(module), sites, strict=True):
-            read = read_allocations(function, Target.named("cpu").alignment)
+            read = read_allocations(function, context.target.alignment)
             found = plan(read.problem)
-            _decide(read, found, site, choices)
-            self._place(read, found)
+            _decide(read, found, site, context.choices)
+            self._place(read, found, context.target.alignment)
             counts["allocations"] += len(read.allocs)
             counts["allocated bytes"] += _apart(read)
             counts["arena bytes"] += found.arena_bytes
         return counts
 
-    def _place(self, read: Allocations, found: Plan) -> None:
+    def _place(self, read: Allocations, found: Plan, alignment: int) -> None:
         """Replace the allocations by views of the arena."""
         attributes = read.function.attributes
         attributes[ARENA_BYTES] = integer(found.arena_bytes)
@@ -83,7 +82,7 @@ class BufferizeArena:
         lives = _lives(read, found)
         slots = {offset: i for i, offset in enumerate(sorted(set(found.offsets.values())))}
         with ir.InsertionPoint.at_block_begin(block), read.function.location:
-            arena = self._arena(read.function, block, found.arena_bytes)
+            arena = self._arena(read.function, block, found.arena_bytes, alignment)
             for number, alloc in enumerate(read.allocs):
                 offset = found.offsets.get((number, 0), 0)
                 view = _view(arena, offset, alloc)
@@ -93,11 +92,13 @@ class BufferizeArena:
         for alloc in read.allocs:
             alloc.erase()
 
-    def _arena(self, function: ir.Operation, block: ir.Block, size: int) -> ir.Value:
+    def _arena(
+        self, function: ir.Operation, block: ir.Block, size: int, alignment: int
+    ) -> ir.Value:
         """The arena's value: a new last argument, or an allocation at the insertion point."""
         type_ = ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
         if self.arena == "alloc":
-            return _allocated(block, type_)
+            return _allocated(block, type_, alignment)
         signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         inputs = [*signature.inputs, type_]
         marked = ir.DictAttr.get({ARENA: ir.UnitAttr.get()})
@@ -109,10 +110,10 @@ class BufferizeArena:
         return block.add_argument(type_, function.location)
 
 
-def _allocated(block: ir.Block, type_: ir.MemRefType) -> ir.Value:
+def _allocated(block: ir.Block, type_: ir.MemRefType, alignment: int) -> ir.Value:
     """An allocation at the insertion point that ends with the block."""
     attributes = {
-        "alignment": integer(Target.named("cpu").alignment),
+        "alignment": integer(alignment),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([0, 0]),
     }
     made = ir.Operation.create("memref.alloc", results=[type_], attributes=attributes).result

@@ -1,4 +1,4 @@
-"""In which order, at which offsets, and what again? A memory plan for pyc functions, written down.
+"""A memory plan for pyc functions, written on the IR: order, recomputation and offsets.
 
 Comes in: functions with static sizes. Goes out: the same functions with their ops in the plan's
 order, recomputed ops as clones, and on each op where its result lies in the arena and how long
@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.memory.on_pyc.plan import annotate, reorder, site_of
 from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
@@ -33,8 +34,8 @@ class PlanMemory:
     """Plan order, recomputation and arena offsets of every function, and annotate the ops."""
 
     name: ClassVar[str] = "pyc-plan-memory"
-    mode: Literal["latency_first", "balanced", "memory_first"] = option(
-        "balanced", "what to prefer: latency_first, balanced or memory_first"
+    mode: Literal["latency_first", "balanced", "memory_first"] | None = option(
+        None, "what to prefer: latency_first, balanced or memory_first; none: the compile's mode"
     )
     budget: int | None = option(None, "bytes that each function's arena may have at most")
     slowdown: float | None = option(None, "seconds that recomputation may add, as a share")
@@ -44,15 +45,16 @@ class PlanMemory:
         refuse_negative("budget", self.budget)
         refuse_negative("slowdown", self.slowdown)
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Plan every function. Raises PycError, also when a budget cannot be kept."""
         counts = {"buffers": 0, "recomputed": 0, "arena bytes": 0, "bytes in program order": 0}
         seen: Counter[str] = Counter()
+        mode = self.mode or context.mode or DEFAULT_MODE
         for function in functions_of(module):
             site = site_of(self.name, function, seen)
-            region = read_function(function)
+            region = read_function(function, context.target)
             written = in_program_order(region.problem)
-            chosen = self._choose(region, written, site, choices)
+            chosen = self._choose(region, written, site, mode, context.choices)
             annotate(region, chosen, reorder(region, chosen.steps, chosen.sources))
             counts["buffers"] += len(chosen.offsets)
             counts["recomputed"] += len(chosen.steps) - len(region.ops)
@@ -60,22 +62,24 @@ class PlanMemory:
             counts["bytes in program order"] += written.arena_bytes
         return counts
 
-    def _choose(self, region: PycFunction, written: Plan, site: Site, choices: Choices) -> Plan:
+    def _choose(
+        self, region: PycFunction, written: Plan, site: Site, mode: str, choices: Choices
+    ) -> Plan:
         """Offer the planner's answer and the program's own order, as far as they are legal."""
         try:
-            found = plan(region.problem, mode=self.mode, budget=self.budget, slowdown=self.slowdown)
+            found = plan(region.problem, mode=mode, budget=self.budget, slowdown=self.slowdown)
         except PycError as error:
             raise PycError(error.code, f"{region.where}: {error.message}") from error
         plans = {PLANNED: found}
         if self.budget is None or written.arena_bytes <= self.budget:
             plans[AS_WRITTEN] = written
         offered = [_alternative(name, p, len(region.ops)) for name, p in plans.items()]
-        return plans[choices.choose(site, offered, self._evidence(found)).name]
+        return plans[choices.choose(site, offered, self._evidence(found, mode)).name]
 
-    def _evidence(self, found: Plan) -> tuple[str, ...]:
+    def _evidence(self, found: Plan, mode: str) -> tuple[str, ...]:
         limit = () if self.budget is None else (f"budget {self.budget} bytes",)
         proven = ("no smaller arena exists",) if found.proven else ()
-        return (f"mode {self.mode}", *limit, *proven)
+        return (f"mode {mode}", *limit, *proven)
 
 
 def refuse_negative(name: str, value: float | None) -> None:

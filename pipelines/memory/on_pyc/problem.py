@@ -19,7 +19,7 @@ from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, values_read
-from pyc_mlir.pipelines.target.cost import roofline
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 # The result has the bytes of operand 0, in the same order when sizes agree.
@@ -139,7 +139,7 @@ class _Reader:
         if len(parts) == 1 and (definition := definition_of(op)) is not None:
             inputs = [from_mlir(v.type) for v in op.operands]
             traffic = definition.traffic(inputs, self.types[-1], **params_of(definition, op))
-        return roofline(flops, traffic, self.target.peak_flops, self.target.peak_bandwidth).seconds
+        return CostModel(self.target).roofline(flops, traffic).seconds
 
     def _may_overwrite(self, op: ir.Operation, buffer: int) -> bool:
         """Whether the result of `op` may take the bytes of `buffer`, which then dies."""

@@ -1,4 +1,4 @@
-"""What is worth running again so that it need not be kept? Recomputation alone, on pyc IR.
+"""Recomputation on pyc IR: run ops again instead of keeping their results over the peak.
 
 Comes in: functions with static sizes. Goes out: the same functions in the same order, with clones
 of ops right before their late readers. With a budget: the fewest added seconds found that keep the
@@ -14,7 +14,7 @@ from typing import ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.memory.on_pyc.plan import reorder, site_of
 from pyc_mlir.pipelines.memory.on_pyc.plan_memory import refuse_negative
 from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
@@ -44,15 +44,15 @@ class Remat:
         refuse_negative("budget", self.budget)
         refuse_negative("slowdown", self.slowdown)
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Recompute in every function. Raises PycError when a budget cannot be kept."""
         counts = {"recomputed": 0, "peak bytes before": 0, "peak bytes": 0}
         seen: Counter[str] = Counter()
         for function in functions_of(module):
             site = site_of(self.name, function, seen)
-            region = read_function(function)
+            region = read_function(function, context.target)
             before = Expansion.of(region.problem)
-            chosen = self._choose(region, before, site, choices)
+            chosen = self._choose(region, before, site, context.choices)
             if len(chosen.steps) > len(before.steps):
                 reorder(region, chosen.steps, chosen.sources)
             counts["recomputed"] += len(chosen.steps) - len(before.steps)

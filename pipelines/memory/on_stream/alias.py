@@ -1,4 +1,4 @@
-"""Which results of a dispatch may take over the storage of an operand? A proof from its body.
+"""Results of a dispatch that may reuse an operand's storage, by a proof from its body.
 
 Comes in: a module of stream IR whose executables still hold linalg on tensors. Goes out, by
 dispatch symbol, pairs (binding written, binding read): if nothing else needs the operand any more,
@@ -15,7 +15,7 @@ two forms are accepted that hold for every tiling which writes an element once:
 All other results of the dispatch must be independent of the operand: one that is computed again
 after the first was written would read what is no longer there. What is not understood (views,
 gathers, windows, products over the operand, nested regions) proves nothing. A generated kernel,
-whose body is loops over memory, brings pairs that its generator has proven (stream_declared.py).
+whose body is loops over memory, brings pairs that its generator has proven (streams/declared.py).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,21 +1,31 @@
-"""What does a dispatch cost? The roofline of its body, read from IREE's executables.
+"""The predicted cost of each dispatch of a module, read from IREE's executables.
 
 Operations are counted on the linalg ops of the dispatched function: the points of the iteration
-space times the arithmetic ops of the body; a kernel whose body is loops over memory says itself how
-many it does (stream_declared.py). Traffic is what the dispatch reads and writes.
+space times the arithmetic ops of the body; a kernel whose body is loops over memory declares its
+own (streams/declared.py). Traffic is what the dispatch reads and writes. The cost model says how
+long both take: by the kernel's family, or by the kind of IREE's code.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from pyc_mlir.pipelines.streams.declared import declared_flops
 from pyc_mlir.pipelines.streams.ir import find, ir, operations
-from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost, roofline
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
 # A named linalg op multiplies and adds.
 _NAMED_OPS = 2
+# The names that linalg/kernel_call.py gives to kernels.
+_KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
+
+# How affine maps are printed: a step of more than one, and a sum of two dimensions.
+_STRIDED = re.compile(r"d\d+ \* (?!1\b)\d+")
+_WINDOW = re.compile(r"d\d+(?: \* \d+)? \+ d\d+")
 
 
 class DispatchCosts:
@@ -25,34 +35,75 @@ class DispatchCosts:
     """
 
     def __init__(self, module: Any, target: Target) -> None:
-        self._target = target
-        self._flops: Mapping[str, int] = {
-            f"{_name(executable)}::{_name(function)}": _flops(function)
+        self._model = CostModel(target)
+        functions = {
+            f"{_name(executable)}::{_name(function)}": function
             for executable in find(module, "stream.executable")
             for function in find(executable, "func.func")
         }
+        self._flops: Mapping[str, int] = {s: _flops(f) for s, f in functions.items()}
+        self._kinds: Mapping[str, str] = {s: _kind(f) for s, f in functions.items()}
 
     def __call__(self, symbol: str, traffic_bytes: int) -> Cost:
         """The cost of one run; what is no dispatch only moves bytes."""
-        flops = self._flops.get(symbol, 0)
-        return roofline(flops, traffic_bytes, self._target.peak_flops, self._target.peak_bandwidth)
+        if symbol not in self._flops:
+            return self._model.copy(traffic_bytes)
+        flops, kernel = self._flops[symbol], _KERNEL.fullmatch(symbol.rpartition("::")[2])
+        if kernel is not None:
+            cost = self._model.kernel(kernel[1], flops, traffic_bytes)
+        else:
+            cost = self._model.dispatch(self._kinds[symbol], flops, traffic_bytes)
+        return replace(cost, seconds=cost.seconds + self._model.dispatch_seconds)
 
 
 def _name(op: Any) -> str:
     return ir.StringAttr(op.attributes["sym_name"]).value
 
 
-def _flops(function: Any) -> int:
-    total = declared_flops(function)
+def _kind(function: Any) -> str:
+    """The kind of IREE's code, by the linalg op that does most: a row of the cost model."""
+    found = [op for op in _linalg(function) if op.operation.regions]
+    if not found:
+        return "pointwise"
+    main = max(found, key=lambda op: _points(op) * _per_point(op))
+    maps = _text(main, "indexing_maps")
+    strided = _STRIDED.search(maps) is not None
+    if "strides" in main.attributes:
+        strides = ir.DenseIntElementsAttr(main.attributes["strides"])
+        strided = any(int(stride) > 1 for stride in strides)
+    reads = len(main.operands) - 1
+    if "pooling" in main.name or (_WINDOW.search(maps) and _per_point(main) < 2):
+        return "pooling"
+    if "conv" in main.name or _WINDOW.search(maps):
+        return "convolution.strided" if strided else "convolution"
+    if strided:
+        return "strided"
+    kinds = _text(main, "iterator_types")
+    if kinds and "reduction" not in kinds:
+        return "pointwise"
+    return "contraction" if reads > 1 else "reduction"
+
+
+def _text(op: Any, name: str) -> str:
+    """An attribute as text; "" where the op has none of that name."""
+    return str(op.attributes[name]) if name in op.attributes else ""
+
+
+def _linalg(function: Any) -> list[Any]:
+    found: list[Any] = []
 
     def visit(op: Any) -> Any:
-        nonlocal total
-        if op.name.startswith("linalg.") and op.operation.regions:
-            total += _points(op) * _per_point(op)
+        if op.name.startswith("linalg."):
+            found.append(op)
         return ir.WalkResult.ADVANCE
 
     function.walk(visit)
-    return total
+    return found
+
+
+def _flops(function: Any) -> int:
+    found = (o for o in _linalg(function) if o.operation.regions)
+    return declared_flops(function) + sum(_points(op) * _per_point(op) for op in found)
 
 
 def _points(op: Any) -> int:

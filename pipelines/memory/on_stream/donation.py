@@ -1,4 +1,4 @@
-"""Which inputs of a call may give their memory to a result? A proof from the order of the plan.
+"""Inputs whose memory a result may take over, by a proof from the order of the plan.
 
 Comes in: a function of stream IR in which a plan's order stands (after `apply_plan`), and which
 results are written into memory of the caller. Goes out: pairs (input, result). The result may be
@@ -7,7 +7,7 @@ the very bytes of the input if
 - every op that reads the input comes before the first op that writes the result: earlier in the
   region and not in the same wave, so that IREE puts a barrier between them; or
 - the one op that writes the result reads the input too, all of it, and its body is proven to read
-  each number before it writes it (stream_alias.py).
+  each number before it writes it (on_stream/alias.py).
 
 XLA asks the same of a module's schedule (`HloInputOutputAliasConfig`, copy insertion). Whatever is
 not seen through proves nothing: several regions, an input that something else uses, a write of a

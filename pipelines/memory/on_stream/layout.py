@@ -1,4 +1,4 @@
-"""How does IREE itself place a region's transients? A `Layout` read off its own passes.
+"""IREE's own placement of a region's transients: a `Layout` read from the output of its passes.
 
 IREE's ``iree-stream-layout-slices`` replaces each result of a ``stream.resource.pack`` by a
 constant offset and forgets which was which. So remember one use of each before (`watch`), and read

@@ -33,6 +33,7 @@ from pyc_mlir.pipelines.streams.ir import (
     operations,
     resources,
     result_sizes,
+    source_ids,
     symbol_of,
     ties,
 )
@@ -187,13 +188,24 @@ class _Reader:
         fresh = [self._numbers[r] for r in resources(op.results) if r not in before]
         traffic = sum(self._bytes[b].nominal for b in (*reads, *fresh))
         symbol = symbol_of(op)
-        seconds = self._estimate(symbol, traffic).seconds
+        cost = self._estimate(symbol, traffic)
         name = symbol.rpartition("::")[2]
         self._ops.append(op)
         self._operands.append(operands)
         in_place = self._in_place(op, [b for _, b in operands], fresh)
         self._tasks.append(
-            Task(name, reads, writes, seconds, recomputable=not tied, in_place=in_place, tied=tied)
+            Task(
+                name,
+                reads,
+                writes,
+                cost.seconds,
+                recomputable=not tied,
+                in_place=in_place,
+                tied=tied,
+                flops=cost.flops,
+                traffic_bytes=traffic,
+                sources=source_ids(op),
+            )
         )
         return len(self._tasks) - 1
 

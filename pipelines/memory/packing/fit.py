@@ -1,4 +1,4 @@
-"""Does everything fit below a capacity? A search that places an interval, or postpones it.
+"""Search for a packing below a capacity: place an interval, or postpone it.
 
 One takes the interval that can rest lowest in a section and places it there; when no packing
 follows, it is postponed: it must lie on top of something that is still free, which raises its

@@ -1,4 +1,4 @@
-"""What is to be packed: intervals with sizes, as arrays; and the bound that no packing beats.
+"""The packing problem: intervals with sizes, as arrays, and a lower bound on the arena.
 
 An interval is alive at the times lower <= t < upper. Only the order of its ends matters, so times
 are first replaced by *sections*: one for each birth that follows a death. Sizes are counted in

@@ -1,4 +1,4 @@
-"""At which offset does each interval lie, so that the arena is small?
+"""Pack intervals: an offset for each, so that the arena is small.
 
 Static memory allocation: intervals that are alive at one time must not overlap in bytes. NP-hard
 (Garey and Johnson, 1979, SR2), yet the greatest sum of live bytes is a bound that real instances

@@ -1,4 +1,4 @@
-"""What follows when the intervals of a part must end below a capacity? Bounds on their offsets.
+"""Bounds on the offsets of a part's intervals that must end below a capacity.
 
 A part is a set of intervals that are connected in time; the state of a search in it is the lowest
 offset that each free interval may have (`FIXED` for those that are placed) and the sizes left in

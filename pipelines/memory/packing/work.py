@@ -1,4 +1,4 @@
-"""How long may a search go on? Until its work limit: the same on every machine."""
+"""The work limit of a search: counted in steps, thus equal on every machine."""
 
 from collections.abc import Callable
 

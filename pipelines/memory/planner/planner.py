@@ -1,4 +1,4 @@
-"""Which plan? Order, reuse, recomputation and offsets together, for a mode or under a budget.
+"""The planner: order, reuse, recomputation and offsets together, for a mode or a budget.
 
 Comes in: a `Problem`. Goes out: a validated `Plan`, never with a larger arena than the problem's
 own order needs at the same concurrency. An order is searched for, results take over dying

@@ -1,4 +1,4 @@
-"""What is to be planned: tasks that read and write buffers, as data.
+"""The planning problem and its plan as data: tasks that read and write buffers.
 
 A `Problem` has no order but the one that its dependencies ask for: a task that reads a buffer
 follows the one that writes it. The order of `tasks` is legal and is the one to beat.
@@ -37,6 +37,8 @@ class Task:
         nothing reads that one later; alias safety has been proven by whoever built the problem.
     tied: pairs (written, read): it must (the task updates its operand).
     after: tasks that have to precede this one although no buffer says so.
+    flops, traffic_bytes, sources: what `seconds` was predicted from, and the ids of the ops that
+        the dispatch computes; for reports, nothing is planned by them.
     """
 
     name: str
@@ -47,6 +49,9 @@ class Task:
     in_place: tuple[tuple[int, int], ...] = ()
     tied: tuple[tuple[int, int], ...] = ()
     after: tuple[int, ...] = ()
+    flops: float = field(default=0.0, compare=False)
+    traffic_bytes: int = field(default=0, compare=False)
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

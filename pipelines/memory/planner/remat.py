@@ -1,4 +1,4 @@
-"""What is worth computing again, so that it need not be kept over the peak?
+"""Recomputation: run a task again so that its result need not be kept over the peak.
 
 Comes in: an `Expansion` (an order) and a budget in live bytes. Goes out: one with more steps and a
 smaller peak, at few added seconds. Greedy, as in XLA's rematerialization: of the storages that are

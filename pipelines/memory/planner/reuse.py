@@ -1,4 +1,4 @@
-"""Which results take over the storage of an operand that dies at the same task?
+"""Reuse in place: results that take over the storage of an operand dying at the same task.
 
 Comes in: a problem and its waves. Goes out: pairs (written, read) of buffers, a subset of what the
 tasks allow; each operand is given away once, and only where no other task of its wave, and no

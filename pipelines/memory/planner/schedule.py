@@ -1,4 +1,4 @@
-"""In which order do the tasks run, so that the fewest bytes are live at once?
+"""Scheduling: an order of the tasks with the fewest bytes live at once.
 
 Comes in: a `Problem`. Goes out: a `Schedule`, its peak in live bytes (in-place reuse counted) and
 a bound that no order goes below. The best of several list schedules (least growth first, depth

@@ -1,4 +1,4 @@
-"""How many bytes are live when? Buffers as storages, and the live bytes of an order of tasks.
+"""Live bytes of an order of tasks, with buffers grouped into storages.
 
 A tied update keeps its operand's storage, so buffers that are tied form one storage; it lives from
 the first task that touches it to the last one. Sizes count in whole multiples of the alignment (of

@@ -1,4 +1,4 @@
-"""Is a plan legal? Checked from the problem alone, whoever made the plan.
+"""Validate a plan from the problem alone, whoever made it.
 
 Comes in: a problem and a plan. Goes out: one readable line per violation; none for a legal plan.
 Nothing here is shared with the packer or the scheduler: lives are counted again, step by step.

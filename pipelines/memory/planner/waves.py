@@ -1,4 +1,4 @@
-"""Which tasks may overlap in time without raising the peak?
+"""Waves: tasks that may overlap in time without raising the peak.
 
 Comes in: an order, how many tasks a wave may hold, and a limit in bytes. Goes out: waves. Tasks of
 one wave start together, so all that any of them touches is live at once.

@@ -1,4 +1,4 @@
-"""What is better computed in parts, so that large intermediates never exist as a whole?
+"""Compute regions in parts, so that large intermediates never exist as a whole.
 
 Comes in: functions of pyc ops. Goes out: the same, with some regions repeated for equal parts of
 one dimension in which all their ops run: slices of what comes in, clones of the ops (marked
@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.chunk.dims import part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import Candidate, Offer, plan
@@ -36,30 +36,39 @@ class Chunk:
     """Compute regions with large intermediates in equal parts, where that lowers the peak."""
 
     name: ClassVar[str] = "pyc-chunk"
-    mode: Literal["latency_first", "balanced", "memory_first"] = option(
-        "balanced", "what to prefer: latency_first, balanced or memory_first"
+    mode: Literal["latency_first", "balanced", "memory_first"] | None = option(
+        None, "what to prefer: latency_first, balanced or memory_first; none: the compile's mode"
     )
-    target: str = option("cpu", "the target whose caches and peaks the costs are for")
+    target: str = option("", "the target that costs are for; empty: the compile's")
 
     def __post_init__(self) -> None:
         """Raises PycError (INVALID_PIPELINE) for a target that does not exist."""
-        if self.target not in TARGETS:
+        if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
                 f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
             )
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
-        """Choose for every region of every function."""
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
+        """Choose for every region of every function; for none where PyC plans no memory."""
         counts = {"regions": 0, "in parts": 0, "parts": 0}
+        mode = self.mode or context.mode
+        if mode is None:
+            return counts
+        target = Target.named(self.target) if self.target else context.target
         seen: Counter[str] = Counter()
         for function in functions_of(module):
             if not is_static(function):
                 continue
             graph = Graph(function)
-            candidates = plan(graph, Target.named(self.target), self.mode)
+            candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
-            chosen = [(c.region, self._choose(graph, c, ids, choices)) for c in candidates if ids]
+            evidence = f"mode {mode}"
+            chosen = [
+                (c.region, self._choose(graph, c, ids, context.choices, evidence))
+                for c in candidates
+                if ids
+            ]
             for region, parts in chosen:
                 if parts > 1:
                     apply(graph, region, parts)
@@ -68,7 +77,9 @@ class Chunk:
             counts["parts"] += sum(parts for _, parts in chosen if parts > 1)
         return counts
 
-    def _choose(self, graph: Graph, found: Candidate, ids: OpIds, choices: Choices) -> int:
+    def _choose(
+        self, graph: Graph, found: Candidate, ids: OpIds, choices: Choices, evidence: str
+    ) -> int:
         """The number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
         site = Site(self.name, ids[op], str(op.location))
@@ -79,8 +90,8 @@ class Chunk:
             for name, o in offers.items()
         ]
         ops = "+".join(graph.nodes[i].name for i in found.region.ops)
-        evidence = (f"mode {self.mode}", f"region {ops}")
-        return offers[choices.choose(site, alternatives, evidence).name].parts
+        said = (evidence, f"region {ops}")
+        return offers[choices.choose(site, alternatives, said).name].parts
 
 
 def _name(offer: Offer) -> str:

@@ -1,4 +1,4 @@
-"""Along which dimension of each operand does a dimension of the result run, one to one?
+"""The dimension of each operand that corresponds one to one to a dimension of the result.
 
 Index i of that dimension of the result then needs of an operand only its index i along the
 dimension given, or the operand whole, so that a part of the result can be computed from parts of

@@ -1,4 +1,4 @@
-"""What is live when in a function, and in a function some regions of which run in parts?
+"""Live values at each op of a function, also if some regions run in parts.
 
 Comes in: a function of one block. Goes out: a `Graph` of plain data, one node an op, and the bytes
 that each item of the program needs: an op, or a region in parts as if it were one op. It is an

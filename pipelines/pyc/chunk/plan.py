@@ -1,4 +1,4 @@
-"""Which ops are worth computing in parts, in how many, and what does that cost?
+"""Choose the regions to compute in parts, and the number of parts of each.
 
 Comes in: a `Graph`, a target and a mode. Goes out: regions with their alternatives, one for every
 number of parts, as data. As in AutoChunk (Zhao et al., 2024) the search goes to where most is live,

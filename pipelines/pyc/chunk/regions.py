@@ -1,4 +1,4 @@
-"""Which ops around a value can run part by part together?
+"""The region around a value whose ops can run part by part together.
 
 Comes in: a `Graph`, an op whose result is to stay inside, and an op that may end the region. Goes
 out: regions. Walking back from the end, an op belongs to the closure if all that use it do and ask

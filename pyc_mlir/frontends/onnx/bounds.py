@@ -1,4 +1,4 @@
-"""Is an ONNX model within what is read? Asked of its bytes, before a protobuf is made of them.
+"""Check the bytes of an ONNX model against the reader's bounds, before protobuf parses them.
 
 A protobuf takes up to a hundred times its bytes in memory, and functions that call functions stand
 for more nodes than any memory holds. `scan` counts the fields of the bytes, `check_functions` the

@@ -1,4 +1,4 @@
-"""ONNX models as pyc programs, node by node: which pyc ops compute what this model says?
+"""Import ONNX models as pyc programs, node by node.
 
     module = import_onnx("model.onnx")
 

@@ -1,8 +1,8 @@
 """From a file, bytes or a ModelProto to a checked model of an opset that the importer reads.
 
-Checks, in this order: the bytes are within bounds (onnx_bounds.py) and parse; the opset is at most
+Checks, in this order: the bytes are within bounds (bounds.py) and parse; the opset is at most
 `NEWEST`; weights are as large as their types say and lie inside the model's directory
-(onnx_weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
+(weights.py); onnx's checker accepts the rest; older opsets convert to `OLDEST`; functions are
 inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
 

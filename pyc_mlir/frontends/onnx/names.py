@@ -1,4 +1,4 @@
-"""What is an ONNX node called, and which definition of ONNX's is it of?"""
+"""Names of ONNX nodes, and the ONNX definition that each node follows."""
 
 import onnx
 

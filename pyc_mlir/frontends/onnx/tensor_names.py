@@ -1,4 +1,4 @@
-"""Names of an ONNX model, made printable where it enters: all that tells of it uses them.
+"""Tensor names of an ONNX model, made printable where they enter.
 
 Values are named anew everywhere alike, so that the model computes what it did. Texts that are no
 names (notes, metadata, where weights are stored) stay.

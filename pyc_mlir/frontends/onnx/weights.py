@@ -1,4 +1,4 @@
-"""The weights of an ONNX model, apart from its graph: which tensor has how many bytes, and where?
+"""The weights of an ONNX model apart from its graph: bytes and place of each tensor.
 
 onnx checks, converts and infers copies of a model, of at most two gigabytes. So `split_weights`
 takes large initializers and those in other files out of it: they are inputs of the graph that onnx

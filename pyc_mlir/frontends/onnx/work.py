@@ -1,4 +1,4 @@
-"""What family is an ONNX node of, and how much work is it, though PyC cannot import it?
+"""Family and amount of work of ONNX nodes that PyC cannot import.
 
 For reports about models that are refused. Families are ONNX's own: the folders of its operators'
 definitions (``math``, ``rnn``, ``controlflow``). Work goes by the shapes that onnx infers: twice

@@ -12,6 +12,7 @@ from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
+from pyc_mlir.dialects.errors import memory_told
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.python.specs import (
     annotated_specs,
@@ -55,7 +56,8 @@ class JitFunction:
     Programs are kept by the dtypes and shapes of the array arguments and the values of all others
     (Python numbers are compiled in). Where an annotation gives a spec, that is compiled for
     instead of the array's own shape, so that named dimensions share one program. What the function
-    captures from outside is read when it is traced. Safe to call from many threads.
+    captures from outside is read when it is traced: later changes of captured arrays are not seen
+    until `cache_clear`. Safe to call from many threads.
 
     On a method, `self` is captured too: each instance has programs of its own, which hold what its
     attributes were when they were traced, and which keep it alive until `cache_clear`.
@@ -111,6 +113,10 @@ class JitFunction:
         bound.arguments = self._specs(dict(bound.arguments))
         return trace_bound(function, bound).module
 
+    def __repr__(self) -> str:
+        info = self.cache_info()
+        return f"jit({_title(self._function)}, {info.size} programs, {info.hits} hits)"
+
     def cache_info(self) -> CacheInfo:
         """How often programs were found and made."""
         return CacheInfo(self._hits, len(self._programs), len(self._programs))
@@ -144,7 +150,8 @@ class JitFunction:
                 self._hits += 1
             else:
                 bound.arguments = specs
-                traced = trace_bound(function, bound)
+                with memory_told():
+                    traced = trace_bound(function, bound)
                 program = self._compile(traced, **self._options)
                 self._programs[key] = _Compiled(program, traced, instance)
             return self._programs[key]
@@ -167,6 +174,9 @@ class JitMethod:
         """As `JitFunction.trace`, without `self`."""
         return self._jitted.trace_call(self._bound, args, kwargs)
 
+    def __repr__(self) -> str:
+        return f"{self._jitted!r} of {type(self._instance).__name__}"
+
     def cache_info(self) -> CacheInfo:
         """Counts of the function, over all instances."""
         return self._jitted.cache_info()
@@ -174,6 +184,10 @@ class JitMethod:
     def cache_clear(self) -> None:
         """Forget the programs of all instances."""
         self._jitted.cache_clear()
+
+
+def _title(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _with_defaults(signature: inspect.Signature, specs: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where numpy's calls on traced arrays arrive: tables of handlers, filled by the modules beside.
+"""Entry points of numpy's calls on traced arrays: tables of handlers.
 
 `UFUNCS` maps a ufunc to a handler of operands that already have the dtypes of numpy's own loop;
 `FUNCTIONS` maps other numpy functions, and `operator.getitem`, to handlers with their signatures.

@@ -1,4 +1,4 @@
-"""Where the user's Python code is: locations for ops, and errors that show the line."""
+"""Locations in the user's Python code, for ops and for errors that show the line."""
 
 import linecache
 import sys

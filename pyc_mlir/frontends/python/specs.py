@@ -1,4 +1,4 @@
-"""What a traced function's arguments look like: an element type and a shape with named dimensions.
+"""Argument specs of traced functions: an element type and a shape with named dimensions.
 
 Three ways to say the same, for signatures and for calls:
 
@@ -43,7 +43,7 @@ def supported_dtype(dtype: Any, where: str) -> np.dtype:
     try:
         found = np.dtype(dtype)
     except TypeError:
-        found = None
+        found = _of_another_library(dtype)
     if found is None or dtype_name(found) not in DTYPES:
         raise PycError(
             ReasonCode.UNSUPPORTED_DTYPE,
@@ -51,6 +51,12 @@ def supported_dtype(dtype: Any, where: str) -> np.dtype:
             "convert it with `.astype`",
         )
     return found
+
+
+def _of_another_library(dtype: Any) -> np.dtype | None:
+    """The dtype that a type such as ``torch.float32`` names; None if it names none."""
+    name = str(dtype).rpartition(".")[2]
+    return next((known for known in DTYPES.values() if known.name == name), None)
 
 
 def _in_bits(code: str) -> str:
@@ -117,7 +123,7 @@ def spec(dtype: Any, shape: Sequence[Entry] = ()) -> TensorSpec:
 
 
 def spec_of(array: Any) -> TensorSpec:
-    """The spec of an example: anything with `dtype` and `shape`."""
+    """The spec of an example: anything with `dtype` and `shape`, torch's tensors included."""
     return TensorSpec(array.dtype, *array.shape)
 
 

@@ -1,4 +1,4 @@
-"""The array that a traced function receives: it looks like a numpy array and records what is done.
+"""The array that a traced function receives: it records the operations applied to it.
 
 Operators and ufuncs arrive at `__array_ufunc__`, other numpy functions at `__array_function__`;
 both look up a handler in `numpy_protocol`. What needs a value raises PycError (UNTRACEABLE) with

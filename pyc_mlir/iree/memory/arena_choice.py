@@ -1,4 +1,4 @@
-"""Whether a program gets the entry `main$arena`, and which outputs take buffers of the caller.
+"""Decide whether a program gets the entry `main$arena`, and which outputs take buffers.
 
 A call of the second entry must never need more memory than one of `main`. Comes in: a module at
 the end of IREE's phase `flow`, and the way to the end of phase `stream`. First those outputs are

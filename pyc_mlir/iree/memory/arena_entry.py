@@ -1,4 +1,4 @@
-"""The second entry of a program: `main$arena`, which takes the memory that `main` would allocate.
+"""Add the entry `main$arena`, which takes the memory that `main` would allocate.
 
     main(inputs...) -> results
     main$arena(inputs..., arena, outputs...) -> results

@@ -1,4 +1,4 @@
-"""Does a program keep a budget of device memory, and how many bytes are left for its arenas?
+"""Check a program against a budget of device memory; compute the bytes left for its arenas.
 
     constants + inputs + outputs + concurrency x arena <= budget
 

@@ -1,4 +1,4 @@
-"""How many bytes has one call of a stream function allocated at once, at most?
+"""The peak of bytes that one call of a stream function has allocated at once.
 
 Comes in: a function from the point in IREE's phase `stream` on where every allocation and every
 release stands in the text with the timepoints that it waits for. The host submits work ahead of the

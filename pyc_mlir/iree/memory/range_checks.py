@@ -1,8 +1,8 @@
 """Checks in the program itself that dimensions keep their declared ranges.
 
-PyC's runtime refuses a call outside with a message of its own, before anything runs (guards.py).
-What else runs the `.vmfb`, such as IREE's tools, meets the same bounds here: memory may have been
-planned for the largest sizes.
+PyC's runtime refuses a call outside with a message of its own, before anything runs
+(signature.py). What else runs the `.vmfb`, such as IREE's tools, meets the same bounds here: memory
+may have been planned for the largest sizes.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many bytes does a budget leave the regions of each function of a version?
+"""Share a budget among the regions of each function of a version.
 
 Comes in: versions of one module, in which all that is allocated has its size, and when which part
 is there. Goes out: `Shares`, in numbers, those of the largest call where dimensions have ranges.

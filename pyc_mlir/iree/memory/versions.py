@@ -1,4 +1,4 @@
-"""A module through IREE's stream phase under given plans: what comes out, and how large it is.
+"""Run IREE's stream phase under given plans and measure the sizes that result.
 
 Comes in: a module at the end of phase `flow`. IREE's stream phase is taken apart: TO_ASYNC runs up
 to the point where dispatches are final and each execution region is a planning problem; `carry_out`

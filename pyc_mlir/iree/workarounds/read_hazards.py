@@ -1,4 +1,4 @@
-"""Keep IREE from fusing what it then reads wrongly: three cases, each cut by a barrier.
+"""Keep IREE from fusing in three cases where it would then read wrong values.
 
 **A row reduction read in two orders.** IREE 3.13 fuses a reduction with the op that reads its
 result, and computes the result tile by tile. An op that reads it along two of its loops, as

@@ -1,4 +1,4 @@
-"""Let the parts of a value share code: contiguous slices of one value become views in memory.
+"""Let parts of a value share code: contiguous slices of one value become views in memory.
 
 IREE clones a slice at a known offset into the dispatch that reads it. Where a value is cut into
 equal parts that are computed alike (`pyc-chunk`), each part would get executables of its own, which

@@ -1,4 +1,4 @@
-"""Keep IREE from fusing anything: the last resort where it cannot generate code for what it fused.
+"""Keep IREE from fusing anything: the last resort when code generation fails on fused ops.
 
 A barrier stands between each op that computes and each tensor that it reads from another one, so
 that every op is a dispatch of its own. What starts a reduction (the outs of an op) stays with it.

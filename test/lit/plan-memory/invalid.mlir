@@ -5,7 +5,7 @@
 // RUN: not pyc-opt %s --pyc-infer-shapes='shapes=64x64' --pyc-plan-memory='budget=1000' 2>&1 | filecheck %s --check-prefix BUDGET
 // RUN: pyc-opt %s --pyc-infer-shapes='shapes=64x64' --pyc-plan-memory='budget=32768' | filecheck %s --check-prefix KEPT
 
-// MODE: expected one of latency_first, balanced, memory_first, got 'fast'
+// MODE: expected one of latency_first, balanced, memory_first or none, got 'fast'
 // NEGATIVE: `budget`: expected 0 or more, got -1
 // DYNAMIC: invalid.mlir:{{[0-9]+}}:{{[0-9]+}}: error: func.func: expected static sizes to plan memory, got tensor<?x64xf32>; run pyc-infer-shapes
 // BUDGET: invalid.mlir:{{[0-9]+}}:{{[0-9]+}}: error: @main: memory plan: expected an arena of at most 1000 bytes

@@ -15,7 +15,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.runtime.executable import Executable
+from pyc_mlir.runtime.array import to_device
+from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import Device, load
 
 DECISION = Decision(
@@ -67,8 +68,12 @@ def test_iree_run_module_runs_main_unchanged(tmp_path):
     assert "4xf32=11 12 13 14" in run.stdout
 
 
-def test_whole_file_loads_as_a_module():
-    Executable(artifact.to_bytes(full_artifact()), Device("local-sync"))
+def test_whole_file_loads_as_a_module_and_runs():
+    device = Device("local-sync")
+    executable = Executable(artifact.to_bytes(full_artifact()), device)
+    entry = executable.entry("main", [ResultType(np.dtype(np.float32), (4,))])
+    (result,) = entry([to_device(ramp(4), device), to_device(ramp(4), device)])
+    np.testing.assert_array_equal(np.asarray(result), 2 * ramp(4))
 
 
 def test_save_and_load(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir import PycError, Tensor, TensorSpec, nn
 from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.frontends.sources import is_text
 from pyc_mlir.runtime.device import Device
 
 HEAVY = ("torch_mlir", "iree", "onnx", "torch", "numpy")
@@ -145,3 +146,17 @@ def test_tools_that_need_a_missing_compiler_say_what_to_install(tool, argv):
     assert done.returncode == 1, done.stderr
     assert "[MISSING_DEPENDENCY]" in done.stderr and "`pip install pyc-mlir`" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["two\nlines", "br{aces", '"quoted'])
+def test_a_path_of_any_letters_is_a_path(folder, tmp_path):
+    text = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+    path = tmp_path / folder / "m\n.mlir"
+    path.parent.mkdir()
+    path.write_text(text)
+    assert pyc_mlir.compile(str(path), device=Device("local-sync")).signature.inputs
+    path.unlink()
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.compile(str(tmp_path / "none\n.mlir"))
+    assert caught.value.code is ReasonCode.FILE_ACCESS
+    assert is_text("// a comment\n") and is_text(text) and is_text(f"{text}\n")

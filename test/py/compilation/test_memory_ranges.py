@@ -83,7 +83,7 @@ def test_the_program_itself_checks_the_ranges():
     for rows in ((51, 9), (0, 9), (7, 1)):
         given = [to_device(a, p.device) for a in arrays(*rows)]
         with pytest.raises(PycError, match=r"input[01]: expected \d+ to \d+ in dimension 0"):
-            p._run(given)
+            p._serving.run(given)
 
 
 def test_ranges_stay_in_the_artifact_and_in_the_text(tmp_path):

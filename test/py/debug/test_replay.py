@@ -16,7 +16,7 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded, recipe_at
 from pyc_mlir.compilation import lower as lowering
-from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.debug import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -59,7 +59,7 @@ PROGRAMS: dict[str, tuple[Any, Any, Callable[[], Options]]] = {
     "function": (layers, SPECS, make_options),
     "modes": (layers, SPECS, lambda: make_options(also_modes=["memory_first", "latency_first"])),
     "unplanned": (TEXT, None, lambda: make_options(planner_mode="iree", kernels="iree")),
-    "families": (TEXT, None, lambda: make_options("cpu-avx2", kernels="rows+gemv")),
+    "families": (TEXT, None, lambda: make_options(target="cpu-avx2", kernels="rows+gemv")),
     "policy": (layers, SPECS, lambda: make_options(policy="memory_first")),
     "checked": (TEXT, None, lambda: make_options(contract=Contract(max_error="rounding"))),
     "budget": (
@@ -108,7 +108,7 @@ def test_recipes_repeat_no_records(tmp_path):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Recorded:
-    made = build(TEXT, None, make_options("cpu-avx2"))
+    made = build(TEXT, None, make_options(target="cpu-avx2"))
     return read_recorded(stored(tmp_path_factory.mktemp("recorded"), made)[1])
 
 
@@ -131,7 +131,7 @@ def refused(recorded: Recorded, source: Any = TEXT, **more: Any) -> PycError:
 
 def test_a_target_of_the_callers_own_is_given_again(tmp_path):
     mine = replace(Target.named("cpu-avx2"), name="mine", l2_bytes=1 << 20)
-    recorded = read_recorded(stored(tmp_path, build(TEXT, None, make_options(mine)))[1])
+    recorded = read_recorded(stored(tmp_path, build(TEXT, None, make_options(target=mine)))[1])
     error = refused(recorded)
     assert error.code is ReasonCode.BAD_ARGUMENT and "Target `mine`" in error.message
     replay.replay(TEXT, None, recorded, target=mine)
@@ -198,7 +198,7 @@ def test_a_malformed_head_is_refused(tmp_path, recorded):
 
 def test_flags_with_paths_keep_their_names_only(tmp_path):
     options = make_options(iree_flags=[f"--iree-hal-dump-executable-files-to={tmp_path}"])
-    assert options.asked["iree_flags"] == ["--iree-hal-dump-executable-files-to"]
+    assert options.replayed["iree_flags"] == ["--iree-hal-dump-executable-files-to"]
 
 
 def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
@@ -250,7 +250,7 @@ def test_a_program_without_an_arena_entry_is_replayed(tmp_path):
 def test_a_fallback_of_code_generation_is_replayed_without_the_failure(monkeypatch, tmp_path):
     honest, tried = Request.compile, []
 
-    def compile(self: Request, setting: str) -> bytes:
+    def compile(self: Request, setting: str) -> Generated:
         tried.append(setting)
         if setting == "aggressive":
             raise PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")

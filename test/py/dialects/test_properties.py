@@ -27,6 +27,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.numerics.uncertain import interpret_uncertain
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.linalg.convert_to_linalg import require_no_pyc
 from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
@@ -75,7 +76,7 @@ def test_passes_preserve_the_meaning(passes: str):
     for seed in range(BATCH * BATCHES):
         graph = graph_of(seed)
         module = graph.module()
-        run_pipeline(module, passes, Choices())
+        run_pipeline(module, passes, PassContext())
         graph.check(interpret(module, graph.inputs), f"seed {seed}: {passes}")
 
 
@@ -83,7 +84,9 @@ def test_shapes_of_the_arguments_make_every_shape_known():
     for seed in range(1, BATCH * BATCHES, 2):
         graph = graph_of(seed)
         module = graph.module()
-        run_pipeline(module, f"pyc-infer-shapes{{shapes={shapes_text(graph.inputs)}}}", Choices())
+        run_pipeline(
+            module, f"pyc-infer-shapes{{shapes={shapes_text(graph.inputs)}}}", PassContext()
+        )
         assert "?" not in str(module), f"seed {seed}"
         graph.check(interpret(module, graph.inputs), f"seed {seed}")
 
@@ -92,9 +95,9 @@ def test_shapes_of_the_arguments_make_every_shape_known():
 def test_a_second_run_changes_nothing(passes: str):
     for seed in range(BATCH * BATCHES):
         module = graph_of(seed).module()
-        run_pipeline(module, passes, Choices())
+        run_pipeline(module, passes, PassContext())
         once = str(module)
-        run_pipeline(module, passes, Choices())
+        run_pipeline(module, passes, PassContext())
         assert str(module) == once, f"seed {seed}"
 
 
@@ -102,11 +105,11 @@ def test_logs_are_deterministic_and_replay():
     for seed in range(BATCH * BATCHES):
         first, second, replay = Choices(), Choices(), Choices()
         made = [graph_of(seed).module() for _ in range(3)]
-        run_pipeline(made[0], HIGH_LEVEL, first)
-        run_pipeline(made[1], HIGH_LEVEL, second)
+        run_pipeline(made[0], HIGH_LEVEL, PassContext(first))
+        run_pipeline(made[1], HIGH_LEVEL, PassContext(second))
         assert [d.to_json() for d in first.log] == [d.to_json() for d in second.log]
         replay.recipe = Recipe.from_log(first.log)
-        run_pipeline(made[2], HIGH_LEVEL, replay)
+        run_pipeline(made[2], HIGH_LEVEL, PassContext(replay))
         assert str(made[0]) == str(made[1]) == str(made[2]), f"seed {seed}"
 
 
@@ -114,7 +117,7 @@ def test_logs_are_deterministic_and_replay():
 def test_linalg_verifies_and_holds_no_pyc_op(passes: str):
     for seed in range(BATCH * BATCHES):
         module = graph_of(seed).module()
-        run_pipeline(module, passes + TO_LINALG, Choices())
+        run_pipeline(module, passes + TO_LINALG, PassContext())
         assert module.operation.verify(), f"seed {seed}"
         require_no_pyc(module)
 
@@ -125,7 +128,7 @@ def run_together(graphs: Sequence[Graph], passes: str) -> list[list[np.ndarray]]
     for i, graph in enumerate(graphs):
         graph.add_to(module, f"f{i}")
     if passes:
-        run_pipeline(module, passes, Choices())
+        run_pipeline(module, passes, PassContext())
     executable = compile_and_load(module)
     return [run(executable, f"f{i}", graph, graph.inputs) for i, graph in enumerate(graphs)]
 

@@ -139,3 +139,14 @@ def test_a_method_has_programs_for_each_instance():
     assert "pyc.add" in str(one.forward.trace(X))
     outer = jit(lambda x: one.forward(x) * 2, compile=oracle)
     np.testing.assert_array_equal(outer(X), (X + 1) * 2)
+
+
+def test_short_texts_of_functions_and_methods():
+    def double(x):
+        return x * 2
+
+    class Model:
+        method = jit(double, compile=oracle)
+
+    assert repr(jit(double, compile=oracle)).endswith("double, 0 programs, 0 hits)")
+    assert repr(Model().method).endswith("of Model")

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import FULL, sample
+from modules import shared_context
 from numpy_cases import FUNCTION_CASES, SCALARS, SIGN_IS_OPEN, SMALL_ONLY, edges, small, some_edges
 
 import pyc_mlir
@@ -40,7 +41,9 @@ def agree(function: Callable[..., Any], arrays: Sequence[np.ndarray], name: str 
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         wanted = error
     try:
-        module = trace(function, *(spec(a.dtype, a.shape) for a in arrays))
+        module = trace(
+            function, *(spec(a.dtype, a.shape) for a in arrays), context=shared_context()
+        )
     except PycError as error:
         assert error.code is not ReasonCode.INTERNAL_ERROR
         return "refused"
@@ -137,7 +140,7 @@ def test_every_function_has_a_case(monkeypatch):
     for case in FUNCTION_CASES.values():
         for kind in ("f32", "i32", "i1"):
             try:
-                trace(case, spec(kind, (3, 4)))
+                trace(case, spec(kind, (3, 4)), context=shared_context())
             except PycError:
                 continue
     assert not {f.__name__ for f in FUNCTIONS} - {f.__name__ for f in used}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import pytest
+from modules import shared_context
 
 import pyc_mlir
 from pyc_mlir import nn
@@ -40,7 +41,7 @@ def names(array: np.ndarray) -> list[str | None]:
 def check(function, *arrays: np.ndarray, dynamic: bool = False) -> None:
     """Trace, interpret and compare with numpy: structure, dtypes, shapes, values."""
     dims = names if dynamic else np.shape
-    module = trace(function, *(spec(a.dtype, dims(a)) for a in arrays))
+    module = trace(function, *(spec(a.dtype, dims(a)) for a in arrays), context=shared_context())
     with np.errstate(all="ignore"):
         expected = function(*arrays)
     expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
@@ -65,7 +66,6 @@ B, C = array("i1", 3, 4), array("i1", 3, 4, seed=1)
 T = array("f32", 2, 3, 4)
 
 CASES = [
-    # operators and promotion
     (lambda x, y: (x + y, x - y, x * y, x / y, -x, +x, abs(x)), F, G),
     (lambda x, y: (x + y, x - y, x * y, x / y, x // y, x % y, -x, abs(x)), INT, J),
     (lambda x: (x // 4, x % 4, *divmod(x, -3), np.fmod(x, 4)), INT),

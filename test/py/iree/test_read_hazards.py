@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.runtime.device import Device
 
@@ -77,7 +77,7 @@ def linalg(program: Program, dynamic: bool, passes: str = TO_LINALG) -> bytes:
     with new_context(), ir.Location.unknown():
         module = ir.Module.create()
         add_function(module, "main", [TensorType(shape, F32)], program)
-        run_pipeline(module, passes, Choices())
+        run_pipeline(module, passes, PassContext())
         buffer = io.BytesIO()
         module.operation.write_bytecode(buffer)
         return buffer.getvalue()

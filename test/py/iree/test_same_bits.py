@@ -9,10 +9,12 @@ that.
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import sample
 from kernel_runs import any_target, targets
 from ml_dtypes import bfloat16
 
@@ -48,6 +50,7 @@ VALUES: dict[str, Callable[[Any, Any], Any]] = {
     "layernorm": lambda x, w: nn.layernorm(x * 0.3, w, w),
     "centred": lambda x, w: x * 0.3 - np.mean(x * 0.3, axis=1, keepdims=True),
 }
+OTHERS = ("f64", "f16", "bf16")
 # Numbers of the SPIR-V specification: an opcode, a decoration.
 OP_DECORATE, NO_CONTRACTION = 71, 42
 
@@ -69,18 +72,17 @@ def expected(y: np.ndarray) -> Sequence[np.ndarray]:
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", sample(list(VALUES), 4))
 def test_every_copy_of_a_value_has_the_same_bits(name, target):
     check_copies(name, "f32", target, "iree")
 
 
-@pytest.mark.parametrize("name", ["affine", "gelu", "softmax", "layernorm"])
+@pytest.mark.parametrize("name", sample(["affine", "gelu", "softmax", "layernorm"], 2))
 def test_kernels_and_code_of_iree_compute_the_same_bits(name):
     check_copies(name, "f32", any_target(), "all")
 
 
-@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])
-@pytest.mark.parametrize("name", ["product", "gelu"])
+@pytest.mark.parametrize(("name", "dtype"), sample(list(product(("product", "gelu"), OTHERS)), 3))
 def test_every_copy_has_the_same_bits_in_other_types(name, dtype):
     check_copies(name, dtype, Target.named("cpu"), "iree")
 
@@ -94,14 +96,17 @@ def check_copies(name: str, dtype: str, target: Target, kernels: str) -> None:
     random, kind = np.random.default_rng(0), DTYPES[dtype]
     examples = zeros((ROWS, COLUMNS), (COLUMNS,), dtype=kind)
     program = pyc_mlir.compile(observed(VALUES[name]), examples, target=target, kernels=kernels)
+    compared = 0
     for scale in SCALES[dtype]:
         x = (random.normal(size=(ROWS, COLUMNS)) * scale).astype(kind)
         w = random.normal(size=COLUMNS).astype(kind)
         y, *rest = (np.asarray(result) for result in program(x, w))
         if not np.isfinite(y.astype(np.float64)).all():
             continue  # Squares of the greatest scale overflow.
+        compared += 1
         for found, wanted in zip(rest, expected(y), strict=True):
             np.testing.assert_array_equal(found.astype(np.float64), wanted.astype(np.float64))
+    assert compared
 
 
 @pytest.mark.parametrize("kernels", ["iree", "all"])

@@ -9,7 +9,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType
 from pyc_mlir.iree.workarounds.slice_views import share_parts
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 
 F32 = DTYPES["f32"]
@@ -41,7 +41,7 @@ def test_equal_contiguous_parts_of_the_whole(bounds, axis, count):
         add_function(
             module, "main", [TensorType((8, 6), F32)], lambda b, x: cut(b, x, bounds, axis)
         )
-        run_pipeline(module, TO_LINALG, Choices())
+        run_pipeline(module, TO_LINALG, PassContext())
         text = str(module)
     with iree_ir.Context(), iree_ir.Location.unknown():
         parsed = iree_ir.Module.parse(text)

@@ -3,7 +3,7 @@
 import numpy as np
 
 import pyc_mlir
-from pyc_mlir.compilation.fallback import SITE, UNFUSED
+from pyc_mlir.compilation.generate import SITE, UNFUSED
 from pyc_mlir.pipelines.choices.choices import FALLBACK
 
 # IREE turns the transpose around the whole reduction, whose values nothing reads.

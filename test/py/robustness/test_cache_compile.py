@@ -72,11 +72,11 @@ def folder(kept, tmp_path) -> Path:
 def quick(plain, monkeypatch) -> None:
     """The compiler's place is taken by its answer."""
     answer = artifact.from_bytes(plain)
-    monkeypatch.setattr("pyc_mlir.compilation.build.within_budget", lambda *_: answer)
+    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", lambda *_: answer)
 
 
 def no_compile(monkeypatch) -> None:
-    monkeypatch.setattr("pyc_mlir.compilation.build.within_budget", None)
+    monkeypatch.setattr("pyc_mlir.compilation.build.first_artifact", None)
 
 
 def test_hits_have_the_bytes_of_a_compile(kept, plain, monkeypatch):

@@ -19,7 +19,6 @@ from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.key import (
     Identity,
     Unkeyed,
-    as_data,
     current_identity,
     differences,
     make_key,
@@ -190,14 +189,6 @@ class Slotted:
 def test_a_policy_with_hidden_state_is_refused():
     with pytest.raises(Unkeyed, match="slots"):
         key(Options(policy=Slotted()))  # type: ignore[arg-type]
-
-
-def test_plain_data():
-    assert as_data({"a": (1, 2.5, None, frozenset("ba"))}, "x") == {"a": [1, 2.5, None, ["a", "b"]]}
-    assert as_data(float("inf"), "x") == "inf"
-    for odd in (object(), {1: 2}, b"x", np.float32(1), frozenset({1})):
-        with pytest.raises(Unkeyed, match="x is a"):
-            as_data(odd, "x")
 
 
 def test_the_nearest_entry_is_of_the_same_program():

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
+from conftest import sample
 
 from pyc_mlir.util import children
 
@@ -47,14 +49,18 @@ def started(code: str, folder: Path) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(command, cwd=folder, start_new_session=True)
     until = time.monotonic() + 30
     while not (folder / "there").exists() and time.monotonic() < until:
+        assert process.poll() is None, f"it ended with {process.returncode}"
         time.sleep(0.01)
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("code", [FORKED, STARTED, WORKER], ids=["forked", "started", "worker"])
-def test_a_signal_ends_the_children_too(code: str, number: signal.Signals, tmp_path: Path) -> None:
-    process = started(code, tmp_path)
+CODES = {"forked": FORKED, "started": STARTED, "worker": WORKER}
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("name", "number"), sample(list(product(CODES, SIGNALS)), 5))
+def test_a_signal_ends_the_children_too(name: str, number: signal.Signals, tmp_path: Path) -> None:
+    process = started(CODES[name], tmp_path)
     os.kill(process.pid, number)
     process.wait(timeout=30)
     time.sleep(2.5)

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import pytest
+from conftest import sample
 
 PARENT = """
 import os, sys
@@ -41,8 +43,10 @@ CHILDREN = {
 }
 
 
-@pytest.mark.parametrize("kind", ["local-sync", "local-task"])
-@pytest.mark.parametrize("does", CHILDREN)
+KINDS = ("local-sync", "local-task")
+
+
+@pytest.mark.parametrize(("does", "kind"), sample(list(product(CHILDREN, KINDS)), 4, seed=1))
 def test_a_forked_child(does, kind):
     code = PARENT.format(kind=kind, child=CHILDREN[does])
     command = [sys.executable, "-W", "ignore", "-c", code]

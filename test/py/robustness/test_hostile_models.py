@@ -33,7 +33,7 @@ def test_hostile_model(told, name):
 
 
 def test_a_reference_that_no_memory_holds():
-    options = make_options("cpu-avx2", Contract(max_error="rounding"))
+    options = make_options(target="cpu-avx2", contract=Contract(max_error="rounding"))
     with pytest.raises(PycError) as caught:
         build(CASES["a constant of a terabyte"][0], None, options)
     assert caught.value.code is ReasonCode.NO_ORACLE

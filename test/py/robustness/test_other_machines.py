@@ -92,7 +92,7 @@ def test_a_vulkan_loader_without_drivers():
 def test_the_command_line_without_a_driver(tmp_path):
     """A program for CUDA is compiled here, and refused where it is run."""
     program = tmp_path / "x.vmfb"
-    write(build(plus_one, [X], make_options("cuda")), program)
+    write(build(plus_one, [X], make_options(target="cuda")), program)
     told = refused(without_drivers(tmp_path), RUN, str(program), "--input", "4x4xf32=1")
     assert told.startswith("pyc-run: ")
 
@@ -100,19 +100,19 @@ def test_the_command_line_without_a_driver(tmp_path):
 # Devices and CPUs.
 @pytest.mark.parametrize("target", ["cuda", "vulkan"])
 def test_a_program_for_a_gpu_on_a_cpu(target):
-    error = refusal(build(plus_one, [X], make_options(target)))
+    error = refusal(build(plus_one, [X], make_options(target=target)))
     assert error.code is ReasonCode.DEVICE_UNAVAILABLE
     assert f"device of kind `{target}`" in error.message
 
 
 def test_a_program_for_another_kind_of_cpu():
-    error = refusal(build(plus_one, [X], make_options("cpu-neon")))
+    error = refusal(build(plus_one, [X], make_options(target="cpu-neon")))
     assert error.code is ReasonCode.DEVICE_UNAVAILABLE and "without asimd" in error.message
 
 
 def test_what_the_manifest_hides_ireees_loader_finds():
     """Code for another architecture under a manifest that needs nothing."""
-    other = build(plus_one, [X], make_options("cpu-neon"))
+    other = build(plus_one, [X], make_options(target="cpu-neon"))
     error = refusal(replace(other, manifest={**other.manifest, "features": []}))
     assert error.code is ReasonCode.BAD_ARTIFACT
 
@@ -142,7 +142,7 @@ def test_a_level_needs_no_more_than_its_own(monkeypatch):
     cpu = host_cpu()
     if cpu is None or not TARGETS["cpu-avx2"].features <= cpu.features:
         pytest.skip("no AVX2 here")
-    artifact = build(plus_one, [X], make_options("cpu-avx2"))
+    artifact = build(plus_one, [X], make_options(target="cpu-avx2"))
     lacking(monkeypatch, *(cpu.features - TARGETS["cpu-avx2"].features))
     np.testing.assert_array_equal(Program(artifact, SYNC)(X), X + 1)
 

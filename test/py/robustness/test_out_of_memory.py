@@ -4,9 +4,11 @@ import os
 import resource
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
+from conftest import sample
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 
@@ -19,6 +21,7 @@ TEXT = f"""func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {{
   return %200 : tensor<8xf32>
 }}
 """
+LIMITS = (150, 250, 350, 450, 550, 650)
 TOOLS = {
     "pyc_opt": ("--pyc-fuse",),
     "pyc_compile": ("-o", "out"),
@@ -27,8 +30,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.parametrize("mebibytes", [150, 250, 350, 450, 550, 650])
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(("tool", "mebibytes"), sample(list(product(TOOLS, LIMITS)), 8))
 def test_a_tool_with_little_memory(tool: str, mebibytes: int, tmp_path: Path) -> None:
     (tmp_path / "m.mlir").write_text(TEXT)
     code = f"import sys; from pyc_mlir.tools.{tool} import main; sys.exit(main())"

@@ -28,7 +28,8 @@ from pyc_mlir.pipelines.choices.choices import write_log
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.monitor import Code, Watch, Ways
+from pyc_mlir.runtime.monitor import Code, Watch
+from pyc_mlir.runtime.plans import Serving, Ways
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
 from pyc_mlir.tools.explain.why import why
@@ -192,27 +193,27 @@ def test_other_plans_stand_in_bit_by_bit(monkeypatch):
     """A plan that gives wrong results is left for the next one, also under strictness."""
     contract = Contract(max_error=ROUNDING, determinism=STRICT, fallbacks=("modes",))
     artifact = build(TEXT, None, make_options(contract=contract, also_modes=["memory_first"]))
-    own = Program.ways
+    own = Serving.ways
 
-    def ways(self: Program, right: str = "memory_first") -> Ways:
+    def ways(self: Serving, right: str = "memory_first") -> Ways:
         def one_more(run: Callable[[Any], list[np.ndarray]]) -> Callable[[Any], list[np.ndarray]]:
             return lambda inputs: [found + 1 for found in run(inputs)]
 
         return {key: run if key[0] == right else one_more(run) for key, run in own(self).items()}
 
-    monkeypatch.setattr(Program, "ways", ways)
+    monkeypatch.setattr(Serving, "ways", ways)
     program = Program(replace(artifact, evidence=None))
     assert program.mode == "memory_first" and program.stats().mode_switches == 1
     assert program.stats().switches[0].code is ReasonCode.FALLBACK_TAKEN
     assert list(program.modes) == ["memory_first"], "a wrong plan is not taken again"
-    monkeypatch.setattr(Program, "ways", lambda self: ways(self, "none"))
+    monkeypatch.setattr(Serving, "ways", lambda self: ways(self, "none"))
     refused(
         ReasonCode.WRONG_RESULT,
         lambda: Program(replace(artifact, evidence=None)),
         "tried: modes: memory_first",
     )
     # A plan that is not in use yet counts too.
-    monkeypatch.setattr(Program, "ways", lambda self: ways(self, "balanced"))
+    monkeypatch.setattr(Serving, "ways", lambda self: ways(self, "balanced"))
     program = Program(replace(artifact, evidence=None))
     assert list(program.modes) == ["balanced"] and program.stats().mode_switches == 0
     assert program.stats().contract["fallbacks"].code == ReasonCode.FALLBACK_TAKEN.name
@@ -251,7 +252,7 @@ def test_what_replaced_code_answered_late_is_not_given_out(faulty):
     assert watch is not None
     code = Code(watch.generation, program.mode, into=False)
     arrays = [to_device(a, program.device) for a in (LARGE, small)]
-    late = program._run(arrays)
+    late = program._serving.run(arrays)
     program(LARGE, small)
     assert np.abs(late[0].numpy() - reference(LARGE, small)).max() > 1e-3
     assert watch.due(arrays, code)
@@ -381,10 +382,14 @@ def test_a_latency_goal_binds_or_is_told(tmp_path):
 
 def test_clauses_that_need_this_machine_or_a_cpu():
     goal = Contract(latency_goal_seconds=1.0, latency_binding=True)
-    options = make_options("cpu-neon", goal)
+    options = make_options(target="cpu-neon", contract=goal)
     refused(ReasonCode.UNCHECKABLE_CLAUSE, lambda: build(TEXT, None, options), "latency_binding")
     strict = Contract(determinism=STRICT)
-    refused(ReasonCode.UNSUPPORTED_CLAUSE, lambda: make_options("cuda", strict), "determinism")
+    refused(
+        ReasonCode.UNSUPPORTED_CLAUSE,
+        lambda: make_options(target="cuda", contract=strict),
+        "determinism",
+    )
     modes = Contract(max_error=ROUNDING, fallbacks=("modes",))
     refused(ReasonCode.CONTRACT_CONFLICT, lambda: make_options(contract=modes), "also_modes")
     iree = Contract(max_error=ROUNDING, fallbacks=("iree",))
@@ -394,19 +399,19 @@ def test_clauses_that_need_this_machine_or_a_cpu():
 
 
 def test_another_machines_program_is_compared_where_it_is_loaded():
-    options = make_options("cpu-neon", Contract(max_error=ROUNDING))
+    options = make_options(target="cpu-neon", contract=Contract(max_error=ROUNDING))
     artifact = build(TEXT, None, options)
     assert artifact.samples and artifact.promises["max_error"].done == 0
     assert artifact.evidence is not None and artifact.evidence.verdict is None
 
 
 def test_unequal_bits_are_refused(monkeypatch):
-    honest, count = Program.answer, iter(range(100))
+    honest, count = Serving.answer, iter(range(100))
 
-    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
+    def answer(self: Serving, inputs: Any) -> list[np.ndarray]:
         return [f + np.float32(next(count)) for f in honest(self, inputs)]
 
-    monkeypatch.setattr(Program, "answer", answer)
+    monkeypatch.setattr(Serving, "answer", answer)
     contract = Contract(determinism=STRICT)
     refused(ReasonCode.NOT_DETERMINISTIC, lambda: pyc_mlir.compile(TEXT, contract=contract))
 

@@ -16,6 +16,7 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.plans import Serving
 from pyc_mlir.runtime.program import Program
 
 
@@ -66,7 +67,7 @@ def test_what_cannot_be_computed_is_no_wrong_result(honest, monkeypatch):
     def refuses(*_: object) -> list:
         raise PycError(ReasonCode.RUNTIME_FAILED, "device: expected 64 bytes of memory, got: none")
 
-    monkeypatch.setattr(Program, "_answer", refuses)
+    monkeypatch.setattr(Serving, "_answer", refuses)
     bare = replace(honest, evidence=None)
     with pytest.raises(PycError, match="64 bytes of memory") as caught:
         Program(bare, Device("local-sync"))

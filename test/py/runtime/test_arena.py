@@ -59,7 +59,7 @@ def arena_of(p: Program) -> ArenaCall:
 
 def plain(p: Program, *arrays: np.ndarray) -> list[np.ndarray]:
     """The results of `main`."""
-    return [r.numpy() for r in p._run([to_device(a, p.device) for a in arrays])]
+    return [r.numpy() for r in p._serving.run([to_device(a, p.device) for a in arrays])]
 
 
 def fresh(p: Program, *arrays: np.ndarray) -> list[Array]:
@@ -385,7 +385,7 @@ def test_outputs_that_a_buffer_would_cost_a_copy_stay_fresh(what, buffers, rows)
         if by_arena:
             arena_of(own).call(given, arena_of(own).needs(given))
         else:
-            own._run(given)
+            own._serving.run(given)
         peaks.append(own.device.memory().peak_bytes - before)
     assert peaks[0] <= peaks[1]
     # Written where the caller wants it in any case.

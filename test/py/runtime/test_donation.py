@@ -58,7 +58,9 @@ def test_the_result_lies_where_the_input_was(name):
         got = program(*given, donate=(number,))
         assert SYNC.memory().allocated_bytes == before
         np.testing.assert_array_equal(got.numpy(), want)
-        np.testing.assert_array_equal(given[number].numpy(), want)
+        refused(ReasonCode.DONATED_ARRAY, given[number].numpy)
+        refused(ReasonCode.DONATED_ARRAY, program, *given)
+        assert "donated" in repr(given[number]) and given[number].shape == (256, 256)
         np.testing.assert_array_equal(given[1 - number].numpy(), arguments[1 - number])
         # Numpy arrays are copied to the device, and that copy is what is given away.
         np.testing.assert_array_equal(program(*arguments, donate=(number,)), want)

@@ -11,6 +11,7 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import RUN, Recipe, read_log, write_log
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import ANSWERED, COUNTED, MODE, REFUSED, RunLog
 from pyc_mlir.tools import pyc_run
@@ -34,13 +35,20 @@ def test_calls_that_answer_are_only_counted():
     assert last.chosen == ANSWERED
 
 
+OUT = to_device(ramp(4), Device("local-sync"))
+
+
 @pytest.mark.parametrize(
     "code, arguments, options",
     [
         (ReasonCode.ARGUMENT_COUNT, (ramp(4),), {}),
         (ReasonCode.ARGUMENT_SHAPE, (ramp(4), ramp(5)), {}),
         (ReasonCode.ARGUMENT_DTYPE, (ramp(4), ramp(4, dtype="i32")), {}),
-        (ReasonCode.NO_ARENA_ENTRY, (ramp(4), ramp(4)), {"out": ramp(4)}),
+        (
+            ReasonCode.NO_ARENA_ENTRY,
+            (ramp(4), ramp(4)),
+            {"out": to_device(ramp(4), Device("local-sync"))},
+        ),
         (ReasonCode.NO_ARENA_ENTRY, (ramp(4), ramp(4)), {"donate": [0]}),
     ],
 )
@@ -79,7 +87,7 @@ def test_a_runtime_failure_is_logged(monkeypatch):
     def fail(arrays):
         raise PycError(ReasonCode.RUNTIME_FAILED, "device: expected an answer, got none")
 
-    monkeypatch.setattr(program, "_run", fail)
+    monkeypatch.setattr(program._serving, "run", fail)
     with pytest.raises(PycError):
         program(ramp(4), ramp(4))
     assert program.log()[1].site.key == "run:runtime"

@@ -61,7 +61,7 @@ def test_arrays_and_results_lie_on_large_pages():
 def test_constants_live_as_long_as_the_program():
     weight = RANDOM.normal(size=(1024, 1024)).astype(np.float32)
     program = compile(lambda x: x @ weight, [weight[:3]], device=DEVICE)
-    run = program._entry
+    run = program._serving.entry
     array = to_device(weight[:3], DEVICE)
     del program
     gc.collect()

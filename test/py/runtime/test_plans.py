@@ -61,7 +61,7 @@ def test_every_mode_gives_the_same_bits_in_its_own_arena():
     assert list(p.modes) == [FIRST, SMALL] and p.mode == FIRST
     large, small = p.modes.values()
     assert large is not None and small is not None and 0 < small < large
-    want = bits(tuple(r.numpy() for r in p._run([to_device(a, p.device) for a in inputs])))
+    want = bits(tuple(r.numpy() for r in p._serving.run([to_device(a, p.device) for a in inputs])))
     for mode in (FIRST, SMALL, FIRST, SMALL):
         p.use_mode(mode)
         assert p.stats().arena_bytes == 0, "the old mode's arenas are let go"
@@ -241,7 +241,7 @@ def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
     contract = Contract(**clauses)
     x = np.ones((4, 4), np.float32)
     p = compile(np.tanh, [x], contract=contract, planner_mode="iree", device=Device("local-sync"))
-    honest, inside, seen = p._entry.__call__, [], []
+    honest, inside, seen = p._serving.entry.__call__, [], []
     together = threading.Barrier(most)
 
     def run(arrays: Any) -> Any:
@@ -252,7 +252,7 @@ def test_calls_without_an_arena_wait_where_that_is_promised(clauses, most):
         inside.pop()
         return honest(arrays)
 
-    p.take_code(run)
+    p._serving.take_code("other", run)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: p(x), range(16)))
     assert set(seen) == {most}
@@ -292,7 +292,7 @@ def test_a_rule_whose_plan_is_dropped_ends():
     want = bits(p(*inputs))
 
     def drops() -> int:
-        p.take_plan(FIRST, "wrong", ReasonCode.FALLBACK_TAKEN, drop=SMALL)
+        p._plans.take(FIRST, "wrong", ReasonCode.FALLBACK_TAKEN, drop=SMALL)
         return 0
 
     p.switch_below(1 << 60, SMALL, drops)
@@ -301,7 +301,7 @@ def test_a_rule_whose_plan_is_dropped_ends():
     assert bits(p(*inputs)) == want
     q = fresh()
     q.switch_below(1, SMALL, lambda: 1 << 60)
-    q.drop_plan(SMALL)
+    q._plans.drop(SMALL)
     assert bits(q(*inputs)) == want and list(q.modes) == [FIRST]
     with pytest.raises(ValueError, match="not in use"):
-        q.drop_plan(FIRST)
+        q._plans.drop(FIRST)

@@ -119,8 +119,9 @@ def test_guards_name_the_argument():
     assert "got shape (3, 7)" in refused(ReasonCode.ARGUMENT_SHAPE, program, a, a[:, :7])
     text = refused(ReasonCode.DIMENSION_MISMATCH, program, a, ramp(4, 8))
     assert "dimension `n`: expected 3 as on axis 0 of `a`, got 4 on axis 0 of `b`" in text
-    refused(ReasonCode.BAD_ARGUMENT, program, a, 1.0)
-    assert program.stats().guard_failures == 6
+    refused(ReasonCode.ARGUMENT_SHAPE, program, a, 1.0)
+    refused(ReasonCode.BAD_ARGUMENT, program, a, "1.0")
+    assert program.stats().guard_failures == 7
     assert program.stats().calls == 0
 
 

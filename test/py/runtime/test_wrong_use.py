@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.builder import Builder, IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 
 X = np.ones((2, 3), np.float32)
@@ -346,6 +346,6 @@ def test_pipelines_are_refused_before_anything_runs(pipeline):
         module = ir.Module.parse(GOOD)
         before = str(module)
         with pytest.raises(PycError) as caught:
-            run_pipeline(module, f"pyc-decompose,{pipeline}", Choices())
+            run_pipeline(module, f"pyc-decompose,{pipeline}", PassContext())
         assert caught.value.code is ReasonCode.INVALID_PIPELINE
         assert str(module) == before

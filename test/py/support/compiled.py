@@ -1,12 +1,13 @@
 """Many small pyc functions compiled as one module and run on the CPU, for numerics in bulk."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.compilation.fallback import Request, compile_with_fallback
+from pyc_mlir.compilation.generate import SETTINGS, UNFUSED, Generated, Request
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -14,7 +15,9 @@ from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType, is_float
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.iree.session import CompileError
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg
 from pyc_mlir.pipelines.pyc.select_kernels import IREE, SelectKernels
 from pyc_mlir.pipelines.target.target import Target
@@ -95,10 +98,18 @@ def run_calls(calls: Sequence[OpCall]) -> list[np.ndarray]:
 
 def compile_and_load(module: ir.Module) -> Executable:
     """Lower a pyc module in place and load it on local-sync."""
-    ConvertToLinalg().run(module, Choices())
+    ConvertToLinalg().run(module, PassContext())
     assert module.operation.verify()
     request = Request(str(module).encode(), Target.named("cpu"))
-    return Executable(compile_with_fallback(request, "", Choices()), Device("local-sync"))
+    return Executable(_generated(request).vmfb, Device("local-sync"))
+
+
+def _generated(request: Request) -> Generated:
+    """What the first setting gives that IREE has code for."""
+    for setting in SETTINGS:
+        with suppress(CompileError):
+            return request.compile(setting)
+    return request.compile(UNFUSED)
 
 
 def run_function(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pytest import MonkeyPatch
 
-from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 # A program of IREE's that checks its argument: more than three elements are refused.
@@ -25,7 +25,7 @@ def without_aggressive_fusion(patch: MonkeyPatch) -> None:
     honest = Request.compile
     failed = PycError(ReasonCode.TARGET_COMPILE_FAILED, "x: expected y, got: too large")
 
-    def compile(self: Request, setting: str) -> bytes:
+    def compile(self: Request, setting: str) -> Generated:
         if setting == "aggressive":
             raise failed
         return honest(self, setting)

@@ -88,7 +88,7 @@ def _numpy(name: str, most: dict[str, float], operands: int = 1, **more: Any) ->
 
 
 def _composed(name: str, exact: Callable[[Array], Array], most: dict[str, float]) -> Function:
-    """A function of frontends/functions.py, which ONNX's operator of that name is."""
+    """A function of dialects/ir/functions.py, which ONNX's operator of that name is."""
     return Function(lambda x: getattr(functions, name)(x.tracer, x), exact, most)
 
 

@@ -72,7 +72,7 @@ def _cell(function: Function, types: list[str], name: str, found: dict[str, floa
     return f"{most:g} ({max(found[f'{name} {t}'] for t in types):.2f})"
 
 
-PAGES: gen_docs.Pages = {"numerics.md": lambda docs: page()}
+PAGES: gen_docs.Pages = {"numerics.md": page}
 
 if __name__ == "__main__":
     sys.exit(gen_docs.main(sys.argv[1:], PAGES))

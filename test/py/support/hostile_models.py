@@ -236,7 +236,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {**MLIR, **ONNX}
 def code_of(source: str | bytes) -> tuple[str, str]:
     """Code and message of the compile's front; both empty where it accepts the model."""
     try:
-        lower(source, None, make_options("cpu-avx2"))
+        lower(source, None, make_options(target="cpu-avx2"))
     except PycError as error:
         return error.code.name, error.message
     return "", ""

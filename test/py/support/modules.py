@@ -6,6 +6,8 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.artifact.signature import Argument, Dim, Signature
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.target.target import CpuInfo, Target
@@ -13,6 +15,12 @@ from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.program import Program
 
 _ADD = {"i64": "arith.addi", "i32": "arith.addi", "i8": "arith.addi", "i1": "arith.ori"}
+
+
+@cache
+def shared_context() -> ir.Context:
+    """The context of tests that make many small modules: a context takes longer than these."""
+    return new_context()
 
 
 def host_target() -> Target:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from modules import shared_context
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -68,7 +69,7 @@ def check(
     proto: onnx.ModelProto, inputs: Arrays, rtol: float = 1e-5, atol: float = 1e-6
 ) -> ir.Module:
     """The imported module, after its results were compared with onnx's reference."""
-    module = import_onnx(proto)
+    module = import_onnx(proto, context=shared_context())
     assert module.operation.verify()
     wanted = ReferenceEvaluator(proto).run(None, inputs)
     found = interpret(module, list(inputs.values()))

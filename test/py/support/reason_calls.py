@@ -36,8 +36,8 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, compare
-from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
@@ -96,6 +96,14 @@ def _(here: Here) -> Codes:
     return told(lambda: program(to_device(X, SYNC), donate=[0]))
 
 
+@provokes(ReasonCode.DONATED_ARRAY)
+def _(here: Here) -> Codes:
+    program = pyc_mlir.compile(lambda x: x * 2, [X], device=SYNC)
+    x = to_device(X, SYNC)
+    program(x, donate=[0])
+    return told(x.numpy)
+
+
 @provokes(ReasonCode.NO_ARENA_ENTRY)
 def _(here: Here) -> Codes:
     x = to_device(np.ones(3, np.float32), SYNC)
@@ -128,7 +136,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.DEVICE_UNAVAILABLE)
 def _(here: Here) -> Codes:
-    return told(lambda: Program(build(small, [X], make_options("cuda")), SYNC))
+    return told(lambda: Program(build(small, [X], make_options(target="cuda")), SYNC))
 
 
 @provokes(ReasonCode.RUNTIME_DIFFERS)
@@ -204,7 +212,7 @@ def _piped(pipeline: str) -> Codes:
     with new_context() as context:
         text = DOT.replace("4x4x", "?x4x")
         module = parse_mlir(text, context)
-        return told(lambda: run_pipeline(module, pipeline, Choices()))
+        return told(lambda: run_pipeline(module, pipeline, PassContext()))
 
 
 @provokes(ReasonCode.INVALID_PIPELINE)
@@ -288,7 +296,7 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.UNKNOWN_TARGET)
 def _(here: Here) -> Codes:
-    return told(lambda: make_options("tpu"))
+    return told(lambda: make_options(target="tpu"))
 
 
 @provokes(ReasonCode.TARGET_COMPILE_FAILED)
@@ -296,7 +304,7 @@ def _(here: Here) -> Codes:
     cuda = Target.named("cuda")
     no_codegen = replace(cuda, flags=("--iree-hal-target-device=cuda", "--iree-cuda-target=sm_90"))
     square = np.ones((4, 4), np.float32)
-    return told(lambda: build(lambda x: x @ x, [square], make_options(no_codegen)))
+    return told(lambda: build(lambda x: x @ x, [square], make_options(target=no_codegen)))
 
 
 @provokes(ReasonCode.CODEGEN_FALLBACK)

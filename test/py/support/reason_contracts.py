@@ -25,7 +25,7 @@ from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.key import Identity, Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
-from pyc_mlir.compilation.budget import within_budget
+from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
 from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
@@ -33,16 +33,16 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
-from pyc_mlir.pipelines.choices.choices import FALLBACK, Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.plans import Serving
 
 # Contracts
 
 
 @provokes(ReasonCode.UNSUPPORTED_CLAUSE)
 def _(here: Here) -> Codes:
-    return told(lambda: make_options("cuda", Contract(determinism=STRICT)))
+    return told(lambda: make_options(target="cuda", contract=Contract(determinism=STRICT)))
 
 
 @provokes(ReasonCode.COMPILE_TIMEOUT)
@@ -84,12 +84,12 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.NOT_DETERMINISTIC)
 def _(here: Here) -> Codes:
-    honest, count = Program.answer, iter(range(100))
+    honest, count = Serving.answer, iter(range(100))
 
-    def answer(self: Program, inputs: Any) -> list[np.ndarray]:
+    def answer(self: Serving, inputs: Any) -> list[np.ndarray]:
         return [f + np.float32(next(count)) for f in honest(self, inputs)]
 
-    here.patch.setattr(Program, "answer", answer)
+    here.patch.setattr(Serving, "answer", answer)
     contract = Contract(determinism=STRICT)
     return told(lambda: pyc_mlir.compile(DOT, contract=contract))
 
@@ -149,16 +149,17 @@ def _(here: Here) -> Codes:
 
 @provokes(ReasonCode.BUDGET_RETRY)
 def _(here: Here) -> Codes:
-    ways: list[Any] = []
+    honest, tries = Request.compile, []
 
-    def make(options: Any, choices: Choices) -> list[Decision]:
-        ways.append(options)
-        if len(ways) == 1:
+    def compile(self: Request, setting: str) -> Generated:
+        tries.append(setting)
+        if len(tries) == 1:
             raise BudgetNotKept(Budget(1 << 20, 0, 1), Need(0, 0, 2 << 20, 1.0, 1.0), proven=False)
-        return choices.log
+        return honest(self, setting)
 
+    here.patch.setattr(Request, "compile", compile)
     options = make_options(contract=Contract(memory_budget_bytes=1 << 20))
-    return fallback_codes(within_budget(options, make))
+    return fallback_codes(build(small, [X], options).decisions)
 
 
 # The cache

@@ -52,7 +52,7 @@ def _link(test: str) -> str:
     return f"[`{name}`](../test/py/{file})"
 
 
-PAGES: gen_docs.Pages = {"scenarios.md": lambda docs: page()}
+PAGES: gen_docs.Pages = {"scenarios.md": page}
 
 if __name__ == "__main__":
     sys.exit(gen_docs.main(sys.argv[1:], PAGES))

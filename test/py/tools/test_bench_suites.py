@@ -14,6 +14,7 @@ from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.measure.records import Report
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.compile import tooling
 from pyc_mlir.tools.bench.compile.compile_time import command, run_command
@@ -255,9 +256,15 @@ def test_commands_that_fail_say_why():
 def test_a_bare_call_outlives_its_program():
     device = Device("local-sync")
     program = compile(lambda a: a + a, [np.ones(4, np.float32)], device=device)
-    call = program.bare_call(to_device(np.ones(4, np.float32), device))
+    call = serving(program).bare_call(to_device(np.ones(4, np.float32), device))
+    alive = programs_alive()
     del program, device
     gc.collect()
+    assert programs_alive() == alive - 1
     call()
     del call
     gc.collect()
+
+
+def programs_alive() -> int:
+    return sum(isinstance(thing, Program) for thing in gc.get_objects())

@@ -35,6 +35,7 @@ model.vmfb
   graph id     abcd
   compiled by  pyc-mlir 1
   imported     0 of 0 ops (100%) can be compiled: all of it by PyC
+  prediction   none in the manifest
   decisions    2
 
 memory of one call, MiB
@@ -307,3 +308,12 @@ def test_explaining_needs_no_compiler(program):
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"region g#0" in done.stdout
+
+
+def test_a_prediction_says_that_it_is_one_and_on_what_it_rests():
+    shown = subject(planned(chain(3)))
+    manifest = {**shown.artifact.manifest, "seconds": 2e-3}
+    report = replace(shown.report, basis="published figures of `cpu`")
+    told = replace(shown, artifact=replace(shown.artifact, manifest=manifest), report=report)
+    expected = "2 ms a call on one core (cost model, by published figures of `cpu`; not measured)"
+    assert told.prediction == expected

@@ -10,7 +10,13 @@ from hypothesis import given
 from planner_problems import chain, layered, problems, skips
 
 from pyc_mlir.artifact import artifact
-from pyc_mlir.artifact.memory_report import MemoryReport, from_bytes, region_report, to_bytes
+from pyc_mlir.artifact.memory_report import (
+    SCHEMA_VERSION,
+    MemoryReport,
+    from_bytes,
+    region_report,
+    to_bytes,
+)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.picture import Layout, Run, layout_of_plan, layout_of_slices
 from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
@@ -121,6 +127,7 @@ def changed(**fields) -> bytes:
     region = data["regions"][0]
     for name, value in fields.items():
         place = region["layouts"]["planned"] if name in ("runs", "rectangles") else data
+        place = region if name == "tasks" else place
         place[name] = value
     return json.dumps(data).encode()
 
@@ -131,7 +138,9 @@ def changed(**fields) -> bytes:
         b"",
         b"[1]",
         b'"text"',
-        changed(schema=2),
+        changed(schema=SCHEMA_VERSION - 1),
+        changed(schema=SCHEMA_VERSION + 1),
+        changed(tasks=[["name", 0.0]]),
         changed(regions=[{}]),
         changed(regions=None),
         changed(runs=[[9, 0, 0]]),
@@ -160,3 +169,7 @@ def test_numbers_are_plain():
     layout = region.layouts["planned"]
     assert {type(v) for r in layout.rectangles for v in (r.first, r.offset, r.bytes)} == {int}
     assert replace(region, layouts=dict(region.layouts)) == region
+
+
+def test_the_basis_of_predictions_is_stored():
+    assert from_bytes(to_bytes(MemoryReport((), "figures of `cpu`"))).basis == "figures of `cpu`"

@@ -5,11 +5,12 @@ import pytest
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import OPS, new_context
+from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.pipelines.driver.registry import BUILT_IN
 from pyc_mlir.tools.docs.examples import EXAMPLES, example_of
-from pyc_mlir.tools.docs.gen_docs import PAGES, generate, main
+from pyc_mlir.tools.docs.gen_docs import DOCS, PAGES, generate, main
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def docs(tmp_path):
 
 def test_pages_name_everything(docs):
     pages = {path.name: text for path, text in generate(docs).items()}
-    assert list(pages) == list(PAGES)
+    assert list(pages) == [*PAGES, "results.md", "encoder.md"]
     for name in OPS:
         assert (
             f'"pyc.{name}"(' in pages["dialect.md"] and f"### pyc.{name}\n" in pages["dialect.md"]
@@ -36,8 +37,27 @@ def test_pages_name_everything(docs):
         assert f"## {name}\n" in pages["passes.md"]
     for code in ReasonCode:
         assert f"| `{code.name}` |" in pages["errors.md"]
-    assert "| encoder | latency | 500 ms | 1 s | 2x |" in pages["results.md"]
-    assert "Settings: rounds: 15." in pages["results.md"]
+    assert "| [encoder](results/encoder.md) | encoder | `encoder` |" in pages["results.md"]
+    assert "| encoder | latency | 500 ms | 1 s | 2x |" in pages["encoder.md"]
+    assert "Settings: rounds: 15." in pages["encoder.md"]
+
+
+def test_reports_of_one_goal_share_a_page(docs):
+    folder = docs / "results"
+    report = (folder / "encoder.json").read_text()
+    for stem in ("overhead", "start"):
+        (folder / f"{stem}.json").write_text(report)
+    pages = {str(path.relative_to(docs)): text for path, text in generate(docs).items()}
+    assert "## overhead\n" in pages["results/calls.md"]
+    assert "## start\n" in pages["results/calls.md"]
+    assert "results/overhead.md" not in pages
+    assert "`overhead`, `start`" in pages["results.md"]
+
+
+def test_the_pages_of_stored_results_exist():
+    """No page of a goal remains that the generator does not write any more."""
+    written = set((DOCS / "results").glob("*.md")) - {DOCS / "results" / "README.md"}
+    assert written == {path for path in generate(DOCS) if path.parent.name == "results"}
 
 
 def test_examples_have_no_rows_for_ops_that_do_not_exist():
@@ -48,7 +68,9 @@ def test_examples_have_no_rows_for_ops_that_do_not_exist():
 def test_every_op_has_an_example_that_fits(name):
     example = example_of(OPS[name])
     with new_context(), ir.Location.unknown():
-        OPS[name].infer(*example.types, **OPS[name].bind(example.params))
+        inferred = OPS[name].infer(*example.types, **OPS[name].bind(example.params))
+    results = inferred if isinstance(inferred, (tuple, list)) else [inferred]
+    assert results and all(isinstance(result, TensorType) for result in results)
 
 
 def test_writing_then_checking_finds_nothing_stale(docs, capsys):
@@ -71,4 +93,4 @@ def test_a_malformed_result_is_named(docs, capsys):
 def test_no_results_yet(docs):
     (docs / "results" / "encoder.json").unlink()
     pages = {path.name: text for path, text in generate(docs).items()}
-    assert "No results are stored yet." in pages["results.md"]
+    assert "no results are stored yet" in pages["results.md"]

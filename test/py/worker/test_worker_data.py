@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from calibrations import calibration
 from conftest import sample
+from made_errors import ERRORS
 
+import pyc_mlir
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Argument, Signature
@@ -16,7 +18,8 @@ from pyc_mlir.artifact.verification import Evidence, Verdict
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
-from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
+from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.session import CompileError, Diagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -105,9 +108,9 @@ def test_a_parent_never_waits_to_send():
 def options() -> Options:
     """Options without a default value."""
     made = make_options(
-        "cpu-avx2",
-        Contract(max_compile_seconds=5, max_error="rounding", fallbacks=("modes", "iree")),
-        "memory_first",
+        target="cpu-avx2",
+        contract=Contract(max_compile_seconds=5, max_error="rounding", fallbacks=("modes", "iree")),
+        policy="memory_first",
         iree_flags=["--iree-opt-level=O2"],
         dump_phases="phases",
         also_modes=["latency_first"],
@@ -190,6 +193,23 @@ def test_errors_travel(code):
     assert isinstance(found, UnsupportedModel)
     assert (found.code, found.report) == (code, report)
     assert str(found) == str(UnsupportedModel(report))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_every_kind_of_error_travels_with_its_fields(error):
+    found = error_of(read_frame(joined(error_frame(error))))
+    assert type(found) is type(error) and str(found) == str(error) and found.args == error.args
+    assert vars(found) == vars(error)
+
+
+def test_errors_of_a_worker_keep_their_kinds():
+    contract = Contract(max_compile_seconds=120, memory_budget_bytes=64)
+    with pytest.raises(BudgetNotKept) as caught:
+        pyc_mlir.compile(lambda x: x @ x + 1, [np.ones((8, 8), np.float32)], contract=contract)
+    assert caught.value.smallest > 64 and caught.value.budget.total == 64
+    kind = "refusal of a kind that others have made"
+    own = type("Own", (VerificationError,), {})(kind)
+    assert type(error_of(error_frame(own))) is VerificationError
 
 
 STAGES = [

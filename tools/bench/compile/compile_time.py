@@ -1,4 +1,4 @@
-"""How long does a compile take, against IREE alone on the same linalg? The suite `compile`.
+"""The suite `compile`: compile time against IREE alone on the same linalg.
 
 PyC goes the whole way (front end, passes, IREE, artifact), attempts that fail included. IREE gets
 the linalg that PyC made, with the flags that PyC ended with: as text in this process, as bytecode
@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from pyc_mlir.api import build
-from pyc_mlir.compilation.fallback import SETTINGS, SITE
+from pyc_mlir.compilation.generate import SETTINGS, SITE
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plain import compile_plain
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import DEFAULT_FLAGS
+from pyc_mlir.iree.plain import compile_plain
 from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.candidates import plain_options

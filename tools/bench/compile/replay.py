@@ -1,4 +1,4 @@
-"""Does a replay make the same bytes? The suite `replay`: fresh processes, random hash seeds.
+"""The suite `replay`: replays in fresh processes with random hash seeds make the same bytes.
 
 Each program is compiled once by `pyc-compile --log`, and then again and again by `pyc-compile
 --replay`, every time in a new process with a hash seed of its own, in turn from the log and from

@@ -1,4 +1,4 @@
-"""How quick are the tools? The suite `tooling`: `pyc-opt` as a process, and 10,000 ops in process.
+"""The suite `tooling`: time of `pyc-opt` as a process, and of 10,000 ops in process.
 
 The process is timed from its start to its end on a small file; beside it stands a Python that
 does nothing, which no tool in Python can be quicker than. The large module goes through the

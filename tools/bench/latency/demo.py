@@ -1,4 +1,4 @@
-"""How long does a call take, against plain IREE and onnxruntime? The suite `demo-latency`.
+"""The suite `demo-latency`: time of a call against plain IREE and onnxruntime.
 
 The demo models at three batch sizes and an encoder block, with one and with two threads. IREE's
 thread count belongs to the process, so each thread count is measured in a process of its own

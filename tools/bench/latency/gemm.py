@@ -1,4 +1,4 @@
-"""How near the processor's peak are products with an epilogue, sustained? The suite `gemm`.
+"""The suite `gemm`: sustained share of the FMA peak of products with an epilogue.
 
 Each product has weights that are constants, a bias and gelu behind it. A run lasts a second or
 more, in turn with a run of nothing but FMAs on one core, so that both meet the same clock frequency

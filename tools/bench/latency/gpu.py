@@ -1,4 +1,4 @@
-"""Does PyC compute the right thing on a CUDA GPU, and how long does it take? The suite `gpu`.
+"""The suite `gpu`: errors against numpy and latency on a CUDA GPU.
 
 Compiles every case of `op_workloads`, the demo models and the encoder block for the machine's GPU
 (a target of that very GPU where PyC has one, else sm_80, whose PTX newer GPUs run), compares the
@@ -35,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
     device = Device("cuda")
     target = target_for(compute_capability())
     builds = list(cases(asked.quick))
-    records = measure(builds, make_options(target), device, asked)
+    records = measure(builds, make_options(target=target), device, asked)
     failed = [r for r in records if r["metric"] == "failure"]
     asked.store(records, target=target, cases=len(builds), failed=len(failed))
     for row in failed:

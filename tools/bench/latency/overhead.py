@@ -1,4 +1,4 @@
-"""What does a call through `Program` cost above IREE's bare invoke? Also the suite `overhead`."""
+"""The suite `overhead`: cost of a call through `Program` above IREE's bare invoke."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pyc_mlir.measure.interleave import Timing, interleave, timing_records
 from pyc_mlir.measure.records import record
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.tools.bench.report.suite import note, parse
 
 SUITE = "overhead"
@@ -47,7 +47,7 @@ def measure_call_overhead(
 
     `args` are arrays on the program's device; a sample lasts at least `min_seconds`.
     """
-    calls = {"pyc": lambda: program(*args), "iree": program.bare_call(*args)}
+    calls = {"pyc": lambda: program(*args), "iree": serving(program).bare_call(*args)}
     return CallOverhead(interleave(calls, rounds=rounds, min_seconds=min_seconds))
 
 

@@ -1,4 +1,4 @@
-"""How long do the systems take on one workload? Processes side by side, asked in rounds.
+"""Time the systems on one workload: processes side by side, asked in rounds.
 
 In: a `Workload` and the systems' names. Out: for each system its `Ready` and a `Timing`, or the
 reason why it has none. Every system is warm and waits while one of them is asked for a batch of

@@ -1,4 +1,4 @@
-"""How soon does a program answer that need not be compiled? The suite `start`, in fresh processes.
+"""The suite `start`: time to the first answer without a compile, in fresh processes.
 
 Each sample is a process of its own that has imported what it needs, and then times, to the end of
 the first call:
@@ -27,8 +27,8 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import write
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.measure.interleave import Timing, timing_records
 from pyc_mlir.measure.records import Record
 from pyc_mlir.runtime.array import to_device
@@ -95,8 +95,10 @@ def _plain_code(code: bytes) -> bytes:
     """By the first of IREE's settings that compiles it. Raises PycError where none does."""
     for flags in list(IREE_COMPILES.values())[:-1]:
         with suppress(PycError):
-            return compile_plain(code, plain_flags(make_options(), *flags))
-    return compile_plain(code, plain_flags(make_options(), *list(IREE_COMPILES.values())[-1]))
+            return compile_plain(code, plain_flags(make_options().target, *flags))
+    return compile_plain(
+        code, plain_flags(make_options().target, *list(IREE_COMPILES.values())[-1])
+    )
 
 
 def _encoder(shape: EncoderShape) -> tuple[bytes, np.ndarray]:

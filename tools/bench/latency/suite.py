@@ -1,4 +1,4 @@
-"""How long do calls take, against the peers of this CPU? The suite `latency`.
+"""The suite `latency`: time of calls against the peers of this CPU.
 
     pyc-bench latency --suite cpu --threads 1,2 --peers onnxruntime,torch --json OUT --html OUT
 

@@ -1,4 +1,4 @@
-"""How long do the programs of one workload take? Artifacts in a folder, interleaved.
+"""Latency of the programs of one workload: artifacts in a folder, interleaved.
 
 IREE's thread count belongs to the process, so each thread count has a process of its own:
 ``python -m pyc_mlir.tools.bench.memory.latency --threads 2 ... FOLDER`` prints the samples of every
@@ -23,7 +23,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.interleave import Timing, interleave
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device, default_device
-from pyc_mlir.runtime.program import Program
+from pyc_mlir.runtime.program import Program, serving
 from pyc_mlir.util.children import run as run_child
 
 _INPUTS = "inputs.npz"
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 def _call(path: Path, device: Device, arrays: Sequence[Array]) -> Callable[[], object]:
     program = Program(artifacts.read(path), device)
     if path.stem.startswith(_BARE):
-        return program.bare_call(*arrays)
+        return serving(program).bare_call(*arrays)
     return partial(program, *arrays)
 
 

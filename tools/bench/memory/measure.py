@@ -1,4 +1,4 @@
-"""What does a program need on the device, and does it still compute the same? One workload, built
+"""Device memory of one workload, and whether its programs still compute the same bits: built
 by PyC in all modes and by IREE in all its partitioning modes, each run once on a fresh device.
 
 Comes in: a `Case`. Goes out: `Built` programs and the `Footprint` of each. Peaks are read from the
@@ -15,8 +15,8 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.compilation.build import finish
-from pyc_mlir.compilation.fallback import SETTINGS
-from pyc_mlir.compilation.fallback import SITE as FUSION_SITE
+from pyc_mlir.compilation.generate import SETTINGS
+from pyc_mlir.compilation.generate import SITE as FUSION_SITE
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError

@@ -1,4 +1,4 @@
-"""How much memory does a call need, mode by mode, against plain IREE and XLA? The suite `memory`.
+"""The suite `memory`: memory of a call, mode by mode, against plain IREE and XLA.
 
     pyc-bench memory --json OUT [--only NAME ...] [--fresh]
 

@@ -1,4 +1,4 @@
-"""What is packed: minimalloc's CSV files, and instances made in the likeness of real programs.
+"""Packing instances: minimalloc's CSV files, and instances made in the likeness of programs.
 
 Made ones have sizes over five decades (100 B to 10 MB, evenly by logarithm, multiples of 64) and
 the lives of training (nested: kept from the forward pass until the mirrored place of the backward

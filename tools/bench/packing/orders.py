@@ -1,4 +1,4 @@
-"""Is any greedy order better than PyC's packer? The suite `pack-orders`, on made families.
+"""The suite `pack-orders`: PyC's packer against each greedy order, on made families.
 
     pyc-bench pack-orders --sizes 500 50000 --time-limits 1 10 30
 

@@ -1,4 +1,4 @@
-"""How small an arena, and how soon? The suite `pack`: offsets for intervals, planner's core alone.
+"""The suite `pack`: arena and time of offsets for intervals, by the planner's core alone.
 
     pyc-bench pack A.csv B.csv --capacity 1048576 --time-limit 10 --json out.json
 

@@ -1,4 +1,4 @@
-"""Who computes a workload: PyC as it comes, plain IREE and onnxruntime at their best setting.
+"""Candidates of a workload: PyC as it comes, plain IREE and onnxruntime at their best setting.
 
 A candidate is prepared under one or several settings; `peers_prepared.choose` finds the quickest by
 measuring, so that the other side of a comparison is never held back by a setting that does not suit
@@ -13,12 +13,12 @@ from itertools import product
 import numpy as np
 
 from pyc_mlir.api import build
-from pyc_mlir.compilation.fallback import SETTINGS as FUSION
+from pyc_mlir.compilation.generate import SETTINGS as FUSION
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
-from pyc_mlir.compilation.plain import compile_plain, plain_flags
 from pyc_mlir.compilation.plan_memory import UNPLANNED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.plain import compile_plain, plain_flags
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
@@ -98,7 +98,7 @@ def plain_settings(
     }
     for setting, flags in compiles.items():
         try:
-            vmfb = compile_plain(lowered.code, plain_flags(options, *flags))
+            vmfb = compile_plain(lowered.code, plain_flags(options.target, *flags))
         except PycError as error:
             note(f"{name}: iree alone fails under {setting}: {error.message[:200]}")
             continue

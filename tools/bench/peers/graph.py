@@ -1,4 +1,4 @@
-"""What is a program, as plain data that any peer can be handed? A traced pyc function as steps.
+"""A traced pyc function as plain data that any peer can be handed.
 
 In: whatever `load_source` reads. Out: a `Graph`, which pickles, needs no MLIR, and is built again
 for each peer by a `Builder` of that peer: one definition of a workload serves all of them.

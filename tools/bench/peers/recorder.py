@@ -1,4 +1,4 @@
-"""What do builders share that record a program for another system? Values that know their types."""
+"""The common part of builders that record a program for another system: typed values."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence

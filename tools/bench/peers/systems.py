@@ -1,4 +1,4 @@
-"""How does each system run a program at its best? System name -> settings, the usual one first.
+"""The systems and the settings under which each is tried: name -> settings, the usual one first.
 
 A system is asked in a process of its own, whose thread settings and packages are its alone. All
 compute in f32: OpenVINO and torch could choose less, and are told not to. A system whose package

@@ -1,4 +1,4 @@
-"""How much temporary memory does XLA take for the same program? A pyc module through jax.
+"""XLA's temporary memory for a pyc module, through jax.
 
 The builder `JaxBuilder` computes each op with jax, composite ops by their decompositions; traced by
 `jax.jit` it gives XLA the program that PyC compiles, compiled for the CPU and never run. XLA's

@@ -1,4 +1,4 @@
-"""What do the records of the suite `latency` say? PyC beside the best peer, workload by workload.
+"""Facts from the records of the suite `latency`: PyC beside the best peer, by workload.
 
 In: a report's records. Out: `Result`s, one per workload and number of threads, and geometric means
 over classes of workloads. The table and the page both show these.

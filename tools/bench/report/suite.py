@@ -1,4 +1,4 @@
-"""What all suites share: their command line, progress on stderr, and where results go.
+"""The common part of all suites: command line, progress on stderr, stored results.
 
     pyc-bench NAME [--json OUT] [--rounds N] [--quick]
 

@@ -1,1 +1,1 @@
-"""What is measured: programs with inputs and reference answers."""
+"""Workloads: programs with inputs and reference answers."""

@@ -1,4 +1,4 @@
-"""What does the suite `latency --suite cpu` measure? A table of workloads, each in two sizes.
+"""The workloads of `latency --suite cpu`: a table, each in two sizes.
 
 A row names the class of its program, one maker, its sizes and tiny ones for tests. The program is a
 function in numpy style whose weights are constants; peers get it through `peers_graph`. All f32.

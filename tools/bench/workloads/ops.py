@@ -1,4 +1,4 @@
-"""One op each, as small workloads: does a device compute what numpy computes?
+"""One op each, as small workloads that check a device against numpy.
 
 Each row is a function in numpy style with seeded arguments; the reference is the same function on
 float64 arrays. Sizes are odd here and there, so that tiles have remainders.

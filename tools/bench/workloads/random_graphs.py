@@ -1,4 +1,4 @@
-"""Class `random`: a seeded graph in layers, in which nothing tells a good order beforehand.
+"""Class `random`: a seeded graph in layers whose structure does not reveal a good order.
 
 Each layer's values are read by later layers, some of them much later. Values differ in size, so
 that packing matters as well.

@@ -1,4 +1,4 @@
-"""What is measured: named programs with their inputs and what they must compute.
+"""Workloads: named programs with their inputs and expected results.
 
 `WORKLOADS` is a table of builders, so that a suite pays only for what it runs. The reference is
 computed in float64 by numpy, independently of every candidate: the encoder's own function on

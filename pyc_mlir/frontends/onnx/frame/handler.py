@@ -1,4 +1,4 @@
-"""What a node handler sees, and the table of handlers.
+"""The base of node handlers, and their table.
 
     @node("Relu")
     def relu(n: Node) -> Any:

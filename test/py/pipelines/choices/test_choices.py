@@ -25,6 +25,7 @@ from pyc_mlir.pipelines.choices.choices import (
     read_log,
     write_log,
 )
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -157,13 +158,13 @@ def test_an_empty_log_is_a_recipe_without_choices(tmp_path):
 def test_the_first_alternative_is_the_default():
     choices = Choices()
     assert choices.choose(SITE, OFFERED) is OFFERED[0]
-    assert choices.log == [Decision(SITE, "fast", OFFERED, FirstIsBest().name)]
+    assert choices.log == (Decision(SITE, "fast", OFFERED, FirstIsBest().name),)
 
 
 def test_policies_choose_and_sign():
     choices = Choices(Fixed("small"))
     assert choices.choose(SITE, OFFERED, ["seen"]) is OFFERED[1]
-    assert choices.log == [Decision(SITE, "small", OFFERED, "fixed", ("seen",))]
+    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", ("seen",)),)
 
 
 def test_policies_choose_among_what_is_offered():
@@ -171,7 +172,7 @@ def test_policies_choose_among_what_is_offered():
     with pytest.raises(PycError, match=r"expected one of \['fast', 'small'\], policy `fixed`") as e:
         choices.choose(SITE, OFFERED)
     assert e.value.code is ReasonCode.INVALID_CHOICE
-    assert choices.log == []
+    assert choices.log == ()
 
 
 def test_recipes_come_before_policies():
@@ -209,7 +210,7 @@ def test_a_replay_keeps_the_evidence_of_fallbacks_only():
     for decision, evidence in zip(made, [("new",), ("evidence",)], strict=True):
         replay = Choices(recipe=Recipe.from_log([decision]))
         replay.choose(SITE, OFFERED, ["new"])
-        assert replay.log == [replace(decision, evidence=evidence)]
+        assert replay.log == (replace(decision, evidence=evidence),)
 
 
 def test_recipes_of_other_programs_are_found_out():
@@ -219,6 +220,32 @@ def test_recipes_of_other_programs_are_found_out():
         choices.require_recipe_used()
     assert caught.value.code is ReasonCode.RECIPE_MISMATCH
     Choices().require_recipe_used()
+
+
+def test_a_fallback_takes_the_place_of_what_failed():
+    choices, other = Choices(), replace(SITE, op_id="other")
+    choices.choose(SITE, OFFERED, ["seen"])
+    choices.choose(other, OFFERED)
+    choices.record_fallback(SITE, "small", [(ReasonCode.CODEGEN_FALLBACK, "fast failed")])
+    first, second = choices.log
+    assert first == Decision(SITE, "small", OFFERED, FALLBACK, ("CODEGEN_FALLBACK: fast failed",))
+    assert second == Decision(other, "fast", OFFERED, FirstIsBest().name)
+
+
+def test_evidence_may_be_found_after_a_decision():
+    choices = Choices(Fixed("small"))
+    choices.choose(SITE, OFFERED)
+    choices.annotate(SITE, "what came of it")
+    assert choices.log == (Decision(SITE, "small", OFFERED, "fixed", ("what came of it",)),)
+
+
+def test_only_choices_write_the_log():
+    choices = Choices()
+    choices.record(DECISION)
+    assert choices.log == (DECISION,)
+    assert isinstance(Choices.log, property) and Choices.log.fset is None
+    with pytest.raises(AssertionError, match="nothing was decided there"):
+        choices.annotate(replace(SITE, op_id="other"), "x")
 
 
 # The decisions of real passes.
@@ -238,7 +265,7 @@ def log_of(text: str, path: Path) -> bytes:
     """The log of the default passes, as a file."""
     with new_context(), ir.Location.unknown():
         choices = Choices()
-        run_pipeline(ir.Module.parse(text), HIGH_LEVEL, choices)
+        run_pipeline(ir.Module.parse(text), HIGH_LEVEL, PassContext(choices))
         write_log(choices.log, path)
     return path.read_bytes()
 

@@ -4,6 +4,7 @@ import random
 import sys
 
 import pytest
+from conftest import sample
 from example_policy import Thrifty
 from policy_suite import PolicySuite
 from stream_programs import bits, branches, layered
@@ -97,7 +98,7 @@ class Hostile:
         return self.rng.choice([a.name for a in alternatives])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", sample(range(3), 1))
 def test_no_answer_makes_a_wrong_program(seed):
     program = layered(seed)
     inputs = program.inputs()

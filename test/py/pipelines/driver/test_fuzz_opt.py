@@ -1,7 +1,7 @@
 """Mutated input never gets past pyc-opt: it is accepted, or refused with a located error.
 
 Mutants of the .mlir tests and of pipelines run in batches, each in a process; a crash
-names the seed of the mutant that caused it. 200 mutants of text, 5,000 with PYC_FULL=1.
+names the seed of the mutant that caused it. 100 mutants of text, 5,000 with PYC_FULL=1.
 """
 
 import random
@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.pass_manager import resolve
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError, parse_pipeline
 
-BATCHES = range((5000 if FULL else 200) // BATCH)
+BATCHES = range((5000 if FULL else 100) // BATCH)
 LOCATED = re.compile(r"^(.+:\d+:\d+): error: .", re.M)
 PASSES = (
     (),

@@ -8,8 +8,7 @@ import pytest
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.driver.pass_manager import BrokenInvariant, run_pipeline
 from pyc_mlir.pipelines.driver.registry import PASSES
 
@@ -26,7 +25,7 @@ class Number:
     spoil: bool = option(False, "leave functions without a type")
     counts: bool = option(True, "count what changes")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         RUNS.append(self.name)
         wanted = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), self.to)
         changed = 0

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.choices.choices import Choices
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.driver.options import build_pass, pass_node
 from pyc_mlir.pipelines.driver.pipeline_text import (
     AnchorNode,
@@ -48,7 +47,7 @@ class Everything:
         if self.count > 1000:
             raise PycError(ReasonCode.BAD_ARGUMENT, "count: expected at most 1000")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         return {}
 
 

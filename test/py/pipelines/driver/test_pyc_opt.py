@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, read_log
 from pyc_mlir.pipelines.driver import registry
-from pyc_mlir.pipelines.driver.base import option
+from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.driver.native_names import (
     MODULE_PIPELINES,
     NATIVE_PASSES,
@@ -42,10 +42,10 @@ class Rename:
     name: ClassVar[str] = "test-rename"
     to: str = option("g", "the new name")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         names = [Alternative(self.to), Alternative("other")]
         for op in module.body.operations:
-            chosen = choices.choose(Site(self.name, "f0"), names)
+            chosen = context.choices.choose(Site(self.name, "f0"), names)
             op.attributes["sym_name"] = ir.StringAttr.get(chosen.name)
         return {"renamed": len(list(module.body.operations))}
 
@@ -58,7 +58,7 @@ class Break:
     name: ClassVar[str] = "test-break"
     how: str = option("refuse", "refuse, raise or invalid")
 
-    def run(self, module: ir.Module, choices: Choices) -> dict[str, int]:
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         if self.how == "refuse":
             location = module.body.operations[0].location
             raise PycError(ReasonCode.UNSUPPORTED_OP, f"{location}: func.func is not liked here")
@@ -103,7 +103,7 @@ def test_report(module: ir.Module) -> None:
     report = run_pipeline(
         module,
         "cse,test-rename{to=h},canonicalize,test-rename",
-        choices,
+        PassContext(choices),
         clock=lambda: float(next(ticks)),
     )
     assert [s.name for s in report.steps] == ["cse", "test-rename", "canonicalize", "test-rename"]
@@ -177,6 +177,8 @@ def test_a_pass_that_leaves_an_invalid_module(module: ir.Module) -> None:
 
 def test_verify_each_can_be_switched_off(module: ir.Module) -> None:
     run_pipeline(module, "test-break{how=invalid}", verify_each=False)
+    with pytest.raises(ir.MLIRError):
+        module.operation.verify()
 
 
 # --- the registry

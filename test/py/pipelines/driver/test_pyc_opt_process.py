@@ -22,7 +22,7 @@ from pyc_mlir.tools.pyc_opt import main
 class Crash:
     '''End the process.'''
     name = "test-crash"
-    def run(self, module, choices):
+    def run(self, module, context):
         {body}
 
 sys.exit(main())

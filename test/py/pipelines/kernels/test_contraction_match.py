@@ -1,4 +1,4 @@
-"""Which products are kernels offered for: batches, broadcasting, transposes, epilogues?"""
+"""Products that kernels are offered for: batches, broadcasting, transposes, epilogues."""
 
 import numpy as np
 import pytest

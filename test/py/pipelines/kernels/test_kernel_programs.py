@@ -8,6 +8,7 @@ from kernel_runs import targets
 
 from pyc_mlir import compile
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
+from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.families.rows import Rows
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
@@ -113,3 +114,13 @@ def test_a_kernel_whose_operands_are_known_is_not_run_by_the_compiler():
         assert any(d.chosen.startswith("gemm:") for d in program.artifact.decisions)
         got = program(np.zeros((0, 1, 5), np.float32))
         np.testing.assert_array_equal(got, np.full((4, 4, 5), 10, np.float32))
+
+
+def test_a_constant_is_packed_once_however_often_it_is_used(monkeypatch):
+    packed, pack = [], Panels.pack
+    monkeypatch.setattr(Panels, "pack", lambda self, b: packed.append(self) or pack(self, b))
+    w = np.random.default_rng(0).normal(size=(96, 96)).astype(np.float32)
+    x = np.ones((64, 96), np.float32)
+    program = compile(lambda x: np.tanh(np.tanh(x @ w) @ w) @ w, [x], device=Device("local-sync"))
+    assert len(packed) == 1
+    np.testing.assert_allclose(program(x), np.tanh(np.tanh(x @ w) @ w) @ w, atol=1e-4)

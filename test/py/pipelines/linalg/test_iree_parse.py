@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.linalg.convert_to_linalg import ConvertToLinalg
 
 # What the lowering is known to emit; a new op is added here by the one who emits it.
@@ -69,7 +69,7 @@ def modules() -> dict[str, tuple[str, bytes]]:
     for op in (*OPS, None):
         with new_context(), ir.Location.unknown():
             module = ir.Module.parse(DECLARED) if op is None else module_of_op(op)
-            ConvertToLinalg().run(module, Choices())
+            ConvertToLinalg().run(module, PassContext())
             buffer = BytesIO()
             module.operation.write_bytecode(buffer)
             for name in names_in(module):

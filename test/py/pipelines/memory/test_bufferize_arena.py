@@ -17,6 +17,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
 from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.memory.on_pyc import bufferize_arena
 from pyc_mlir.pipelines.memory.on_pyc.bufferize_arena import BufferizeArena
@@ -174,7 +175,7 @@ def test_inputs_that_do_not_fit(inputs, code):
 def test_every_arena_is_a_decision():
     module = PROGRAMS["branches"].module()
     choices = Choices()
-    run_pipeline(module, LOWER, choices)
+    run_pipeline(module, LOWER, PassContext(choices))
     (decision,) = choices.log
     (chosen,) = decision.alternatives
     arena = ir.IntegerAttr(entry_function(module).attributes["pyc.arena_bytes"]).value
@@ -362,12 +363,12 @@ func.func @main(%x: {M}, %c: i1) {{
 def test_programs_that_do_not_enter():
     module = PROGRAMS["mlp"].module()
     with pytest.raises(PycError) as caught:
-        BufferizeArena().run(module, Choices())
+        BufferizeArena().run(module, PassContext())
     assert caught.value.code is ReasonCode.UNSUPPORTED_OP
     module = Program(lambda b, x: b.exp(b.exp(x)), (tensor("f32", None, 4),)).module()
     run_pipeline(module, "convert-pyc-to-linalg")
     with pytest.raises(PycError, match="pyc-infer-shapes"):
-        BufferizeArena().run(module, Choices())
+        BufferizeArena().run(module, PassContext())
 
 
 def test_16_bit_floats_are_refused_or_right():

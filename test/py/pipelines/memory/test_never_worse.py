@@ -11,7 +11,7 @@ from random_ops import draw_graph
 from stream_programs import bits
 
 from pyc_mlir.compilation.build import finish
-from pyc_mlir.compilation.fallback import SETTINGS
+from pyc_mlir.compilation.generate import SETTINGS
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.ir.bindings import ir

@@ -19,6 +19,7 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, tensor
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.memory.on_pyc.plan_memory import AS_WRITTEN, PLANNED, PlanMemory
 from pyc_mlir.pipelines.memory.on_pyc.problem import read_function
@@ -90,7 +91,7 @@ def test_plans_are_legal_and_compute_the_same(name, mode):
     program = PROGRAMS[name]
     module = prepared(program)
     want = interpret(module, program.inputs())
-    counts = PlanMemory(mode=mode).run(module, Choices())
+    counts = PlanMemory(mode=mode).run(module, PassContext())
     assert module.operation.verify()
     assert same_bits(interpret(module, program.inputs()), want)
     assert counts["arena bytes"] <= counts["bytes in program order"]
@@ -109,34 +110,35 @@ def test_random_graphs(seed):
 
 @pytest.mark.parametrize("name, smaller", [("branches", 0.5), ("grown", 0.6)])
 def test_the_order_lowers_the_peak(name, smaller):
-    counts = PlanMemory().run(prepared(PROGRAMS[name]), Choices())
+    counts = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(Choices()))
     assert counts["arena bytes"] <= smaller * counts["bytes in program order"]
     assert counts["recomputed"] == 0
 
 
 def test_recomputed_ops_are_clones_that_cse_keeps():
     module = prepared(CHEAP)
-    counts = PlanMemory(mode="memory_first").run(module, Choices())
+    counts = PlanMemory(mode="memory_first").run(module, PassContext())
     assert counts["recomputed"] > 0
     run_pipeline(module, "cse,canonicalize")
     numbers = [
         integer(op, "pyc.recomputed") for op in runs(module) if "pyc.recomputed" in op.attributes
     ]
     assert sorted(numbers) == list(range(1, counts["recomputed"] + 1))
-    PlanMemory().run(module, Choices())
+    PlanMemory().run(module, PassContext())
     check_attributes(module)
 
 
 def test_a_second_plan_replaces_the_first():
     module = prepared(PROGRAMS["branches"])
-    first = PlanMemory().run(module, Choices())
-    again = PlanMemory().run(module, Choices())
+    first = PlanMemory().run(module, PassContext())
+    again = PlanMemory().run(module, PassContext())
     assert again["arena bytes"] == again["bytes in program order"] == first["arena bytes"]
     check_attributes(module)
 
 
 def test_modes_are_the_planners():
-    assert get_args(get_type_hints(PlanMemory)["mode"]) == tuple(MODES)
+    modes, none = get_args(get_type_hints(PlanMemory)["mode"])
+    assert get_args(modes) == tuple(MODES) and none is type(None)
 
 
 def overwritable(body, *types, first: str = "") -> list[int]:
@@ -187,12 +189,14 @@ def test_what_a_group_may_overwrite(body, places):
 
 @pytest.mark.parametrize("name", ["cheap again", "grown", "branches"])
 def test_budgets_are_kept_or_refused(name):
-    written = PlanMemory().run(prepared(PROGRAMS[name]), Choices())["bytes in program order"]
+    written = PlanMemory().run(prepared(PROGRAMS[name]), PassContext(Choices()))[
+        "bytes in program order"
+    ]
     kept = refused = 0
     for budget in np.linspace(0, written, 6, dtype=int).tolist():
         module = prepared(PROGRAMS[name])
         try:
-            counts = PlanMemory(budget=budget).run(module, Choices())
+            counts = PlanMemory(budget=budget).run(module, PassContext())
         except PycError as error:
             refused += 1
             impossible = error.code is ReasonCode.BUDGET_IMPOSSIBLE
@@ -219,20 +223,22 @@ class Prefers:
 def test_every_plan_is_a_decision_and_replays():
     choices = Choices(Prefers(AS_WRITTEN))
     module = prepared(PROGRAMS["branches"])
-    counts = PlanMemory().run(module, choices)
+    counts = PlanMemory().run(module, PassContext(choices))
     assert counts["arena bytes"] == counts["bytes in program order"]
     (decision,) = choices.log
     assert [a.name for a in decision.alternatives] == [PLANNED, AS_WRITTEN]
     costs = [a.cost.workspace_bytes for a in decision.alternatives if a.cost]
     assert costs[0] < costs[1] == counts["arena bytes"]
     replayed = prepared(PROGRAMS["branches"])
-    PlanMemory().run(replayed, Choices(recipe=Recipe.from_log(choices.log)))
+    PlanMemory().run(replayed, PassContext(Choices(recipe=Recipe.from_log(choices.log))))
     assert str(replayed) == str(module)
 
 
 def test_the_programs_own_order_must_keep_the_budget_too():
     with pytest.raises(PycError) as caught:
-        PlanMemory(budget=4096).run(prepared(PROGRAMS["branches"]), Choices(Prefers(AS_WRITTEN)))
+        PlanMemory(budget=4096).run(
+            prepared(PROGRAMS["branches"]), PassContext(Choices(Prefers(AS_WRITTEN)))
+        )
     assert caught.value.code is ReasonCode.INVALID_CHOICE
 
 
@@ -269,7 +275,7 @@ INVALID = {
 def test_what_is_not_understood_is_refused(name, pass_):
     text, code, said = INVALID[name]
     with pytest.raises(PycError) as caught:
-        pass_.run(ir.Module.parse(text), Choices())
+        pass_.run(ir.Module.parse(text), PassContext(Choices()))
     assert caught.value.code is code
     assert said in caught.value.message and "loc(" in caught.value.message
 
@@ -283,7 +289,7 @@ def test_remat_lowers_the_peak_within_the_slowdown():
     module = prepared(CHEAP)
     want, before = interpret(module, CHEAP.inputs()), peak(module)
     choices = Choices()
-    counts = Remat().run(module, choices)
+    counts = Remat().run(module, PassContext(choices))
     after = peak(module)
     assert same_bits(interpret(module, CHEAP.inputs()), want)
     assert counts["recomputed"] > 0 and after[0] < before[0]
@@ -297,14 +303,14 @@ def test_remat_keeps_a_budget_or_refuses():
     before, seconds = peak(prepared(CHEAP))
     for budget in (before, before - 1, before * 3 // 4):
         module = prepared(CHEAP)
-        counts = Remat(budget=budget).run(module, Choices())
+        counts = Remat(budget=budget).run(module, PassContext())
         assert peak(module)[0] <= budget
         assert (counts["recomputed"] == 0) == (budget == before)
     with pytest.raises(PycError) as caught:
-        Remat(budget=64).run(prepared(CHEAP), Choices())
+        Remat(budget=64).run(prepared(CHEAP), PassContext(Choices()))
     assert caught.value.code is ReasonCode.BUDGET_IMPOSSIBLE
     with pytest.raises(PycError) as caught:
-        Remat(budget=before * 3 // 4, slowdown=0.0).run(prepared(CHEAP), Choices())
+        Remat(budget=before * 3 // 4, slowdown=0.0).run(prepared(CHEAP), PassContext(Choices()))
     assert caught.value.code is ReasonCode.BUDGET_NOT_FOUND and seconds > 0
 
 
@@ -312,7 +318,7 @@ def test_remat_does_not_fire_without_a_gain():
     module = prepared(PROGRAMS["mlp"])
     before = str(module)
     choices = Choices()
-    assert Remat().run(module, choices)["recomputed"] == 0
+    assert Remat().run(module, PassContext(choices))["recomputed"] == 0
     assert str(module) == before
     assert [d.chosen for d in choices.log] == ["keep"]
 
@@ -322,8 +328,8 @@ def test_clones_of_a_second_run_are_told_apart():
         lambda b, x: cheap_again(b, cheap_again(b, b.reduce_sum(x, axes=(0,))))
     ).module()
     for _ in range(2):
-        Remat(slowdown=1.0).run(module, Choices())
-        PlanMemory(mode="memory_first", slowdown=1.0).run(module, Choices())
+        Remat(slowdown=1.0).run(module, PassContext())
+        PlanMemory(mode="memory_first", slowdown=1.0).run(module, PassContext())
     marks = [
         integer(op, "pyc.recomputed") for op in runs(module) if "pyc.recomputed" in op.attributes
     ]
@@ -340,7 +346,7 @@ def test_equal_functions_are_different_sites():
         )
     )
     choices = Choices()
-    PlanMemory().run(module, choices)
+    PlanMemory().run(module, PassContext(choices))
     first, second = (d.site.op_id for d in choices.log)
     assert second == f"{first}#1"
 

@@ -16,14 +16,13 @@ from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation import plan_memory as planned_module
-from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.generate import Request
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plan_memory import Planner, compile_planned, pack_slices
+from pyc_mlir.compilation.plan_memory import Planner, PlanRequest, pack_slices
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
-from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.memory.planner.planner import MODES
 from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem, Step
 from pyc_mlir.pipelines.streams.ir import find, ir
@@ -143,10 +142,9 @@ def carried_out(program: Program, plans: Plans, pack=first_fit) -> tuple[bytes, 
 
 
 def planned(program: Program, plan: Plans = greedy, pack=first_fit):
-    choices = Choices()
     planner = Planner({"planned": plan}, pack)
-    vmfb, _ = compile_planned(Request(program.code, CPU), "", choices, planner)
-    return vmfb, [d for d in choices.log if d.site.pass_name == "plan-memory"]
+    made = Request(program.code, CPU, plans=PlanRequest("module", planner)).compile("aggressive")
+    return made.vmfb, list(made.decisions)
 
 
 def unplanned(program: Program) -> bytes:
@@ -202,11 +200,11 @@ def test_a_policy_may_keep_iree_in_one_region():
             return "iree" if later else names[0]
 
     program = branches(4, regions=2)
-    choices = Choices(OnlyTheFirst())
     planner = Planner({"planned": greedy}, first_fit)
-    vmfb, _ = compile_planned(Request(program.code, CPU), "", choices, planner)
-    assert [d.chosen for d in choices.log[1:]] == ["planned", "iree"]
-    assert run(vmfb, program)[0] == run(unplanned(program), program)[0]
+    plans = PlanRequest("module", planner, OnlyTheFirst())
+    made = Request(program.code, CPU, plans=plans).compile("aggressive")
+    assert [d.chosen for d in made.decisions] == ["planned", "iree"]
+    assert run(made.vmfb, program)[0] == run(unplanned(program), program)[0]
 
 
 def test_dynamic_sizes_are_compared_as_expressions():

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from conftest import FULL
 
-from pyc_mlir.compilation.fallback import SETTINGS, Request, compile_with_fallback
+from pyc_mlir.compilation.generate import SETTINGS, Request
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, make_options
 from pyc_mlir.compilation.plan_memory import planner_of
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, regions_of
-from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies
 from pyc_mlir.pipelines.memory.planner.planner import plan
 from pyc_mlir.runtime.array import to_device
@@ -125,7 +124,7 @@ def program(seed: int, length: int = 8) -> Callable[..., Any]:
 
 def run_in_place(code: bytes, target: str = "cpu") -> tuple[bytes, int]:
     """Compiled under the smallest plan, whether or not that is better; how often storage moved."""
-    options = make_options(target)
+    options = make_options(target=target)
     planner = planner_of(("memory_first",))
     with opened(code, options.target, SETTINGS["plain"]) as session:
         session.run(to="flow")
@@ -151,7 +150,7 @@ def test_bits_stay_where_results_take_over_storage(seed):
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
     low = lowered(program(seed), shape, shape)
     request = Request(low.code, make_options().target, SETTINGS["plain"])
-    plain = compile_with_fallback(request, "", Choices(), "plain")
+    plain = request.compile("plain").vmfb
     planned, _ = run_in_place(low.code)
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]
@@ -166,9 +165,9 @@ def test_bits_stay_on_vulkan_too(seed):
     except PycError as error:
         pytest.skip(f"no vulkan device: {error.message}")
     shape = random.Random(seed).choice([(5, 7), (33, 24), (1, 7), (64, 24), (130, 7)])
-    options = make_options("vulkan")
+    options = make_options(target="vulkan")
     code = lower(program(seed), [np.zeros(shape, F32)] * 2, options).code
-    plain = Request(code, options.target, SETTINGS["plain"]).compile("plain")
+    plain = Request(code, options.target, SETTINGS["plain"]).compile("plain").vmfb
     planned, _ = run_in_place(code, "vulkan")
     rng = np.random.default_rng(seed)
     inputs = [rng.normal(size=shape).astype(F32) for _ in range(2)]

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from kernel_runs import FLOAT, pointwise, targets
 
-from pyc_mlir.compilation.fallback import Request
+from pyc_mlir.compilation.generate import Request
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.compilation.plan_memory import compile_planned, planner_of
+from pyc_mlir.compilation.plan_memory import PlanRequest, planner_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC
-from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
 from pyc_mlir.pipelines.memory.on_stream.alias import POINTS, ROWS, Bodies, Pairs
 from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
 from pyc_mlir.pipelines.streams.declared import FLOPS as FLOPS_NAME
 from pyc_mlir.pipelines.streams.declared import declared_flops, declared_in_place
 from pyc_mlir.pipelines.streams.ir import DISPATCH, find, ir, symbol_of
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -65,8 +65,11 @@ def read(*attributes: str, forms: frozenset[str] = frozenset({POINTS})) -> tuple
 
 
 def test_declared_operations_are_counted():
-    assert read()[1] == 0
-    assert read(f"pyc.flops = {FLOPS} : i64")[1] == pytest.approx(FLOPS / CPU.peak_flops)
+    model = CostModel(CPU)
+    alone = model.dispatch_seconds
+    assert read()[1] == pytest.approx(alone)
+    declared = read(f"pyc.flops = {FLOPS} : i64")[1]
+    assert declared == pytest.approx(alone + model.dispatch("pointwise", FLOPS, 0).seconds)
 
 
 @pytest.mark.parametrize("form", [POINTS, ROWS])
@@ -82,14 +85,14 @@ def test_declared_pairs_save_memory_and_change_no_bit(target):
     x = np.random.default_rng(0).normal(size=SIZE).astype(np.float32)
     arenas = []
     for attributes in ((), (IN_PLACE,)):
-        choices = Choices()
-        request = Request(steps(target, *attributes).encode(), target)
-        vmfb, report = compile_planned(request, "", choices, planner_of(["balanced"]))
+        plans = PlanRequest("module", planner_of(["balanced"]))
+        request = Request(steps(target, *attributes).encode(), target, plans=plans)
+        made = request.compile("aggressive")
         device = Device("local-sync")
-        entry = Executable(vmfb, device).entry("main", [FLOAT])
+        entry = Executable(made.vmfb, device).entry("main", [FLOAT])
         (result,) = entry([to_device(x, device)])
         assert np.array_equal(result.numpy(), x * 2**STEPS)
-        (region,) = report.regions
+        (region,) = made.memory.regions
         arenas.append(region.layouts[region.chosen].arena_bytes)
     assert arenas == [2 * SIZE * 4, SIZE * 4]
 

@@ -12,7 +12,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
 from pyc_mlir.pipelines.pyc.identities import REWRITES
 
@@ -49,7 +49,7 @@ def simplified(program: Program, types: Sequence[TensorType], context: ir.Contex
         module = module_of(program, types, context)
         arrays = arrays_of(types)
         (before,) = interpret(module, arrays)
-        Canonicalize().run(module, Choices())
+        Canonicalize().run(module, PassContext())
         assert module.operation.verify()
         (after,) = interpret(module, arrays)
     assert (after.dtype, after.shape) == (before.dtype, before.shape)
@@ -283,7 +283,7 @@ def test_constants_fold_to_the_reference(context):
 def test_constants_that_would_grow_past_the_limit_stay(limit, left, context):
     with context, ir.Location.unknown():
         module = module_of(lambda b: b.broadcast_to(full(2), shape=(3, 3)), (), context)
-        counts = Canonicalize(max_fold_bytes=limit).run(module, Choices())
+        counts = Canonicalize(max_fold_bytes=limit).run(module, PassContext())
         assert names_of(module) == left
         assert counts["folded constants"] == (len(left) == 1)
 
@@ -292,7 +292,7 @@ def test_a_constant_that_shrinks_folds_whatever_the_limit(context):
     with context, ir.Location.unknown():
         ramp = np.arange(9, dtype=np.float32)
         module = module_of(lambda b: b.reduce_sum(ramp, axes=(0,)), (), context)
-        Canonicalize(max_fold_bytes=0).run(module, Choices())
+        Canonicalize(max_fold_bytes=0).run(module, PassContext())
         assert names_of(module) == ["constant"]
 
 
@@ -304,7 +304,7 @@ func.func @main() -> tensor<?xf32> {
   return %1 : tensor<?xf32>
 }"""
     module = ir.Module.parse(text, context)
-    Canonicalize().run(module, Choices())
+    Canonicalize().run(module, PassContext())
     assert names_of(module) == ["constant", "neg"]
 
 
@@ -312,7 +312,7 @@ def test_folded_results_are_flushed_as_the_device_does(context):
     with context, ir.Location.unknown():
         tiny = np.array([1e-30], np.float32)
         module = module_of(lambda b: b.mul(tiny, tiny * np.float32(1e-10)), (), context)
-        Canonicalize().run(module, Choices())
+        Canonicalize().run(module, PassContext())
         np.testing.assert_array_equal(interpret(module, [])[0], [0])
 
 
@@ -331,7 +331,7 @@ def test_what_becomes_equal_is_simplified_in_the_same_run(context):
     module = simplified(program, (X,), context)
     assert names_of(module) == ["exp"]
     with context:
-        assert not any(Canonicalize().run(module, Choices()).values())
+        assert not any(Canonicalize().run(module, PassContext()).values())
 
 
 def test_a_rewrite_that_contradicts_what_is_declared_leaves_nothing(context):
@@ -343,7 +343,7 @@ func.func @main(%x: tensor<3x2xf32>) -> tensor<5x?xf32> {
 }"""
     module = ir.Module.parse(text, context)
     with context:
-        assert not any(Canonicalize().run(module, Choices()).values())
+        assert not any(Canonicalize().run(module, PassContext()).values())
     assert names_of(module) == ["transpose", "transpose"]
 
 
@@ -355,7 +355,7 @@ func.func @main(%x: tensor<3x2xf32>) -> tensor<?x?xf32> {
   return %1 : tensor<?x?xf32>
 }"""
     module = ir.Module.parse(text, context)
-    Canonicalize().run(module, Choices())
+    Canonicalize().run(module, PassContext())
     assert module.operation.verify()
     assert names_of(module) == ["tensor.cast"]
 
@@ -367,6 +367,6 @@ def test_rounds_are_limited(context):
             return b.neg(b.neg(b.neg(b.neg(x))))
 
         module = module_of(program, (X,), context)
-        counts = Canonicalize(max_iterations=1).run(module, Choices())
+        counts = Canonicalize(max_iterations=1).run(module, PassContext())
         assert counts["rounds"] == 1
-        assert Canonicalize().run(module, Choices())["identities"] + counts["identities"] == 2
+        assert Canonicalize().run(module, PassContext())["identities"] + counts["identities"] == 2

@@ -16,7 +16,7 @@ from random_ops import draw_graph
 
 from pyc_mlir import nn
 from pyc_mlir.api import build
-from pyc_mlir.compilation.lower import high_level, lower
+from pyc_mlir.compilation.lower import context_of, lower
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -24,7 +24,8 @@ from pyc_mlir.dialects.ir.interpreter import entry_function, interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.types import TensorType, is_float, tensor
-from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
 from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
@@ -252,7 +253,7 @@ def attention(b, q, k, v):
 
 def chunked(body, types, choices: Choices, mode: Any = "balanced") -> ir.Module:
     module = module_of(body, types, ir.Context.current)
-    Chunk(mode=mode).run(module, choices)
+    Chunk(mode=mode).run(module, PassContext(choices))
     assert module.operation.verify()
     return module
 
@@ -320,7 +321,7 @@ def test_a_recipe_of_parts_that_do_not_exist_is_refused():
 
 def test_statistics():
     module = module_of(attention, HEADS, ir.Context.current)
-    counts = Chunk().run(module, Choices())
+    counts = Chunk().run(module, PassContext())
     assert counts == {"regions": 1, "in parts": 1, "parts": 4}
 
 
@@ -343,7 +344,7 @@ def test_control_flow_and_dynamic_sizes_are_left_alone():
     choices = Choices()
     types = [tensor("f32", None, 512, 64)] * 3
     module = chunked(attention, types, choices)
-    assert choices.log == [] and PART not in str(module)
+    assert choices.log == () and PART not in str(module)
 
 
 # The whole way: IREE's arena shrinks, the bits stay.
@@ -408,16 +409,30 @@ def test_a_compile_replays_from_its_log():
 
 def test_where_iree_plans_alone_nothing_runs_in_parts():
     options = make_options(planner_mode="iree")
-    assert "pyc-chunk" not in high_level(options)
+    assert context_of(options).mode is None
     assert lower(fused, [ROWS], options).code == lower(fused, [ROWS], whole(options)).code
 
 
-def test_the_pass_is_told_mode_and_target():
+def test_passes_of_a_compile_see_its_own_target_and_mode():
     options = make_options(planner_mode="memory_first", target="vulkan")
-    assert "pyc-chunk{mode=memory_first target=vulkan},pyc-decompose" in high_level(options)
-    other = replace(options, target=replace(options.target, name="mine"))
-    assert "pyc-chunk{mode=memory_first target=cpu},pyc-decompose" in high_level(other)
-    run_pipeline(module_of(attention, HEADS, ir.Context.current), high_level(options))
+    mine = replace(options, target=replace(options.target, name="mine", l3_bytes=1 << 40))
+    context = context_of(mine)
+    assert context.target is mine.target and context.mode == "memory_first"
+    assert context_of(replace(mine, parts_for="balanced")).mode == "balanced"
+
+
+def test_an_option_of_the_pass_wins_over_the_context():
+    def chosen(text: str, **context: Any) -> list[Decision]:
+        choices, module = Choices(), module_of(attention, HEADS, ir.Context.current)
+        run_pipeline(module, text, PassContext(choices, **context))
+        return list(choices.log)
+
+    memory, vulkan = "memory_first", Target.named("vulkan")
+    named = chosen("pyc-chunk{mode=memory_first target=vulkan}")
+    assert named and named == chosen("pyc-chunk", mode=memory, target=vulkan)
+    assert named == chosen("pyc-chunk{mode=memory_first target=vulkan}", mode="latency_first")
+    assert named != chosen("pyc-chunk", mode=memory)
+    assert chosen("pyc-chunk", mode=None) == []
 
 
 def test_plans_are_data():

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES, is_float, tensor
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.decompose import Decompose
 
@@ -46,7 +46,7 @@ def test_primitive_ops_compute_the_same(op, dynamic, context):
             module = case_module(case, context, dynamic)
             (want,) = interpret(module, arrays)
             declared = str(ops_of(module)[0].result.type)
-            assert Decompose().run(module, Choices())["decomposed"] >= 1, case
+            assert Decompose().run(module, PassContext())["decomposed"] >= 1, case
             assert module.operation.verify()
             assert str(ops_of(module)[-1].operands[0].type) == declared, case
             left = [OPS[n] for n in names_of(module) if n != "tensor.cast"]
@@ -72,7 +72,7 @@ def test_only_the_named_ops_are_replaced(context):
 
     with context, ir.Location.unknown():
         module = module_of(program, [tensor("f32", 2, 3)], context)
-        run_pipeline(module, "pyc-decompose{only=relu,softmax}", Choices())
+        run_pipeline(module, "pyc-decompose{only=relu,softmax}", PassContext())
         names = names_of(module)
     assert names[0] == "silu"
     assert not {"relu", "softmax"} & set(names)
@@ -83,7 +83,7 @@ def test_nested_decompositions_end_in_primitive_ops(context):
     """silu -> sigmoid -> exp, neg, add, div."""
     with context, ir.Location.unknown():
         module = module_of(lambda b, x: b.silu(x), [tensor("f32", 3)], context)
-        assert Decompose().run(module, Choices()) == {"decomposed": 2}
+        assert Decompose().run(module, PassContext()) == {"decomposed": 2}
         assert set(names_of(module)) == {"neg", "exp", "constant", "add", "div", "mul"}
 
 
@@ -92,7 +92,7 @@ def test_primitive_programs_stay_as_they_are(context):
         types = [tensor("f32", 2, 3), tensor("f32", 3, 4)]
         module = module_of(lambda b, x, w: b.exp(b.matmul(x, w)), types, context)
         before = str(module)
-        assert Decompose().run(module, Choices()) == {"decomposed": 0}
+        assert Decompose().run(module, PassContext()) == {"decomposed": 0}
         assert str(module) == before
 
 
@@ -101,7 +101,7 @@ def test_other_names_are_refused(only, context):
     with context, ir.Location.unknown():
         module = module_of(lambda b, x: b.relu(x), [tensor("f32", 3)], context)
         with pytest.raises(PycError, match="expected composite ops") as caught:
-            Decompose(only).run(module, Choices())
+            Decompose(only).run(module, PassContext())
     assert caught.value.code is ReasonCode.INVALID_PIPELINE
 
 
@@ -116,7 +116,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 }"""
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
-        Decompose().run(module, Choices())
+        Decompose().run(module, PassContext())
         assert module.operation.verify()
         assert names_of(module) == ["group"]
         assert "pyc.div" in str(module)
@@ -130,7 +130,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 }"""
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
-        Decompose().run(module, Choices())
+        Decompose().run(module, PassContext())
         assert {str(op.location) for op in ops_of(module)[:-1]} == {'loc("model.py":7:3)'}
 
 
@@ -147,7 +147,7 @@ def test_sums_and_squares_of_16_bit_floats_do_not_overflow(op, context):
     with context, ir.Location.unknown():
         module = module_of(programs[op], [tensor("f16", None, 300)], context)
         (want,) = interpret(module, [x])
-        Decompose().run(module, Choices())
+        Decompose().run(module, PassContext())
         (got,) = interpret(module, [x])
     assert got.dtype == DTYPES["f16"]
     assert np.all(np.isfinite(got))

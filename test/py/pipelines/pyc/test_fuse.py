@@ -14,6 +14,7 @@ from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, tensor
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, write_log
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS, Fuse
 
@@ -57,7 +58,7 @@ def fused(
     module = module_of(program, types, ir.Context.current)
     arrays = arrays_of(types)
     before = interpret(module, arrays)
-    Fuse(**options).run(module, choices)
+    Fuse(**options).run(module, PassContext(choices))
     assert module.operation.verify()
     for got, want in zip(interpret(module, arrays), before, strict=True):
         assert got.tobytes() == want.tobytes()
@@ -187,14 +188,14 @@ func.func @main(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
   return %0, %1 : tensor<4x4xf32>, tensor<4x4xf32>
 }"""
     module = ir.Module.parse(text)
-    Fuse().run(module, Choices())
+    Fuse().run(module, PassContext())
     assert groups_of(module) == []
 
 
 def test_groups_of_an_earlier_run_stay(context):
     module = fused(residual, (X,), Choices())
     once = str(module)
-    assert Fuse().run(module, Choices()) == {"groups": 0, "fused ops": 0}
+    assert Fuse().run(module, PassContext()) == {"groups": 0, "fused ops": 0}
     assert str(module) == once
 
 
@@ -212,7 +213,7 @@ func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
   return %4 : tensor<4x4xf32>
 }"""
     module = ir.Module.parse(text)
-    Fuse().run(module, Choices())
+    Fuse().run(module, PassContext())
     assert module.operation.verify()
     assert len(groups_of_all(module)) == 1
 
@@ -229,7 +230,7 @@ def test_groups_are_as_large_as_allowed(limit, sizes, context):
 
 def test_statistics(context):
     module = module_of(residual, (X,), context)
-    assert Fuse().run(module, Choices()) == {"groups": 1, "fused ops": 4}
+    assert Fuse().run(module, PassContext()) == {"groups": 1, "fused ops": 4}
 
 
 def test_a_group_has_the_places_of_its_members(context):
@@ -240,7 +241,7 @@ func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
   return %1 : tensor<4x4xf32>
 }"""
     module = ir.Module.parse(text)
-    Fuse().run(module, Choices())
+    Fuse().run(module, PassContext())
     (group,) = groups_of_all(module)
     assert str(group.location) == 'loc(fused["a.py":1:1, "a.py":2:1])'
 
@@ -302,9 +303,9 @@ def test_a_policy_that_answers_something_else_is_refused(context):
     module = module_of(residual, (X,), context)
     choices = Choices(Names(lambda site, alternatives: "fuse:everything"))
     with pytest.raises(PycError, match="policy `test` answered 'fuse:everything'") as caught:
-        Fuse().run(module, choices)
+        Fuse().run(module, PassContext(choices))
     assert caught.value.code is ReasonCode.INVALID_CHOICE
-    assert choices.log == []
+    assert choices.log == ()
     assert str(module) == str(module_of(residual, (X,), context))
 
 
@@ -344,11 +345,11 @@ func.func @kept(%x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
 def test_equal_ops_of_two_functions_are_two_sites(context):
     first = Choices()
     module = ir.Module.parse(TWO_FUNCTIONS)
-    run_pipeline(module, "pyc-fuse", first)
+    run_pipeline(module, "pyc-fuse", PassContext(first))
     assert [d.chosen for d in first.log] == ["fuse:matmul+relu", "keep"]
     assert len({d.site.key for d in first.log}) == 2
     again = ir.Module.parse(TWO_FUNCTIONS)
-    run_pipeline(again, "pyc-fuse", Choices(recipe=Recipe.from_log(first.log)))
+    run_pipeline(again, "pyc-fuse", PassContext(Choices(recipe=Recipe.from_log(first.log))))
     assert str(again) == str(module)
 
 
@@ -359,7 +360,7 @@ def test_a_recipe_of_another_program_is_refused(context):
     module = module_of(lambda b, x: b.relu(b.matmul(x, W)), (X,), context)
     replay = Choices(recipe=Recipe({decision.site.key: decision.chosen}))
     with pytest.raises(PycError, match=r"the recipe answered 'fuse:matmul\+add") as caught:
-        Fuse().run(module, replay)
+        Fuse().run(module, PassContext(replay))
     assert caught.value.code is ReasonCode.RECIPE_MISMATCH
 
 

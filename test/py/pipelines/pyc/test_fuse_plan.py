@@ -1,4 +1,4 @@
-"""Fusion's analysis without MLIR: which groups have but one result?"""
+"""Fusion's analysis without MLIR: the groups with a single result."""
 
 import pytest
 from hypothesis import given

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.choices.choices import Choices
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.infer_shapes import InferShapes, parse_shapes
 
@@ -27,7 +27,7 @@ def infer(text: str, context: ir.Context, shapes: str = "") -> str:
     """The module after the pass, which leaves it valid."""
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
-        InferShapes(shapes).run(module, Choices())
+        InferShapes(shapes).run(module, PassContext())
         assert module.operation.verify()
         return str(module)
 
@@ -69,8 +69,8 @@ def test_sizes_reach_the_signature(context):
 def test_statistics_count_what_was_refined(context):
     with context, ir.Location.unknown():
         module = ir.Module.parse(NEG)
-        assert InferShapes("2x3").run(module, Choices()) == {"refined": 2}
-        assert InferShapes("2x3").run(module, Choices()) == {"refined": 0}
+        assert InferShapes("2x3").run(module, PassContext()) == {"refined": 2}
+        assert InferShapes("2x3").run(module, PassContext()) == {"refined": 0}
 
 
 def test_an_ops_own_rule_refines_its_result(context):
@@ -177,7 +177,7 @@ func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
 
 def test_the_pass_is_a_pipeline_with_an_option(context):
     module = ir.Module.parse(NEG, context)
-    run_pipeline(module, "pyc-infer-shapes{shapes=2x3}", Choices())
+    run_pipeline(module, "pyc-infer-shapes{shapes=2x3}", PassContext())
     assert "?" not in str(module)
 
 
@@ -191,7 +191,7 @@ def test_dynamic_programs_of_every_op_become_static_and_mean_the_same(case: Case
     with context, ir.Location.unknown():
         module = case_module(case, context, dynamic=True)
         (wanted,) = interpret(module, arrays)
-        InferShapes(shapes_text(arrays)).run(module, Choices())
+        InferShapes(shapes_text(arrays)).run(module, PassContext())
         assert module.operation.verify()
         assert "?" not in str(module)
         assert interpret(module, arrays)[0].tobytes() == wanted.tobytes()
@@ -208,7 +208,7 @@ def test_a_chain_keeps_its_results(context):
             lambda b, x: b.softmax(b.matmul(x, b.transpose(x, permutation=(1, 0)))), types, context
         )
         before = interpret(module, [X])
-        InferShapes("2x3").run(module, Choices())
+        InferShapes("2x3").run(module, PassContext())
         np.testing.assert_array_equal(interpret(module, [X])[0], before[0])
         assert {str(op.result.type) for op in ops_of(module)[:-1]} == {
             "tensor<3x2xf32>",

@@ -102,8 +102,10 @@ def test_families_can_be_left_out():
 
 
 def test_no_kernels_where_no_target_has_them():
-    assert not chosen(lower(block, [TensorSpec("f32", 8, 40)], make_options("vulkan")).decisions)
-    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("vulkan"), "linalg")
+    assert not chosen(
+        lower(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan")).decisions
+    )
+    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options(target="vulkan"), "linalg")
     assert "pyc.kernel" not in text
 
 
@@ -111,7 +113,7 @@ def test_equal_kernels_share_their_code():
     def twice(x):
         return softmax(softmax(x) @ np.eye(40, dtype=np.float32))
 
-    text, _ = emit(twice, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
+    text, _ = emit(twice, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2"), "linalg")
     assert text.count("func.func private @pyc_rows") == 1
     assert text.count("call @pyc_rows") == 2
 
@@ -124,7 +126,7 @@ def test_a_kernel_attached_by_hand_is_taken():
         feeds = ["0|1"], knobs = "{knobs}"}}}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
       return %y : tensor<4x8xf32>
     }}"""
-    linalg, _ = emit(text, None, make_options("cpu-avx2"), "linalg")
+    linalg, _ = emit(text, None, make_options(target="cpu-avx2"), "linalg")
     assert knobs in linalg and "call @pyc_rows" in linalg
     program = compile(text, target=any_target(), device=Device("local-sync"))
     assert not chosen(program.artifact.decisions)
@@ -134,7 +136,7 @@ def test_a_kernel_attached_by_hand_is_taken():
 
 
 def test_a_kernel_for_another_target_is_refused():
-    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options("cpu-avx2"), "linalg")
+    text, _ = emit(block, [TensorSpec("f32", 8, 40)], make_options(target="cpu-avx2"), "linalg")
     with pytest.raises(PycError, match=r"kernel @pyc_.*: expected a kernel for target") as error:
         compile_module(text.encode(), Target.named("vulkan"))
     assert error.value.code is ReasonCode.INVALID_IR
@@ -190,7 +192,7 @@ def test_a_norm_with_an_infinite_epsilon_is_left_to_iree():
 
 
 def test_the_default_is_the_cheapest():
-    decisions = lower(block, [TensorSpec("f32", 64, 40)], make_options("cpu-avx2")).decisions
+    decisions = lower(block, [TensorSpec("f32", 64, 40)], make_options(target="cpu-avx2")).decisions
     for d in (d for d in decisions if d.site.pass_name == SITE):
         costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
         assert costs[d.chosen] == min(costs.values())

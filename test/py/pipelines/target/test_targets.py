@@ -50,7 +50,7 @@ def source(name: str) -> tuple[Any, Any, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", [*MODELS, "block"])
 def test_compiles(name: str, target: str) -> None:
     model, specs, _, _ = source(name)
-    artifact = build(model, specs, make_options(target))
+    artifact = build(model, specs, make_options(target=target))
     assert artifact.manifest["target"] == target
     assert len(artifact.vmfb) > 1000
 
@@ -64,11 +64,11 @@ def test_runs(name: str, target: str) -> None:
         assert error.code is ReasonCode.DEVICE_UNAVAILABLE
         pytest.skip(f"no {RUNNABLE[target]} device on this machine: {error.message}")
     model, specs, x, expected = source(name)
-    program = Program(build(model, specs, make_options(target)), device)
+    program = Program(build(model, specs, make_options(target=target)), device)
     assert_close(program(x), expected, f"{name} on {target}", scale=10)
 
 
 def test_a_type_that_the_target_lacks_is_refused() -> None:
     with pytest.raises(PycError, match="f64") as caught:
-        build(lambda x: x * 2.0, [TensorSpec("f64", 4)], make_options("vulkan"))
+        build(lambda x: x * 2.0, [TensorSpec("f64", 4)], make_options(target="vulkan"))
     assert caught.value.code is ReasonCode.UNSUPPORTED_DTYPE

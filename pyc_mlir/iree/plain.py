@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from pyc_mlir.compilation.options import Options
 from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.target.target import Target
 
 
-def plain_flags(options: Options, *flags: str) -> tuple[str, ...]:
+def plain_flags(target: Target, *flags: str) -> tuple[str, ...]:
     """IREE's own highest level for the target, and `flags`."""
-    return ("--iree-opt-level=O3", *options.target.flags, *flags)
+    return ("--iree-opt-level=O3", *target.flags, *flags)
 
 
 def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:

@@ -1,0 +1,201 @@
+"""The one cost model: predicted seconds of kernels, of IREE's code, of dispatches and of copies.
+
+Comes in: a target, or a target and the calibration of its machine. Goes out: a `Cost` for each
+question. All times follow the roofline (Williams et al., 2009): arithmetic at a share of the
+measured peak, or traffic at the bandwidth of the cache that holds it, whichever takes longer. The
+shares are those of cost_constants.py, with their origin; docs/design-notes/cost-model.md states the
+error that remains.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_constants import constant
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Node, Work
+
+# The families that compute groups by their first op; elementwise for all others.
+_FAMILY_OF = {
+    "matmul": "gemm",
+    **dict.fromkeys(("softmax", "log_softmax", "layernorm", "rmsnorm"), "rows"),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measured dispatch as plain data: its symbol, seconds, and what it did."""
+
+    symbol: str
+    seconds: float
+    flops: float = 0.0
+    traffic_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Predictions for one target.
+
+    calibration: figures of the target's machine, where there are any.
+    threads: cores that a call may use; 0: all of the target's.
+    measured: dispatches that were measured; they will answer before the constants do.
+    """
+
+    target: Target
+    calibration: Calibration | None = None
+    threads: int = 0
+    measured: tuple[Measurement, ...] = ()
+
+    def on(self, threads: int) -> "CostModel":
+        """The same for a call on so many cores."""
+        return replace(self, threads=threads)
+
+    @property
+    def basis(self) -> str:
+        """What a prediction rests on, for whoever shows one."""
+        by = self.calibration.label if self.calibration else self.target.calibrated_by
+        return f"calibration {by}" if by else f"published figures of `{self.target.name}`"
+
+    @property
+    def cores(self) -> int:
+        """The cores that a call may use."""
+        return self.threads or self.target.cores
+
+    @property
+    def core_flops(self) -> float:
+        """FLOP/s of f32 that one core is known, or taken, to reach."""
+        if self.calibration is not None:
+            return self.calibration.figures.core_flops.value
+        share = 1.0 if self._is_measured else constant("published.flops")
+        return share * self.target.peak_flops / self.target.cores
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s of main memory."""
+        if self.calibration is not None:
+            return self.calibration.figures.bandwidth.value
+        share = 1.0 if self._is_measured else constant("published.bandwidth")
+        return share * self.target.peak_bandwidth
+
+    @property
+    def dispatch_seconds(self) -> float:
+        """What a dispatch costs besides its work."""
+        if self.calibration is not None:
+            return self.calibration.figures.dispatch_seconds.value
+        if self._is_measured:
+            return self.target.dispatch_seconds
+        return constant("dispatch.seconds")
+
+    @property
+    def _is_measured(self) -> bool:
+        """GPUs' data sheets state what is reached; a CPU's nominal figures are not."""
+        return bool(self.target.calibrated_by) or self.target.device != "local"
+
+    def roofline(self, flops: float, traffic_bytes: int, share: float = 1.0) -> Cost:
+        """So many operations at a share of the peak of all cores, or the traffic if longer."""
+        computing = flops / (share * self.core_flops * self._busy(flops, traffic_bytes))
+        seconds = max(computing, self.moving(traffic_bytes))
+        return Cost(seconds, traffic_bytes=traffic_bytes, flops=flops)
+
+    def kernel(self, family: str, flops: float, traffic_bytes: int) -> Cost:
+        """One run of a generated kernel."""
+        return self.roofline(flops, traffic_bytes, constant(f"kernel.{family}"))
+
+    def dispatch(self, kind: str, flops: float, traffic_bytes: int) -> Cost:
+        """One run of IREE's code; `kind` names a row `iree.*` of the table."""
+        return self.roofline(flops, traffic_bytes, constant(f"iree.{kind}"))
+
+    def copy(self, traffic_bytes: int) -> Cost:
+        """Bytes that are read and written, counted together."""
+        return Cost(self.moving(traffic_bytes), traffic_bytes=traffic_bytes)
+
+    def work(self, work: Work, start: int = 0) -> Cost:
+        """The ops of a group from number `start` on, as one dispatch of IREE's code."""
+        flops, traffic = totals(work, start)
+        if start >= len(work.nodes):
+            return Cost()
+        if (kind := _window_kind(work.nodes[start], work)) is not None:
+            return self.dispatch(kind, flops, traffic)
+        first = _row(work.nodes[start], work)
+        ratio, family = constant(f"iree.op.{first}"), _FAMILY_OF.get(first, "elementwise")
+        kernel = self.kernel(family, flops, traffic)
+        return replace(kernel, seconds=kernel.seconds / ratio)
+
+    def part(self, flops: float, weighed_bytes: float, elements: float, dispatches: int) -> float:
+        """Seconds of one part of an op that is cut: arithmetic, then traffic, then dispatches.
+
+        weighed_bytes: traffic as `weighed` counts it. A part of few elements occupies few cores.
+        """
+        busy = min(1.0, elements / constant("chunk.tile") / self.target.cores)
+        peak = constant("chunk.share") * self.target.peak_flops
+        computing = flops / (peak * busy) if flops else 0.0
+        moving = weighed_bytes / self.target.peak_bandwidth
+        return computing + moving + dispatches * constant("chunk.dispatch_seconds")
+
+    def weighed(self, nbytes: float) -> float:
+        """The bytes of traffic that a value is worth to `part`: fewer where a cache holds it."""
+        cache = self.target.l3_bytes or self.target.l2_bytes
+        return nbytes if nbytes > cache else nbytes / constant("chunk.cache")
+
+    def moving(self, traffic_bytes: float) -> float:
+        """Seconds of traffic, from the smallest cache that holds it."""
+        speed = 1.0
+        if traffic_bytes <= constant("cache.l2_reach") * self.target.l2_bytes:
+            speed = constant("cache.l2")
+        elif traffic_bytes <= self.target.l3_bytes:
+            speed = constant("cache.l3")
+        return traffic_bytes / (speed * self.bandwidth)
+
+    def cores_for(self, flops: float, read_bytes: float) -> int:
+        """How many workgroups a kernel should be cut into: one, or one for each core."""
+        seconds = flops / (self.target.peak_flops / self.target.cores)
+        reading = read_bytes / self.target.peak_bandwidth
+        alone = seconds < constant("alone.flops_seconds")
+        alone = alone and reading < constant("alone.read_seconds")
+        return 1 if alone else self.target.cores
+
+    def _busy(self, flops: float, traffic_bytes: float) -> int:
+        return min(self.cores, self.cores_for(flops, traffic_bytes))
+
+
+def totals(work: Work, start: int = 0) -> tuple[int, int]:
+    """Operations of the ops from number `start` on, and bytes read from outside and written."""
+    nodes = work.nodes[start:]
+    if not nodes:
+        return 0, 0
+    flops = 0
+    for node in nodes:
+        inputs = [_nominal(work.type(v)) for v in node.operands]
+        flops += OPS[node.name].flops(inputs, _nominal(node.type), **node.params)
+    inside = {work.number_of(i) for i in range(start, len(work.nodes))}
+    read = {v for n in nodes for v in n.operands} - inside
+    traffic = sum(_nominal(work.type(v)).nbytes for v in read) + _nominal(nodes[-1].type).nbytes
+    return flops, traffic
+
+
+def _window_kind(node: Node, work: Work) -> str | None:
+    """The kind of dispatch that a convolution or a pooling becomes; None for other ops."""
+    if "pool" in node.name:
+        return "pooling"
+    if not node.name.startswith("conv"):
+        return None
+    shape = work.type(node.operands[1]).shape
+    window = shape[2:] if node.params["layout"] == "NCHW" else shape[:2]
+    if max(node.params["strides"]) > 1:
+        return "convolution.strided" if set(window) != {1} else "strided"
+    return "convolution" if set(window) != {1} else "contraction"
+
+
+def _row(node: Node, work: Work) -> str:
+    """The row of the table for a group that starts with `node`."""
+    if node.name.startswith("reduce_"):
+        rank, axes = work.type(node.operands[0]).rank, node.params["axes"]
+        return "last_reduction" if rank - 1 in [a % rank for a in axes] else "leading_reduction"
+    return node.name
+
+
+def _nominal(type_: TensorType) -> TensorType:
+    shape: Shape = tuple(NOMINAL_DIMENSION if d is None else d for d in type_.shape)
+    return type_.with_shape(shape)

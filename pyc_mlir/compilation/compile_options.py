@@ -1,0 +1,219 @@
+"""`CompileOptions`: how to compile, as users say it; the only place that spells an option.
+
+Each field has its type, its default, its documentation and its flag of `pyc-compile`. `compile`,
+`jit` and the command line derive from them. `make_options` turns them into the `Options` that a
+compile works with: names and files become targets, policies and figures.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from pyc_mlir.artifact.signature import Ranges
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import Form, field_types, fits, from_data, to_data, type_name
+from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.pipelines.choices.choices import Policy, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.target import Target
+
+# For `kernels`: every family that is there, or IREE's own code for everything.
+ALL_KERNELS, NO_KERNELS = "all", "iree"
+
+
+@dataclass(frozen=True)
+class OptionText:
+    """What documentation and command line say of one option; without `flag` it has no flag.
+
+    `group` is the headline of `--help` that the flag stands under; `once_each` flags may be given
+    several times, one value each.
+    """
+
+    text: str
+    flag: str = ""
+    metavar: str = ""
+    group: str = ""
+    once_each: bool = False
+
+
+_TEXT = "option"
+
+
+def _option(
+    text: str, flag: str = "", metavar: str = "", group: str = "", once_each: bool = False
+) -> dict[str, OptionText]:
+    """The metadata of a field."""
+    return {_TEXT: OptionText(text, flag, metavar, group, once_each)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions:
+    """How to compile; sequences are kept as tuples, one text stands for itself.
+
+    Raises PycError (BAD_ARGUMENT) for a value of another type than its option takes.
+    """
+
+    target: str | Target = field(
+        default="cpu",
+        metadata=_option(
+            "what to compile for: a target's name (`pyc-compile --list-targets`), or a Target",
+            "--target",
+            "NAME",
+        ),
+    )
+    contract: Contract | None = field(
+        default=None,
+        metadata=_option("clauses that must be kept; a clause that cannot be kept is refused"),
+    )
+    policy: str | Policy | None = field(
+        default=None,
+        metadata=_option(
+            "who prefers one of the legal alternatives: a policy, or its name; none is PyC's own",
+            "--policy",
+            "NAME",
+            "decisions",
+        ),
+    )
+    planner_mode: str = field(
+        default="",
+        metadata=_option(
+            "how memory is planned: latency_first, balanced or memory_first, kept wherever it is "
+            "smaller than IREE's plan; iree leaves it to IREE; empty: the policy's `planner_modes` "
+            "or balanced",
+            "--planner-mode",
+            "MODE",
+            "decisions",
+        ),
+    )
+    also_modes: Sequence[str] = field(
+        default=(),
+        metadata=_option(
+            "further modes whose plans the artifact holds too, to switch to at run time by "
+            "`Program.use_mode`",
+            "--also-mode",
+            "MODE",
+            "decisions",
+            once_each=True,
+        ),
+    )
+    kernels: str = field(
+        default=ALL_KERNELS,
+        metadata=_option(
+            "families of generated kernels that may be chosen, joined by +; all; iree leaves all "
+            "code to IREE",
+            "--kernels",
+            "FAMILIES",
+            "decisions",
+        ),
+    )
+    calibration: str | Path | Calibration | None = field(
+        default=None,
+        metadata=_option(
+            "figures of the target's CPU by `pyc-doctor --calibrate FILE`, in place of the "
+            "target's published ones; log and manifest name them",
+            "--calibration",
+            "FILE",
+            "decisions",
+        ),
+    )
+    recipe: str | Path | Recipe | None = field(
+        default=None,
+        metadata=_option(
+            "the choices of a log or of a program, which come before the policy's",
+            "--recipe",
+            "LOG",
+            "decisions",
+        ),
+    )
+    dims: Ranges | None = field(
+        default=None,
+        metadata=_option(
+            "for dynamic dimensions the smallest and the largest size; one without a name goes by "
+            "its place, x[0]; calls outside are refused, and a memory budget is kept up to the "
+            "largest sizes",
+            "--dim",
+            "NAME=LOW:HIGH",
+            once_each=True,
+        ),
+    )
+    dump_phases: str | Path | None = field(
+        default=None,
+        metadata=_option(
+            "a folder that gets the IR of each of IREE's phases", "--dump-phases", "DIR", "IREE"
+        ),
+    )
+    iree_flags: Sequence[str] = field(
+        default=(),
+        metadata=_option(
+            "flags passed to IREE, such as --iree-opt-level=O2",
+            "--Xiree",
+            "FLAG",
+            "IREE",
+            once_each=True,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        for name, kind in field_types(CompileOptions).items():
+            value = getattr(self, name)
+            if kind == Sequence[str]:
+                value = (value,) if isinstance(value, str) else value
+                value = tuple(value) if isinstance(value, list | tuple) else value
+                object.__setattr__(self, name, value)
+            if not fits(kind, value):
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"{name}: expected {type_name(kind)}, got {value!r} of type "
+                    f"{type(value).__name__}",
+                )
+
+    def with_overrides(self, **overrides: Any) -> "CompileOptions":
+        """These options with some changed. Raises TypeError for an unknown option."""
+        known = texts()
+        for name in overrides:
+            if name not in known:
+                raise TypeError(
+                    f"compile options: expected some of {', '.join(known)}, got {name!r}"
+                    f"{did_you_mean(name, known)}"
+                )
+        return replace(self, **overrides)
+
+    def to_data(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as plain JSON data.
+
+        Raises ValueError for a policy that is an object: only a name says which one it is.
+        """
+        given = ((f.name, f.default, getattr(self, f.name)) for f in fields(CompileOptions))
+        return {name: to_data(v, name, _FORMS) for name, default, v in given if v != default}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> "CompileOptions":
+        """What `to_data` wrote. Raises ValueError or PycError, with the option first."""
+        return from_data(CompileOptions, data, "compile options", _FORMS)
+
+
+def _no_policy(policy: Any) -> Any:
+    raise ValueError(f"policy: expected the name of one as plain data, got {policy!r:.80}")
+
+
+_FORMS = {Policy: Form(_no_policy, _no_policy)}
+
+
+def texts() -> dict[str, OptionText]:
+    """What each option says of itself, by name."""
+    return {f.name: f.metadata[_TEXT] for f in fields(CompileOptions)}
+
+
+def documentation(indent: str = "    ") -> str:
+    """A paragraph for each option, as docstrings have them."""
+    told = ((name, option.text) for name, option in texts().items())
+    return "\n".join(
+        fill(f"{n}: {text}.", 96, initial_indent=indent, subsequent_indent=indent * 2)
+        for n, text in told
+    )
+
+
+CompileOptions.__doc__ = f"{CompileOptions.__doc__}\n{documentation()}\n"

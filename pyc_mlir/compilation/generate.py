@@ -1,0 +1,102 @@
+"""IREE's part of a compile: a linalg module, one setting of fusion, and out comes a vmfb.
+
+IREE's aggressive fusion makes row-wise programs and small ones up to three times faster, and fails
+where it pulls a matrix product into a row reduction (its stack limit) or meets dynamic rows. So
+`plain` comes first for programs that hold both. Where both fail, each op is compiled on its own.
+Which setting follows which failure is said in `attempts.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyc_mlir.artifact.memory_report import MemoryReport
+from pyc_mlir.compilation.plan_memory import Planning, PlanRequest
+from pyc_mlir.iree.compiler import opened, run
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
+from pyc_mlir.iree.memory.range_checks import assert_ranges
+from pyc_mlir.iree.workarounds.unfused import unfuse
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision
+from pyc_mlir.pipelines.streams.ranges import Ranges
+from pyc_mlir.pipelines.target.target import Target
+
+SITE = "iree-fusion"
+# What IREE can be told.
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "aggressive": (),
+    "plain": ("--iree-dispatch-creation-enable-aggressive-fusion=false",),
+}
+# What it cannot be told: barriers in the module.
+UNFUSED = "unfused"
+_FLAGS: Mapping[str, tuple[str, ...]] = {**SETTINGS, UNFUSED: SETTINGS["plain"]}
+_WHY = {
+    "aggressive": "IREE's O3 default: fewer and larger dispatches",
+    "plain": "no products fused into row reductions: within IREE's stack limit",
+    UNFUSED: "every op on its own: for what IREE fuses and then has no code for",
+}
+
+
+def offered(first: str) -> list[Alternative]:
+    """All settings, `first` before the others."""
+    order = sorted(_FLAGS, key=lambda name: name != first)
+    return [Alternative(name, reason=_WHY[name]) for name in order]
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What a compile under one setting gives: the vmfb, its entries, and its memory plans.
+
+    `arena` is what came of the second entry. `decisions` and `memory` are those of the plans.
+    """
+
+    vmfb: bytes
+    arena: ArenaEntry | None = None
+    decisions: tuple[Decision, ...] = ()
+    memory: MemoryReport = field(default_factory=MemoryReport)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile: the module, for what, how, and what its op ids stand for.
+
+    `arena` asks for a second entry, `plans` for memory plans of PyC's. `ranges` are those that
+    dynamic dimensions of the arguments keep.
+    """
+
+    code: bytes
+    target: Target
+    flags: tuple[str, ...] = ()
+    dump_phases: str | None = None
+    locations: Mapping[str, str] | None = None
+    arena: ArenaEntry | None = None
+    ranges: Ranges = field(default_factory=dict)
+    plans: PlanRequest | None = None
+
+    def compile(self, setting: str) -> Generated:
+        """Compile under one of SETTINGS, or UNFUSED.
+
+        Raises as `compile_module`, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
+        """
+        flags = (*_FLAGS[setting], *self.flags)
+        planning = None if self.plans is None else Planning(self.target, self.plans, self.ranges)
+        way = _iree_alone() if planning is None else Way(planning.run, from_async=True)
+        # What comes of one setting is no part of what is asked of the next one.
+        arena = None if self.arena is None else replace(self.arena)
+        with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
+            if setting == UNFUSED:
+                unfuse(session.module)
+            run(session, self.target, to="flow")
+            assert_ranges(session, "main" if arena is None else arena.function, self.ranges)
+            if arena is None:
+                way.whole(session)
+            else:
+                arena.compile(session, way)
+            run(session, self.target, start="stream")
+            vmfb = session.vmfb()
+        if planning is None:
+            return Generated(vmfb, arena)
+        return Generated(vmfb, arena, planning.decisions, planning.report)
+
+
+def _iree_alone() -> Way:
+    """From the end of phase `flow` to that of `stream`: IREE's own."""
+    return Way(lambda session: session.run(start="flow", to="stream"))

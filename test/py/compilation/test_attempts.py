@@ -1,0 +1,153 @@
+"""The order of attempts, what each one follows, and the refusal that all of them end in."""
+
+import pytest
+
+from pyc_mlir.compilation.attempts import (
+    Attempt,
+    Failure,
+    attempts_of,
+    attempts_under,
+    fallback_reasons,
+    follows,
+    may_be_followed,
+    refusal,
+    retry_reasons,
+)
+from pyc_mlir.compilation.generate import UNFUSED
+from pyc_mlir.compilation.options import Options, make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
+from pyc_mlir.iree.session import CompileError
+from pyc_mlir.pipelines.choices.choices import Choices, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+
+FAILED = ReasonCode.TARGET_COMPILE_FAILED
+RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
+BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
+SMALLEST = "memory_first, IREE's code"
+
+
+def no_code(said: str = "stack") -> CompileError:
+    return CompileError(FAILED, f"x.py:1: expected code, got: {said}")
+
+
+def over(arena: int) -> BudgetNotKept:
+    return BudgetNotKept(Budget(100, 0), Need(0, 0, arena, 1.0, 1.0), proven=False)
+
+
+def after(*ends: PycError | None, options: Options = BUDGET) -> tuple[list[str], list[Failure]]:
+    """What is tried where attempts end so, one after another; None is a success."""
+    tried: list[str] = []
+    failures: list[Failure] = []
+    left = list(ends)
+    for attempt in attempts_of(options, Choices(options.policy, options.recipe)):
+        if not follows(attempt, failures):
+            continue
+        setting = attempt.setting or "aggressive"
+        tried.append(f"{attempt.way}: {setting}")
+        end = left.pop(0)
+        if end is None:
+            break
+        failures.append(Failure(Attempt(attempt.options, attempt.way, setting, attempt.why), end))
+    assert not left
+    return tried, failures
+
+
+def test_the_list_is_flat_and_in_order():
+    found = [(a.way, a.setting, a.why) for a in attempts_of(BUDGET, Choices())]
+    settings = [(s, FALLBACK) for s in ("aggressive", "plain", UNFUSED)]
+    assert found == [
+        ("balanced", None, None),
+        *(("balanced", *s) for s in settings),
+        ("memory_first", None, RETRY),
+        *(("memory_first", *s) for s in settings),
+        (SMALLEST, None, RETRY),
+        *((SMALLEST, *s) for s in settings),
+    ]
+    parts = {
+        a.way: (a.options.parts_for, a.options.kernels) for a in attempts_of(BUDGET, Choices())
+    }
+    assert parts["balanced"] == ("balanced", "all") and parts[SMALLEST] == ("memory_first", "iree")
+
+
+def test_without_a_budget_there_is_one_way_and_no_decision():
+    for options in (
+        make_options(),
+        make_options(contract=BUDGET.contract, kernels="iree", planner_mode="memory_first"),
+    ):
+        choices = Choices()
+        assert attempts_of(options, choices) == attempts_under(options)
+        assert choices.log == ()
+
+
+def test_a_recipe_begins_with_its_own_way():
+    recipe = Recipe({"budget:module": SMALLEST})
+    found = attempts_of(BUDGET, Choices(recipe=recipe))
+    assert {a.way for a in found} == {SMALLEST} and found[0].why is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "tried"),
+    [
+        ((None,), ["balanced: aggressive"]),
+        ((no_code(), None), ["balanced: aggressive", "balanced: plain"]),
+        ((over(300), None), ["balanced: aggressive", "memory_first: aggressive"]),
+        (
+            (no_code(), over(300), no_code(), None),
+            [
+                "balanced: aggressive",
+                "balanced: plain",
+                f"balanced: {UNFUSED}",
+                "memory_first: aggressive",
+            ],
+        ),
+        (
+            (over(300), over(200), no_code(), None),
+            [
+                "balanced: aggressive",
+                "memory_first: aggressive",
+                f"{SMALLEST}: aggressive",
+                f"{SMALLEST}: plain",
+            ],
+        ),
+    ],
+)
+def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
+    assert after(*ends)[0] == tried
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        # No other parts of the program give code where no setting does.
+        ((no_code("first"), no_code(), no_code()), FAILED, "first"),
+        ((over(300), no_code("first"), no_code(), no_code()), FAILED, "first"),
+        ((over(300), over(200), over(250)), ReasonCode.BUDGET_NOT_FOUND, "needs 200"),
+        (
+            (over(300), over(250), no_code(), over(150), no_code()),
+            ReasonCode.BUDGET_NOT_FOUND,
+            "needs 150",
+        ),
+    ],
+)
+def test_a_refusal_stays_what_it_is(ends, code, said):
+    error = refusal(after(*ends)[1])
+    assert error.code is code and said in error.message
+
+
+def test_other_refusals_are_final():
+    assert may_be_followed(no_code()) and may_be_followed(over(300))
+    assert not may_be_followed(PycError(ReasonCode.FILE_ACCESS, "full"))
+    assert not may_be_followed(PycError(ReasonCode.BUDGET_NOT_FOUND, "unknown outputs"))
+
+
+def test_a_fallback_says_what_was_left():
+    failures = after(no_code(), over(300), None)[1]
+    first, second = fallback_reasons(failures, "balanced")
+    assert first == (ReasonCode.CODEGEN_FALLBACK, "aggressive: stack")
+    assert second[0] is ReasonCode.BUDGET_RETRY
+    assert second[1].startswith("plain: memory budget: expected at most 100 bytes")
+    assert fallback_reasons(failures, "memory_first") == []
+    ((code, said),) = retry_reasons(failures)
+    assert code is ReasonCode.BUDGET_RETRY
+    assert said.startswith("memory budget") and "needs 300" in said

@@ -1,0 +1,58 @@
+"""Memory that ends in the library's own calls is told by a code too, as the tools tell it."""
+
+import numpy as np
+import pytest
+
+import pyc_mlir
+from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_told
+from pyc_mlir.runtime.device import Device
+
+SYNC = Device("local-sync")
+X = np.ones((4, 8), np.float32)
+
+
+class Huge:
+    """What no memory holds, once numpy asks for it."""
+
+    shape, dtype = X.shape, X.dtype
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return np.empty(1 << 60, np.float32)
+
+
+def test_a_compile() -> None:
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.compile(lambda x: x + np.ones(1 << 60, np.float32), [X], device=SYNC)
+    assert caught.value.code is ReasonCode.OUT_OF_MEMORY
+
+
+def test_a_traced_call() -> None:
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.jit(lambda x: x + np.ones(1 << 60, np.float32))(X)
+    assert caught.value.code is ReasonCode.OUT_OF_MEMORY
+
+
+def test_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = pyc_mlir.compile(lambda x: x + 1, [X], device=SYNC)
+    monkeypatch.setattr("pyc_mlir.runtime.program.readable", lambda a, d: np.asarray(Huge()))
+    with pytest.raises(PycError) as caught:
+        program(X)
+    assert caught.value.code is ReasonCode.OUT_OF_MEMORY
+    assert any("OUT_OF_MEMORY" in str(d) for d in program.log())
+
+
+def test_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyc_mlir.artifact.artifact.read", lambda path: np.asarray(Huge()))
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.load("p.vmfb", SYNC)
+    assert caught.value.code is ReasonCode.OUT_OF_MEMORY
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    cause = KeyError("why")
+    with pytest.raises(ValueError) as caught, memory_told():
+        raise ValueError("another thing") from cause
+    assert caught.value.__cause__ is cause
+    with pytest.raises(PycError, match="given") as refused, memory_told():
+        raise PycError(ReasonCode.BAD_ARGUMENT, "out of memory is what was given")
+    assert refused.value.code is ReasonCode.BAD_ARGUMENT

@@ -1,0 +1,64 @@
+"""The flags of `pyc-compile` that the fields of `CompileOptions` say of themselves."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from pyc_mlir.artifact.signature import Range
+from pyc_mlir.compilation.compile_options import CompileOptions, texts
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.contract import Contract
+
+
+def read_range(text: str) -> tuple[str, Range]:
+    """A dimension and its range from ``NAME=LOW:HIGH``. Raises PycError (BAD_ARGUMENT)."""
+    name, _, ends = text.rpartition("=")
+    match = re.fullmatch(r"(\d+):(\d+)", ends, re.ASCII)
+    if not name or match is None:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--dim {text}: expected NAME=LOW:HIGH, such as batch=1:64 or x[0]=1:64",
+        )
+    return name, (int(match[1]), int(match[2]))
+
+
+# Options whose value is not the text of the flag.
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "dims": lambda given: dict(read_range(text) for text in given) or None,
+}
+
+
+def flags_of_options() -> dict[str, str]:
+    """The flag of each option that has one, by the option's name."""
+    return {name: option.flag for name, option in texts().items() if option.flag}
+
+
+def add_option_flags(parser: argparse.ArgumentParser) -> dict[str, argparse._ArgumentGroup]:
+    """Add a flag for each option; return the groups of `--help` by their headlines."""
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    defaults = {f.name: f.default for f in fields(CompileOptions)}
+    for name, option in texts().items():
+        if not option.flag:
+            continue
+        if option.group and option.group not in groups:
+            groups[option.group] = parser.add_argument_group(option.group)
+        default = [] if option.once_each else defaults[name]
+        shown = f"; default: {default}" if default else ""
+        (groups[option.group] if option.group else parser).add_argument(
+            option.flag,
+            dest=name,
+            action="append" if option.once_each else "store",
+            default=default,
+            metavar=option.metavar,
+            help=f"{option.text}{'; may be repeated' if option.once_each else ''}{shown}",
+        )
+    return groups
+
+
+def read_options(arguments: argparse.Namespace, contract: Contract) -> CompileOptions:
+    """The options that the flags give. Raises PycError for malformed ones."""
+    given = {name: getattr(arguments, name) for name in flags_of_options()}
+    given |= {name: read(given[name]) for name, read in _READ.items()}
+    return CompileOptions(contract=contract, **given)

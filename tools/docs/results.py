@@ -1,0 +1,99 @@
+"""docs/results.md, an index, and docs/results/<goal>.md, one page per goal, from stored reports.
+
+A goal is a question that users ask; its page holds the newest stored run of each of its suites. A
+report that belongs to no goal of `GOALS` gets a page of its own name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc_mlir.measure.records import Report
+from pyc_mlir.tools.bench.report.show import markdown
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One page: its title, and the stems of the reports that it shows, in order."""
+
+    title: str
+    reports: tuple[str, ...]
+
+
+GOALS: Mapping[str, Goal] = {
+    "latency": Goal(
+        "latency of CPU workloads against the peers",
+        ("latency", "latency-again", "latency-again-2"),
+    ),
+    "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
+    "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
+    "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),
+    "packing": Goal("arenas and time of the packer", ("pack", "pack-made", "pack-orders")),
+    "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
+    "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
+    "reproducibility": Goal("replays that make the same bytes", ("replay",)),
+    "exactness": Goal("errors of the elementwise functions", ("functions",)),
+    "tests": Goal("the tests at full counts", ("test-full",)),
+}
+
+_HOW = """\
+Values are medians, with the 10th to 90th percentile in parentheses where a measurement was
+repeated. A column `a / b` says how many times as much a took as b.
+"""
+_INDEX = """\
+# Results
+
+One page per goal, each with the newest stored run of its suites.
+[results/README.md](results/README.md) describes the stored files.
+[The kernels' design notes](design-notes/kernels.md) and
+[the planner's](design-notes/memory.md) compare them with the goals and explain what is missed.
+
+| page | shows | runs | machine |
+|---|---|---|---|
+"""
+
+
+def pages_of(folder: Path) -> dict[str, str]:
+    """The text of each page by its name under docs/. Raises PycError for a malformed report."""
+    reports = {path.stem: Report.load(path) for path in sorted(folder.glob("*.json"))}
+    goals = _goals_of(reports)
+    index = [_index_row(name, goal, reports) for name, goal in goals.items()]
+    pages = {"results.md": _INDEX + "\n".join(index or ["| no results are stored yet | | | |"])}
+    pages["results.md"] += "\n"
+    return pages | {f"results/{n}.md": _page(g, reports) for n, g in goals.items()}
+
+
+def _goals_of(reports: Mapping[str, Report]) -> dict[str, Goal]:
+    """The goals with the reports that exist, and one for each report without a goal."""
+    kept = {
+        name: Goal(goal.title, found)
+        for name, goal in GOALS.items()
+        if (found := tuple(stem for stem in goal.reports if stem in reports))
+    }
+    known = {stem for goal in kept.values() for stem in goal.reports}
+    return kept | {stem: Goal(stem, (stem,)) for stem in reports if stem not in known}
+
+
+def _index_row(name: str, goal: Goal, reports: Mapping[str, Report]) -> str:
+    runs = ", ".join(f"`{stem}`" for stem in goal.reports)
+    machines = {_machine(reports[stem]): None for stem in goal.reports}
+    return f"| [{name}](results/{name}.md) | {goal.title} | {runs} | {'; '.join(machines)} |"
+
+
+def _machine(report: Report) -> str:
+    return f"{report.environment.cpu}, {report.environment.cores} cores"
+
+
+def _page(goal: Goal, reports: Mapping[str, Report]) -> str:
+    head = f"# Results: {goal.title}\n\n{_HOW}"
+    return "\n".join([head, *(_section(stem, reports[stem]) for stem in goal.reports)])
+
+
+def _section(stem: str, report: Report) -> str:
+    return f"## {stem}\n\n{_settings(report)}{markdown(report)}"
+
+
+def _settings(report: Report) -> str:
+    plain = {k: v for k, v in report.settings.items() if isinstance(v, str | int | float)}
+    listed = ", ".join(f"{name}: {value}" for name, value in plain.items())
+    return f"Settings: {listed}.\n\n" if plain else ""
