@@ -27,6 +27,9 @@ FALLBACK = "fallback"
 RECORDS = (COMPILE, CACHE, RUN)
 
 
+_EVIDENCE_CHARACTERS = 300
+
+
 @dataclass(frozen=True)
 class Alternative:
     """One legal answer: its stable name, what it is predicted to cost, and why one would."""
@@ -222,14 +225,18 @@ class Choices:
         """Append decisions that were made elsewhere."""
         self._log += decisions
 
-    def record_fallback(self, site: Site, chosen: str, evidence: Sequence[str]) -> None:
+    def record_fallback(
+        self, site: Site, chosen: str, reasons: Sequence[tuple[ReasonCode, str]]
+    ) -> None:
         """Replace the last decision at `site`: its choice failed, and `chosen` took its place.
 
-        The alternatives stay; `evidence` says why what came first was left.
+        The alternatives stay; `reasons` are codes and messages: why what came first was left.
         """
+        said = (f"{code.name}: {message}" for code, message in reasons)
+        evidence = tuple(text[:_EVIDENCE_CHARACTERS] for text in said)
         at = self._last(site)
         alternatives = self._log[at].alternatives
-        self._log[at] = Decision(site, chosen, alternatives, FALLBACK, tuple(evidence))
+        self._log[at] = Decision(site, chosen, alternatives, FALLBACK, evidence)
 
     def annotate(self, site: Site, *evidence: str) -> None:
         """Give the last decision at `site` evidence that was found after it was made."""

@@ -8,6 +8,7 @@ IREE's side such calls become dispatches of generated code (`pyc_mlir/iree/kerne
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +34,8 @@ class KernelCalls:
 
     module: ir.Module
     _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
-    # Constants laid out for an operand of a kernel: each once, however often it is used.
-    _packed: dict[tuple[ir.Attribute, tuple[int, ...], str, str], Tensor] = field(
-        default_factory=dict
-    )
+    # Constants by what lays them out: each once, whatever kernels and calls use it.
+    _packed: dict[tuple[ir.Attribute, tuple[int, ...], Any], Tensor] = field(default_factory=dict)
 
     def emit(
         self, lowering: Lowering, attached: Attached, values: Sequence[Tensor], result: TensorType
@@ -55,7 +54,7 @@ class KernelCalls:
         for operand, feed in zip(kernel.inputs, attached.feeds, strict=True):
             _require(0 <= feed.value < len(values), f"one of {len(values)} values", feed)
             value = values[feed.value]
-            tensor = self._view(lowering, value, feed, kernel.name, operand)
+            tensor = self._view(lowering, value, feed, operand)
             _require(_fits(tensor, operand), f"a value for {_text(operand)}", tensor.type)
             sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
@@ -76,22 +75,20 @@ class KernelCalls:
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
-    def _view(
-        self, lowering: Lowering, tensor: Tensor, feed: Feed, kernel: str, operand: Operand
-    ) -> Tensor:
+    def _view(self, lowering: Lowering, tensor: Tensor, feed: Feed, operand: Operand) -> Tensor:
         """The value with its dimensions grouped as the operand has them; constants laid out."""
         cuts = (0, *feed.cuts, tensor.rank)
         _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
         dims = [product(tensor.dims[a:b]) for a, b in pairwise(cuts)]
-        if operand.pack is None:
+        if operand.layout is None:
             return reshape(lowering, tensor, dims)
         constant = tensor.constant
         _require(constant is not None, f"a constant as {operand.name}", tensor.type)
         assert constant is not None
         sizes = tuple(d.coefficient for d in dims)
-        key = (constant, sizes, kernel, operand.name)
+        key = (constant, sizes, operand.layout)
         if key not in self._packed:
-            laid_out = operand.pack(array_of(constant).reshape(sizes))
+            laid_out = operand.layout.pack(array_of(constant).reshape(sizes))
             self._packed[key] = lowering.constant(laid_out)
         return self._packed[key]
 
@@ -145,7 +142,7 @@ class _Sizes:
 
     def meet(self, operand: Operand, value: Tensor, feed: Feed) -> None:
         """Values that share a size must agree in every dimension of it, not in the product only."""
-        if operand.pack is not None:
+        if operand.layout is not None:
             return
         cuts = (0, *feed.cuts, value.rank)
         for name, (start, end) in zip(operand.shape, pairwise(cuts), strict=True):

@@ -25,7 +25,6 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 
 SITE = Site("budget", "module")
 SMALLEST = "memory_first"
-_EVIDENCE_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -118,24 +117,22 @@ def refusal(failures: Sequence[Failure]) -> PycError:
     return _smallest(failures) if _over(last) else last[0].error
 
 
-def retry_evidence(failures: Sequence[Failure]) -> tuple[str, ...]:
+def retry_reasons(failures: Sequence[Failure]) -> list[tuple[ReasonCode, str]]:
     """Why the ways so far were left, for the decision at `SITE`."""
-    said = f"{ReasonCode.BUDGET_RETRY.name}: {_smallest(failures).message}"
-    return (said[:_EVIDENCE_CHARACTERS],)
+    return [(ReasonCode.BUDGET_RETRY, _smallest(failures).message)]
 
 
-def fallback_evidence(failures: Sequence[Failure], way: str) -> tuple[str, ...]:
+def fallback_reasons(failures: Sequence[Failure], way: str) -> list[tuple[ReasonCode, str]]:
     """Why settings of a way were left, for the decision about fusion."""
-    told = (_told(f) for f in failures if f.attempt.way == way)
-    return tuple(said[:_EVIDENCE_CHARACTERS] for said in told)
+    return [_reason(f) for f in failures if f.attempt.way == way]
 
 
-def _told(failure: Failure) -> str:
+def _reason(failure: Failure) -> tuple[ReasonCode, str]:
     setting, error = failure.attempt.setting, failure.error
     if isinstance(error, BudgetNotKept):
-        return f"{ReasonCode.BUDGET_RETRY.name}: {setting}: {error.message}"
+        return ReasonCode.BUDGET_RETRY, f"{setting}: {error.message}"
     # Only IREE's words: the message's location may hold a path, and artifacts carry none.
-    return f"{ReasonCode.CODEGEN_FALLBACK.name}: {setting}: {error.message.partition('got: ')[2]}"
+    return ReasonCode.CODEGEN_FALLBACK, f"{setting}: {error.message.partition('got: ')[2]}"
 
 
 def _of_last_way(failures: Sequence[Failure]) -> list[Failure]:

@@ -24,11 +24,11 @@ from pyc_mlir.compilation.attempts import (
     Failure,
     attempts_of,
     attempts_under,
-    fallback_evidence,
+    fallback_reasons,
     follows,
     may_be_followed,
     refusal,
-    retry_evidence,
+    retry_reasons,
 )
 from pyc_mlir.compilation.contract_check import as_asked, kept
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
@@ -47,7 +47,6 @@ from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.temp_dir import require_room
 
-_EVIDENCE_CHARACTERS = 300
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
@@ -96,7 +95,7 @@ def _first_of(
             continue
         if begun is None or begun.attempt.way != attempt.way:
             if failures:
-                choices.record_fallback(BUDGET_SITE, attempt.way, retry_evidence(failures))
+                choices.record_fallback(BUDGET_SITE, attempt.way, retry_reasons(failures))
             with stage("PyC lowers to linalg"):
                 own = isinstance(source, Lowered)
                 lowered = source if own else lower(source, inputs, attempt.options)
@@ -190,12 +189,12 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
     choices, lowered, options, arena = begun.choices, begun.lowered, begun.options, made.arena
     assert arena is not None, "a compile always reads the account"
     if setting != begun.setting:
-        evidence = fallback_evidence(failures, begun.attempt.way)
-        choices.record_fallback(begun.site(FUSION_SITE), setting, evidence)
+        reasons = fallback_reasons(failures, begun.attempt.way)
+        choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
     choices.record(*made.decisions)
     if begun.wants_entry and arena.missing:
-        why = f"{ReasonCode.NO_ARENA_ENTRY.name}: {arena.missing}"[:_EVIDENCE_CHARACTERS]
-        choices.record_fallback(begun.site(ARENA_SITE), NONE, (why,))
+        reason = (ReasonCode.NO_ARENA_ENTRY, arena.missing)
+        choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
     elif begun.wants_entry:
         choices.annotate(begun.site(ARENA_SITE), arena.evidence)
     choices.require_recipe_used()

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
@@ -90,11 +91,11 @@ def time_dispatches(
     how = how or How()
     with temporary_folder("pyc-dispatches-") as folder:
         if isinstance(vmfb, bytes):
-            (folder / "module.vmfb").write_bytes(vmfb)
+            write_file(folder / "module.vmfb", vmfb)
         module = vmfb if isinstance(vmfb, Path) else folder / "module.vmfb"
         named = []
         for number, array in enumerate(inputs):
-            np.save(folder / f"{number}.npy", np.ascontiguousarray(array))
+            np.save(folder / f"{number}.npy", np.ascontiguousarray(array), allow_pickle=False)
             named.append(f"--input=@{folder / f'{number}.npy'}")
         profile = folder / "calls.ireeprof"
         _run(

@@ -49,7 +49,6 @@ from pyc_mlir.pipelines.text.module_text import (
     parse_module,
 )
 from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
-from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome
 
 _LOCATED = re.compile(r'loc\("(?P<file>[^"]*)":(?P<line>\d+):(?P<column>\d+)\): (?P<rest>.*)', re.S)
@@ -79,6 +78,9 @@ def context_of(flags: OptFlags) -> PassContext:
     mode = None if flags.pyc_mode == UNPLANNED else flags.pyc_mode
     if flags.pyc_calibration is None:
         return PassContext(target=target, mode=mode)
+    # Reads the CPU through IREE's runtime, which a run without a calibration does not load.
+    from pyc_mlir.runtime.device import host_cpu
+
     calibration, cpu = Calibration.load(flags.pyc_calibration), host_cpu()
     measured = (target if cpu is None else target.on(cpu)).calibrated(calibration)
     return PassContext(target=measured, mode=mode, calibration=calibration)

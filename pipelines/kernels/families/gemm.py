@@ -110,7 +110,7 @@ class Gemm:
         result = (self.rows, self.columns)
         operands = (
             Operand("a", (self.rows, self.depth)),
-            Operand("b", (self.panels.size,), pack=self.panels.pack),
+            Operand("b", (self.panels.size,), layout=self.panels),
             *self.epilogue.operands("e", *result),
             Operand("c", result, "out"),
         )

@@ -13,7 +13,7 @@ kernel it stands for; `write_body` puts the code in its place when the dispatche
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -37,20 +37,28 @@ Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
 
+class Layout(Protocol):
+    """How a kernel wants a constant: hashable data."""
+
+    def pack(self, array: np.ndarray, /) -> np.ndarray:
+        """The constant, of any shape, as the kernel's operand."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operand:
     """Memory of a kernel: a dimension is a number, or the name of a dynamic size.
 
     `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place), `dtype`
-    one of `language.ELEMENTS`. `pack` lays out what is passed, a constant of any shape, when
-    compiling.
+    one of `language.ELEMENTS`. What is passed for a `layout`, a constant of any shape, is laid out
+    when compiling; equal layouts share the result.
     """
 
     name: str
     shape: tuple[Dim, ...]
     role: str = "in"
     dtype: str = "f32"
-    pack: Callable[[np.ndarray], np.ndarray] | None = field(default=None, compare=False)
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True)

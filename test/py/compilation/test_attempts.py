@@ -7,11 +7,11 @@ from pyc_mlir.compilation.attempts import (
     Failure,
     attempts_of,
     attempts_under,
-    fallback_evidence,
+    fallback_reasons,
     follows,
     may_be_followed,
     refusal,
-    retry_evidence,
+    retry_reasons,
 )
 from pyc_mlir.compilation.generate import UNFUSED
 from pyc_mlir.compilation.options import Options, make_options
@@ -143,9 +143,11 @@ def test_other_refusals_are_final():
 
 def test_a_fallback_says_what_was_left():
     failures = after(no_code(), over(300), None)[1]
-    first, second = fallback_evidence(failures, "balanced")
-    assert first == "CODEGEN_FALLBACK: aggressive: stack"
-    assert second.startswith("BUDGET_RETRY: plain: memory budget: expected at most 100 bytes")
-    assert fallback_evidence(failures, "memory_first") == ()
-    (said,) = retry_evidence(failures)
-    assert said.startswith("BUDGET_RETRY: memory budget") and "needs 300" in said
+    first, second = fallback_reasons(failures, "balanced")
+    assert first == (ReasonCode.CODEGEN_FALLBACK, "aggressive: stack")
+    assert second[0] is ReasonCode.BUDGET_RETRY
+    assert second[1].startswith("plain: memory budget: expected at most 100 bytes")
+    assert fallback_reasons(failures, "memory_first") == []
+    ((code, said),) = retry_reasons(failures)
+    assert code is ReasonCode.BUDGET_RETRY
+    assert said.startswith("memory budget") and "needs 300" in said

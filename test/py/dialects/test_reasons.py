@@ -24,7 +24,7 @@ OWN_FILES = (
     "pyc_mlir/runtime/plans.py",
     "pipelines/target/target.py",
     "tools/explain/html_page.py",
-    "tools/docs/gen_docs.py",
+    "tools/docs/",
     "tools/demo/train.py",
 )
 WRITES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "touch", "makedirs"}
@@ -129,6 +129,9 @@ def test_fallbacks_are_recorded_with_a_code():
                 and any(isinstance(a, ast.Name) and a.id == "FALLBACK" for a in c.args)
                 for c in calls
             )
+            # That one takes codes by its type.
+            if function.name == "record_fallback":
+                continue
             if makes and not any(named(n) for n in ast.walk(function)):
                 without.append(f"{path}:{function.lineno} {function.name}")
     assert without == []

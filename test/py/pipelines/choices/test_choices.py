@@ -226,9 +226,9 @@ def test_a_fallback_takes_the_place_of_what_failed():
     choices, other = Choices(), replace(SITE, op_id="other")
     choices.choose(SITE, OFFERED, ["seen"])
     choices.choose(other, OFFERED)
-    choices.record_fallback(SITE, "small", ["fast failed"])
+    choices.record_fallback(SITE, "small", [(ReasonCode.CODEGEN_FALLBACK, "fast failed")])
     first, second = choices.log
-    assert first == Decision(SITE, "small", OFFERED, FALLBACK, ("fast failed",))
+    assert first == Decision(SITE, "small", OFFERED, FALLBACK, ("CODEGEN_FALLBACK: fast failed",))
     assert second == Decision(other, "fast", OFFERED, FirstIsBest().name)
 
 
