@@ -172,6 +172,8 @@ def _choose(
         legal = [reach[:n] for n in graph.closed_prefixes(reach)]
         if graph.names[start] == "matmul":
             legal = _with_transposes(graph, start, legal, claimed)
+        elif graph.names[start] == "conv2d":
+            legal = _with_layout(graph, start, legal, claimed)
     else:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
@@ -210,6 +212,22 @@ def _with_transposes(
     if len(readers) == 1 and graph.names[readers[0]] == "transpose":
         groups.insert(0, (*largest, readers[0]))
     return groups
+
+
+def _with_layout(
+    graph: Graph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
+) -> list[tuple[int, ...]]:
+    """The groups of a convolution with the transpose to NHWC of an input that only it reads.
+
+    A kernel can read the input as it lies.
+    """
+    if not graph.producers[start]:
+        return legal
+    first = graph.producers[start][0]
+    alone = graph.names[first] == "transpose" and graph.users[first] == [start]
+    if not alone or first in claimed or graph.ops[start].operands[0] != graph.ops[first].result:
+        return legal
+    return [(first, *g) for g in legal or [(start,)]]
 
 
 def _next(graph: Graph, start: int) -> list[int]:

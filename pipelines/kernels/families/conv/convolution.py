@@ -2,41 +2,75 @@
 
 A direct convolution (no im2col): a register tile of neighbouring outputs of one row by a panel of
 output channels is accumulated over all taps and input channels, the input broadcast, the weights
-loaded in vectors from panels [taps][channels][panel] that are packed when compiling. Since x is only
-broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out tap by
-tap (`window.py`).
+loaded in vectors from panels [taps][channels][panel] that are packed when compiling. Since x is
+only broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out
+tap by tap (`window.py`).
 
 `Conv` holds the knobs; `Conv.on` chooses them for a target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
+from random import Random
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, Run, Segment, rows_of_taps
+from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.window import (
+    Axis,
+    Run,
+    Segment,
+    random_axis,
+    rows_of_taps,
+    under_taps,
+)
+from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import local
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
+
+_PAGE = 1024  # numbers in 4 KiB
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The layout of w[taps channels, filters]: panels, group after group; flat."""
+
+    groups: int
+    panels: Panels
+
+    def pack(self, weights: np.ndarray) -> np.ndarray:
+        """The weights under this layout."""
+        each = np.split(weights, self.groups, axis=1)
+        return np.concatenate([self.panels.pack(w) for w in each])
+
+    def unpack(self, packed: np.ndarray) -> np.ndarray:
+        """The weights that `pack` was given."""
+        each = packed.reshape(self.groups, self.panels.size)
+        return np.concatenate([self.panels.unpack(w) for w in each], axis=1)
 
 
 @dataclass(frozen=True)
 class Conv:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
 
-    x is [images, rows, columns, channels], [images, channels, rows, columns] if `planar`. `channels`
-    and `filters` count all `groups`. The epilogue's matrix is [images rows columns, filters].
-    `width` is how many outputs of a row, `panel` how many filters the register tile has; `unroll`
-    input channels are one turn of the innermost loop; `workgroups` cuts rows and panels.
+    x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`.
+    `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
+    filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
+    `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows and panels.
     """
 
     images: Dim
@@ -63,11 +97,16 @@ class Conv:
             raise _refusal("channels and filters in whole groups", self)
 
     @staticmethod
-    def on(target: Target, images: Dim, rows: Axis, columns: Axis, *sizes: int, **others: Any) -> "Conv":
+    def on(
+        target: Target, images: Dim, rows: Axis, columns: Axis, *sizes: int, **others: Any
+    ) -> "Conv":
         """The knobs for a target; `sizes` are channels, filters and groups."""
-        vectors = max(2, LINE * 4 // target.vector_bytes)
-        tall = (target.vector_registers - vectors - 1) // vectors
         made = Conv(images, rows, columns, *sizes, **others)
+        vectors = max(2, LINE * 4 // target.vector_bytes)
+        if not made.planar and made.channels * columns.stride % _PAGE == 0:
+            # Positions that lie a page apart meet in one set of the first-level cache.
+            vectors = max(4, vectors)
+        tall = (target.vector_registers - vectors - 1) // vectors
         panel = vectors * target.vector_bytes // 4
         cores = cores_for(target, made.flops, 4.0 * made.weights)
         knobs = {"width": tall, "panel": panel, "workgroups": _cut(cores, made, panel)}
@@ -99,10 +138,10 @@ class Conv:
         depth = self.taps * self.channels // self.groups
         return Panels(self.filters // self.groups, depth, self.panel)
 
-    def pack(self, weights: np.ndarray) -> np.ndarray:
-        """w[taps channels, filters] as panels, group after group; flat."""
-        each = np.split(weights, self.groups, axis=1)
-        return np.concatenate([self.panels.pack(w) for w in each])
+    @property
+    def layout(self) -> "Filters":
+        """How all weights are laid out."""
+        return Filters(self.groups, self.panels)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
@@ -112,7 +151,7 @@ class Conv:
         matrix = "rows" if isinstance(self.images, str) else int(np.prod(result[:3]))
         operands = (
             Operand("x", (self.images, *x)),
-            Operand("w", (self.groups * self.panels.size,), pack=self.pack),
+            Operand("w", (self.groups * self.panels.size,), layout=self.layout),
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
@@ -156,7 +195,7 @@ class Direct:
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
-        """Every group's panels, full ones and the narrower last one, each over this share's rows."""
+        """Every group's panels, full ones and the narrower last one, over this share's rows."""
         k, knobs = self.k, self.knobs
         if knobs.epilogue.heavy:
             self.sums.append(local(k, knobs.width * knobs.panel))
@@ -181,7 +220,9 @@ class Direct:
         high = knobs.outputs[0]
         first, end = share(k, 0, knobs.workgroups[0], k.size(knobs.images) * high)
         with k.range(first, end) as number:
-            image, row = (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
+            image, row = (
+                (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
+            )
             taps = rows_of_taps(knobs.rows, row)
             for run in knobs.columns.tiles(knobs.width):
                 if run.count == 1:
@@ -207,7 +248,13 @@ class Direct:
         self._finish(panel, row, start, run.width, sums)
 
     def _segment(
-        self, panel: Panel, row: Row, down: Index, start: Index, segment: Segment, sums: list[Vector]
+        self,
+        panel: Panel,
+        row: Row,
+        down: Index,
+        start: Index,
+        segment: Segment,
+        sums: list[Vector],
     ) -> list[Vector]:
         """The taps of one segment in one row of taps."""
         k, knobs = self.k, self.knobs
@@ -224,10 +271,15 @@ class Direct:
             def step(at: Index, *kept: Vector) -> list[Vector]:
                 made = list(kept)
                 for u in range(unroll):
-                    parts = [self.w.load(weights + (at + u) * panel.width + v * k.lanes) for v in range(vectors)]
+                    parts = [
+                        self.w.load(weights + (at + u) * panel.width + v * k.lanes)
+                        for v in range(vectors)
+                    ]
                     for p in range(high - low):
                         channel = panel.group * depth + (at + u)
-                        one = self._number(row.image, y, x + p * columns.stride, channel).across(k.lanes)
+                        one = self._number(row.image, y, x + p * columns.stride, channel).across(
+                            k.lanes
+                        )
                         for v in range(vectors):
                             n = p * vectors + v
                             made[n] = fma(one, parts[v], made[n])
@@ -284,15 +336,109 @@ class Direct:
 
 
 def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
-    """Shares of rows and of panels: rows where there are enough of them for all cores."""
+    """Shares of rows and of panels: panels where they come out even, rows otherwise."""
     rows = known(knobs.images) * knobs.outputs[0]
     panels = knobs.groups * -(-knobs.filters // knobs.groups // panel)
-    if cores == 1:
-        return 1, 1
-    if panels >= cores and panels % cores == 0:
+    if cores == 1 or panels % cores == 0:
         return 1, cores
-    return (cores, 1) if rows >= 4 * cores else (1, min(cores, panels))
+    return (cores, 1) if rows >= cores else (1, min(cores, panels))
 
 
 def _refusal(expected: str, came: object) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"conv kernel: expected {expected}, got {came!r}")
+
+
+def refusal(knobs: Conv, target: Target) -> str:
+    """A register tile must fit: sums, one row of weights, one number of x."""
+    if reason := refuse_narrow(target):
+        return reason
+    vectors = knobs.panel * 4 // target.vector_bytes
+    registers = knobs.width * vectors + vectors + 1
+    if registers > target.vector_registers:
+        return f"conv: expected at most {target.vector_registers} registers, got {registers}"
+    return ""
+
+
+def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each tensor crosses memory once; the packed weights are constants."""
+    images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
+    pixels = images * knobs.outputs[0] * knobs.outputs[1]
+    depth = knobs.weights // knobs.filters
+    flops = pixels * knobs.filters * (2.0 * depth + knobs.epilogue.flops)
+    weights = knobs.groups * knobs.panels.size
+    read = images * knobs.rows.size * knobs.columns.size * knobs.channels
+    traffic = 4 * (read + weights + pixels * knobs.filters)
+    traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
+    return CostModel(target).kernel("conv", flops, traffic) + Cost(constant_bytes=4 * weights)
+
+
+def reference(knobs: Conv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    x, packed, *reads = (np.asarray(a, np.float64) for a in arrays)
+    x = x.transpose(0, 2, 3, 1) if knobs.planar else x
+    depth, groups = knobs.channels // knobs.groups, knobs.groups
+    w = knobs.layout.unpack(packed).reshape(knobs.taps, depth, groups, -1)
+    value: Any = 0.0
+    sizes: Any = 0.0
+    for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
+        each = met.reshape(*met.shape[:3], groups, depth)
+        value = value + np.einsum("nhwgd,dgf->nhwgf", each, w[tap])
+        sizes = sizes + np.einsum("nhwgd,dgf->nhwgf", np.abs(each), np.abs(w[tap]))
+    matrix = value.reshape(-1, knobs.filters)
+    error = slack(matrix, sizes.reshape(matrix.shape), knobs.taps * depth)
+    exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
+    shape = (x.shape[0], *knobs.outputs, knobs.filters)
+    return exact.reshape(shape), bound.reshape(shape)
+
+
+_CHANNELS = (1, 2, 3, 4, 5, 8, 13, 16, 33)
+_FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
+
+
+def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
+    """Random knobs, and three calls: half of the time what ships for the target."""
+    groups = random.choice((1, 1, 1, 2, 3))
+    rows, columns = random_axis(random), random_axis(random)
+    sizes = (groups * random.choice(_CHANNELS), groups * random.choice(_FILTERS), groups)
+    others: dict[str, Any] = {
+        "epilogue": random_epilogue(random),
+        "planar": random.random() < 0.2,
+        "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
+    }
+    if random.random() < 0.5:
+        others |= {"width": random.choice((1, 3, 6)), "panel": 16, "unroll": random.choice((1, 2))}
+    images = random.choice((1, 2, "n"))
+    knobs = Conv.on(target, images, rows, columns, *sizes, **others)
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: Conv, random: Random) -> Arrays:
+    images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
+    values = np.random.default_rng(random.randrange(1 << 30))
+    shape = [images, *[d for d in knobs.kernel("k").operands[0].shape[1:] if isinstance(d, int)]]
+    weights = values.normal(size=(knobs.taps * knobs.channels // knobs.groups, knobs.filters))
+    pixels = images * knobs.outputs[0] * knobs.outputs[1]
+    arrays = [values.normal(size=shape), knobs.layout.pack(weights.astype(np.float32))]
+    arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
+    return [a.astype(np.float32) for a in arrays]
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A convolution with constant weights and as much of what follows as the epilogue can do."""
+    found = find(work, "conv2d")
+    if found is None or found.weights is None:
+        return []
+    seen = found.flat if found.is_flat else found
+    covers, program = longest(work, found.covers, View(found.result, 3))
+    knobs = Conv.on(
+        target, seen.images, seen.rows, seen.columns, found.channels, found.filters, found.groups,
+        epilogue=program.program, planar=found.planar,
+    )  # fmt: skip
+    if refusal(knobs, target):
+        return []
+    feeds = (seen.feed, Feed(found.weights, (3,)), *program.feeds)
+    taken = {"n": NOMINAL_DIMENSION}
+    return [Offer(knobs, covers, feeds, cost(knobs, target, taken))]
+
+
+FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match)

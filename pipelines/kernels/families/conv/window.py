@@ -1,11 +1,14 @@
 """The geometry of a window that slides over an image: which taps meet the image where.
 
-A padded border is never stored: a tap that falls outside adds nothing. Along the width that is known
-while the kernel is built (`Axis.segments`), along the height while it runs (`rows_of_taps`).
+A padded border is never stored: a tap that falls outside adds nothing. Along the width that is
+known while the kernel is built (`Axis.segments`), along the height while it runs (`rows_of_taps`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from random import Random
+
+import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
@@ -119,3 +122,29 @@ def rows_of_taps(axis: Axis, output: Index) -> tuple[Index, Index]:
         end = axis.size + axis.low
         high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
     return least(low, high), high
+
+
+def under_taps(
+    x: np.ndarray, rows: Axis, columns: Axis, padding: float
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Each tap's number with what it meets: [images, output rows, output columns, channels]."""
+    pads = ((0, 0), (rows.low, rows.high), (columns.low, columns.high), (0, 0))
+    padded = np.pad(x, pads, constant_values=padding)
+
+    def places(axis: Axis, tap: int) -> slice:
+        first = tap * axis.dilation
+        return slice(first, first + (axis.outputs - 1) * axis.stride + 1, axis.stride)
+
+    for i in range(rows.kernel):
+        for j in range(columns.kernel):
+            yield i * columns.kernel + j, padded[:, places(rows, i), places(columns, j)]
+
+
+def random_axis(random: Random) -> Axis:
+    """Any small window on an image that it fits."""
+    kernel = random.choice((1, 1, 2, 3, 3, 5, 7))
+    dilation = random.choice((1, 1, 1, 2, 3))
+    low, high = random.choice(((0, 0), (kernel // 2, kernel // 2), (0, 1), (2, 1), (4, 3)))
+    reach = dilation * (kernel - 1) + 1
+    size = max(1, reach - low - high) + random.choice((0, 1, 3, 6, 12, 13, 20, 31))
+    return Axis(size, kernel, random.choice((1, 1, 2, 3)), low, high, dilation)

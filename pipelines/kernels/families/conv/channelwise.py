@@ -1,0 +1,239 @@
+"""Windows that keep channels apart, NHWC: depthwise convolution, and maxima or means of windows.
+
+Vectors span channels. A register tile is some neighbouring outputs of one row by one vector; each
+number of x is loaded once for a row of taps, whatever outputs it belongs to. Borders are left out
+tap by tap (`window.py`).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.window import Axis, Run, random_axis, rows_of_taps
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, add, fma, maximum
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
+from pyc_mlir.pipelines.target.target import Target
+
+_WIDTH = 8
+# Taps are unrolled along a row.
+_TAPS = 16
+_CHANNELS = (1, 3, 7, 8, 15, 16, 17, 32, 33, 50)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """x[images, rows, columns, channels] under a window; `width` outputs are one register tile."""
+
+    images: Dim
+    rows: Axis
+    columns: Axis
+    channels: int
+    width: int = 8
+    workgroups: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
+        if self.images == 0 or min(self.channels, self.width, self.workgroups) < 1:
+            expected = "sizes, width and workgroups of at least 1"
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"window kernel: expected {expected}, got {self}"
+            )
+
+    @staticmethod
+    def on(target: Target, images: Dim, rows: Axis, columns: Axis, channels: int) -> "Geometry":
+        """The knobs for a target's registers and cores."""
+        made = Geometry(images, rows, columns, channels)
+        width = max(1, min(_WIDTH, target.vector_registers - columns.kernel - 2))
+        cores = cores_for(target, 0.0, made.traffic_bytes({str(images): known(images)}))
+        return Geometry(images, rows, columns, channels, width, cores)
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Rows and columns of an image of the result."""
+        return self.rows.outputs, self.columns.outputs
+
+    @property
+    def taps(self) -> int:
+        """Positions of the window."""
+        return self.rows.kernel * self.columns.kernel
+
+    @property
+    def is_covered(self) -> bool:
+        """True where every window meets the image."""
+        axes = (self.rows, self.columns)
+        return all(
+            any(a.meets(o, t) for t in range(a.kernel)) for a in axes for o in range(a.outputs)
+        )
+
+    @property
+    def source(self) -> Operand:
+        """The operand x."""
+        return Operand("x", (self.images, self.rows.size, self.columns.size, self.channels))
+
+    @property
+    def result(self) -> Operand:
+        """The operand y."""
+        return Operand("y", (self.images, *self.outputs, self.channels), "out")
+
+    @property
+    def matrix_rows(self) -> Dim:
+        """The rows of the epilogue's matrix."""
+        high, wide = self.outputs
+        return "rows" if isinstance(self.images, str) else self.images * high * wide
+
+    def pixels(self, sizes: Mapping[str, int]) -> int:
+        """Positions of the result, in all images."""
+        images = self.images if isinstance(self.images, int) else sizes[self.images]
+        return images * self.outputs[0] * self.outputs[1]
+
+    def traffic_bytes(self, sizes: Mapping[str, int]) -> int:
+        """x read and y written once."""
+        images = self.images if isinstance(self.images, int) else sizes[self.images]
+        read = images * self.rows.size * self.columns.size
+        return 4 * self.channels * (read + self.pixels(sizes))
+
+    def refusal(self, target: Target) -> str:
+        """Why no kernel for the target has this register tile, or ""."""
+        if reason := refuse_narrow(target):
+            return reason
+        if self.columns.kernel > _TAPS:
+            return f"window: expected at most {_TAPS} taps in a row, got {self.columns.kernel}"
+        return ""
+
+    @staticmethod
+    def random(random: Random, target: Target, covered: bool = False) -> "Geometry":
+        """Any small window, for tests; `covered` ones always meet the image."""
+        while True:
+            images = random.choice((1, 2, "n"))
+            axes, channels = (random_axis(random), random_axis(random)), random.choice(_CHANNELS)
+            made = Geometry.on(target, images, *axes, channels)
+            if made.is_covered or not covered:
+                return replace(made, workgroups=random.choice((1, 2, 3)))
+
+    def random_images(self, random: Random, values: np.random.Generator) -> np.ndarray:
+        """An x for tests."""
+        images = random.choice((1, 2, 3)) if isinstance(self.images, str) else self.images
+        return values.normal(size=(images, self.rows.size, self.columns.size, self.channels))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the numbers under a window become one: `start`, then `step(sum, number, tap)`, `finish`.
+
+    `step` gets the weights of the tap's place (None without weights), `finish` the number of taps
+    that met the image.
+    """
+
+    start: float
+    step: Callable[[Vector, Vector, Any], Vector]
+    finish: Callable[[Vector, Scalar], Vector] | None = None
+
+
+WEIGHTED = Rule(0.0, lambda total, x, w: fma(x, w, total))
+LARGEST = Rule(-math.inf, lambda total, x, w: maximum(x, total))
+MEAN_OF_MET = Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / count)
+
+
+def mean_of(taps: int) -> Rule:
+    """The sum divided by a fixed number."""
+    return Rule(0.0, lambda total, x, w: add(total, x), lambda total, count: total / float(taps))
+
+
+@dataclass(frozen=True)
+class Channelwise:
+    """One kernel under construction; `w` is [taps, channels] or None."""
+
+    k: Build
+    knobs: Geometry
+    rule: Rule
+    x: Memory
+    w: Memory | None
+    y: Memory
+    epilogue: InKernel
+
+    def build(self) -> None:
+        """This workgroup's rows of all images."""
+        k, knobs = self.k, self.knobs
+        high = knobs.outputs[0]
+        first, end = share(k, 0, knobs.workgroups, k.size(knobs.images) * high)
+        with k.range(first, end) as number:
+            image, row = (Index.of(0), number)
+            if knobs.images != 1:
+                image, row = number // high, number % high
+            taps = rows_of_taps(knobs.rows, row)
+            for run in knobs.columns.tiles(knobs.width):
+                if run.count == 1:
+                    self._tiles(image, row, taps, run, Index.of(run.start))
+                else:
+                    with k.range(run.count) as tile:
+                        self._tiles(image, row, taps, run, tile * run.width + run.start)
+
+    def _tiles(
+        self, image: Index, row: Index, taps: tuple[Index, Index], run: Run, start: Index
+    ) -> None:
+        """The same outputs in all channels, a vector of them at a time."""
+
+        @self.k.each(self.knobs.channels, 1)
+        def _(at: Lanes) -> None:
+            tile = _Tile(self, image, row, taps, run, start, at)
+            tile.build()
+
+
+@dataclass(frozen=True)
+class _Tile:
+    kernel: Channelwise
+    image: Index
+    row: Index
+    taps: tuple[Index, Index]
+    run: Run
+    start: Index
+    at: Lanes
+
+    def build(self) -> None:
+        k, knobs, rule = self.kernel.k, self.kernel.knobs, self.kernel.rule
+        starts = [k.vector(rule.start)] * self.run.width
+        sums = k.loop(*self.taps, 1, starts)(self._row_of_taps)
+        high, wide = knobs.outputs
+        first = (self.image * high + self.row) * wide + self.start
+        down = self.taps[1] - self.taps[0]
+        for p, total in enumerate(sums):
+            if rule.finish is not None:
+                along = sum(len(s.taps) for s in self.run.segments if p in s.outputs)
+                total = rule.finish(total, (down * along).to_float())
+            value = self.kernel.epilogue.row(first + p)(total, self.at)
+            self.kernel.y.store(value, self.image, self.row, self.start + p, self.at)
+
+    def _row_of_taps(self, down: Index, *sums: Vector) -> list[Vector]:
+        """One row of taps: each number of x once, for all outputs that it belongs to."""
+        knobs, at = self.kernel.knobs, self.at
+        columns = knobs.columns
+        y = self.row * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
+        uses: dict[int, list[tuple[int, int]]] = {}
+        for segment in self.run.segments:
+            for tap in segment.taps:
+                for p in segment.outputs:
+                    place = p * columns.stride + tap * columns.dilation
+                    uses.setdefault(place, []).append((p, tap))
+        weights: dict[int, Vector | None] = {}
+        made = list(sums)
+        for place in sorted(uses):
+            # The first of the places is on the image, so that nothing negative is formed.
+            x = self.start * columns.stride + place - columns.low
+            number = self.kernel.x.load(self.image, y, x, at)
+            for p, tap in uses[place]:
+                if tap not in weights:
+                    weights[tap] = self._weight(down * columns.kernel + tap)
+                made[p] = self.kernel.rule.step(made[p], number, weights[tap])
+        return made
+
+    def _weight(self, tap: Index) -> Vector | None:
+        return None if self.kernel.w is None else self.kernel.w.load(tap, self.at)

@@ -1,0 +1,113 @@
+"""The kernel family ``depthwise``: a convolution of each channel with its own window, NHWC.
+
+See `channelwise.py` for the loops.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
+from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.window import under_taps
+from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
+
+
+@dataclass(frozen=True)
+class Depthwise:
+    """The knobs of y[images, rows, columns, channels] = epilogue(depthwise(x, w[taps, channels])).
+
+    The epilogue's matrix is [images rows columns, channels].
+    """
+
+    images: Geometry
+    epilogue: Pointwise = NOTHING
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands x, w, the epilogue's, then y."""
+        images = self.images
+        w = Operand("w", (images.taps, images.channels))
+        reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
+        operands = (images.source, w, *reads, images.result)
+        return Kernel(name, operands, lambda size: (images.workgroups,), self._body)
+
+    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
+        *reads, y = others
+        epilogue = InKernel(k, self.epilogue, tuple(reads))
+        Channelwise(k, self.images, WEIGHTED, x, w, y, epilogue).build()
+
+
+def refusal(knobs: Depthwise, target: Target) -> str:
+    """Sums, a row of weights and one number of x must fit the registers."""
+    return knobs.images.refusal(target)
+
+
+def cost(knobs: Depthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each tensor crosses memory once."""
+    images = knobs.images
+    pixels = images.pixels(sizes)
+    flops = pixels * images.channels * (2.0 * images.taps + knobs.epilogue.flops)
+    traffic = images.traffic_bytes(sizes) + 4 * images.taps * images.channels
+    traffic += knobs.epilogue.read_bytes(pixels, images.channels)
+    return CostModel(target).kernel("depthwise", flops, traffic)
+
+
+def reference(knobs: Depthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    x, w, *reads = (np.asarray(a, np.float64) for a in arrays)
+    images = knobs.images
+    value: Any = 0.0
+    sizes: Any = 0.0
+    for tap, met in under_taps(x, images.rows, images.columns, 0.0):
+        value, sizes = value + met * w[tap], sizes + np.abs(met) * np.abs(w[tap])
+    matrix, shape = value.reshape(-1, images.channels), value.shape
+    error = slack(matrix, sizes.reshape(matrix.shape), images.taps)
+    exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
+    return exact.reshape(shape), bound.reshape(shape)
+
+
+def sample(random: Random, target: Target) -> tuple[Depthwise, list[Arrays]]:
+    """Random knobs and three calls."""
+    knobs = Depthwise(Geometry.random(random, target), random_epilogue(random))
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: Depthwise, random: Random) -> Arrays:
+    images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
+    x = images.random_images(random, values)
+    pixels = x.shape[0] * images.outputs[0] * images.outputs[1]
+    arrays = [x, values.normal(size=(images.taps, images.channels))]
+    arrays += contents(knobs.epilogue, pixels, images.channels, values)
+    return [a.astype(np.float32) for a in arrays]
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A convolution with a group for each channel, with constant weights."""
+    found = find(work, "conv2d")
+    if found is None or found.weights is None or found.planar:
+        return []
+    if not found.groups == found.channels == found.filters:
+        return []
+    covers, program = longest(work, found.covers, View(found.result, 3))
+    geometry = Geometry.on(target, found.images, found.rows, found.columns, found.channels)
+    knobs = Depthwise(geometry, program.program)
+    if refusal(knobs, target):
+        return []
+    feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
+    return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
+
+
+FAMILY = Family("depthwise", Depthwise, refusal, cost, reference, sample, match)

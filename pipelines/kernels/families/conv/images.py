@@ -1,0 +1,115 @@
+"""Find the window that a group begins with: from `Work` to images, axes and feeds.
+
+A group may begin with the transpose that makes NHWC of a network's NCHW input: the kernel then
+reads the input as it lies.
+"""
+
+from dataclasses import dataclass, replace
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.families.conv.window import Axis
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim
+from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.work import Node, Work, is_f32
+
+_TO_NHWC = (0, 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Images:
+    """A window on NHWC images, the first `covers` ops of a group; x is NCHW if `planar`.
+
+    `weights` is the value of a convolution's constant weights [rows, columns, channels, filters];
+    `result` the shape of what the window makes.
+    """
+
+    images: Dim
+    rows: Axis
+    columns: Axis
+    channels: int
+    filters: int
+    result: Shape
+    covers: int
+    feed: Feed
+    planar: bool = False
+    groups: int = 1
+    weights: int | None = None
+
+    @property
+    def is_flat(self) -> bool:
+        """True for a window of one position that takes every position of the image."""
+        return all(a == Axis(a.size) for a in (self.rows, self.columns))
+
+    @property
+    def flat(self) -> "Images":
+        """The same with all positions in one row, of all images where their number is known."""
+        positions = self.rows.size * self.columns.size
+        if self.planar or isinstance(self.images, str):
+            cuts = (1, 2, 2) if self.planar else (1, 1, 3)
+            flat = replace(self.feed, cuts=cuts)
+            return replace(self, rows=Axis(1), columns=Axis(positions), feed=flat)
+        columns = Axis(self.images * positions)
+        flat = replace(self.feed, cuts=(0, 0, 3))
+        return replace(self, images=1, rows=Axis(1), columns=columns, feed=flat)
+
+
+def find(work: Work, name: str) -> Images | None:
+    """The window op `name` of f32 that a group begins with; None where no kernel can have it.
+
+    Batches may be dynamic, images may not.
+    """
+    planar = name == "conv2d" and _is_planar(work)
+    node = work.nodes[planar]
+    if node.name != name or node.params["layout"] != "NHWC" or not is_f32(work, node.operands):
+        return None
+    source = work.nodes[0].operands[0] if planar else node.operands[0]
+    images, *image = work.type(node.operands[0]).shape
+    kernel = _kernel(work, node)
+    if None in image or kernel is None or images == 0:
+        return None
+    high, wide, channels = (d for d in image if d is not None)
+    try:
+        rows, columns = (_axis(node, axis, size, kernel) for axis, size in enumerate((high, wide)))
+    except PycError:
+        return None
+    result = work.type(work.number_of(planar)).shape
+    filters = result[3]
+    if not filters or not channels:
+        return None
+    found = Images(
+        "n" if images is None else images, rows, columns, channels, filters, result, planar + 1,
+        Feed(source, (1, 2, 3)), planar,
+    )  # fmt: skip
+    if name != "conv2d":
+        return found
+    weights = node.operands[1]
+    if not work.is_constant(weights):
+        return None
+    return replace(found, groups=node.params["groups"], weights=weights)
+
+
+def _kernel(work: Work, node: Node) -> tuple[int, int] | None:
+    """The taps along both axes; None where they are not known."""
+    size = node.params.get("kernel") or work.type(node.operands[1]).shape[:2]
+    rows, columns = size
+    return None if rows is None or columns is None else (rows, columns)
+
+
+def _axis(node: Node, axis: int, size: int, kernel: tuple[int, int]) -> Axis:
+    pads, dilations = node.params["pads"], node.params.get("dilations", (1, 1))
+    stride = node.params["strides"][axis]
+    return Axis(size, kernel[axis], stride, pads[axis], pads[axis + 2], dilations[axis])
+
+
+def _is_planar(work: Work) -> bool:
+    """Does the group begin with a transpose to NHWC that only the convolution reads?"""
+    first = work.nodes[0]
+    if first.name != "transpose" or tuple(first.params["permutation"]) != _TO_NHWC:
+        return False
+    own = work.number_of(0)
+    return (
+        len(work.nodes) > 1
+        and work.nodes[1].operands[0] == own
+        and own not in (o for n in work.nodes[2:] for o in n.operands)
+    )

@@ -1,0 +1,154 @@
+"""The kernel family ``pool``: the largest number or the mean of each window, NHWC.
+
+See `channelwise.py` for the loops.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
+    LARGEST,
+    MEAN_OF_MET,
+    Channelwise,
+    Geometry,
+    Rule,
+    mean_of,
+)
+from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.window import under_taps
+from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
+from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
+from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
+from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
+from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
+from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import Target
+from pyc_mlir.pipelines.target.work import Work
+
+# `mean` divides by the taps that meet the image, `padded_mean` by all of them.
+OPERATIONS = ("max", "mean", "padded_mean")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The knobs of y[images, rows, columns, channels] = epilogue(operation of each window of x).
+
+    The epilogue's matrix is [images rows columns, channels].
+    """
+
+    operation: str
+    images: Geometry
+    epilogue: Pointwise = NOTHING
+
+    def __post_init__(self) -> None:
+        """Raise PycError (BAD_ARGUMENT) for an unknown operation."""
+        if self.operation not in OPERATIONS:
+            expected = f"an operation of {', '.join(OPERATIONS)}"
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"pool kernel: expected {expected}, got {self.operation!r}"
+            )
+
+    @property
+    def rule(self) -> Rule:
+        """How the numbers of a window become one."""
+        if self.operation == "max":
+            return LARGEST
+        return MEAN_OF_MET if self.operation == "mean" else mean_of(self.images.taps)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`: operands x, the epilogue's, then y."""
+        images = self.images
+        reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
+        operands = (images.source, *reads, images.result)
+        return Kernel(name, operands, lambda size: (images.workgroups,), self._body)
+
+    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
+        *reads, y = others
+        epilogue = InKernel(k, self.epilogue, tuple(reads))
+        Channelwise(k, self.images, self.rule, x, None, y, epilogue).build()
+
+
+def refusal(knobs: Pool, target: Target) -> str:
+    """Results and one number of x must fit the registers."""
+    return knobs.images.refusal(target)
+
+
+def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
+    """Each tensor crosses memory once."""
+    images = knobs.images
+    pixels = images.pixels(sizes)
+    flops = pixels * images.channels * (float(images.taps) + knobs.epilogue.flops)
+    traffic = images.traffic_bytes(sizes)
+    traffic += knobs.epilogue.read_bytes(pixels, images.channels)
+    return CostModel(target).kernel("pool", flops, traffic)
+
+
+def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """The exact result in f64, and the error that a kernel may have, element by element."""
+    x, *reads = (np.asarray(a, np.float64) for a in arrays)
+    images = knobs.images
+    start = -np.inf if knobs.operation == "max" else 0.0
+    views = [met for _, met in under_taps(x, images.rows, images.columns, start)]
+    shape = views[0].shape
+    error: Any = np.zeros(shape)
+    with np.errstate(all="ignore"):
+        if knobs.operation == "max":
+            value = np.maximum.reduce(views)
+        else:
+            met = [m for _, m in under_taps(np.ones_like(x), images.rows, images.columns, 0.0)]
+            count = np.sum(met, 0) if knobs.operation == "mean" else images.taps
+            total, sizes = np.sum(views, 0), np.sum(np.abs(views), 0)
+            value = total / count
+            error = slack(total, sizes, images.taps) / count + 2 * ROUNDING * np.abs(value)
+    matrix = value.reshape(-1, images.channels)
+    exact, bound = evaluate(knobs.epilogue, matrix, reads, error.reshape(matrix.shape))
+    return exact.reshape(shape), bound.reshape(shape)
+
+
+def sample(random: Random, target: Target) -> tuple[Pool, list[Arrays]]:
+    """Random knobs and three calls."""
+    operation = random.choice(OPERATIONS)
+    geometry = Geometry.random(random, target, covered=operation != "padded_mean")
+    knobs = Pool(operation, geometry, random_epilogue(random))
+    return knobs, [_arrays(knobs, random) for _ in range(3)]
+
+
+def _arrays(knobs: Pool, random: Random) -> Arrays:
+    images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
+    x = images.random_images(random, values)
+    pixels = x.shape[0] * images.outputs[0] * images.outputs[1]
+    arrays = [x, *contents(knobs.epilogue, pixels, images.channels, values)]
+    return [a.astype(np.float32) for a in arrays]
+
+
+def match(work: Work, target: Target) -> list[Offer]:
+    """A pooling of f32 and as much of what follows as the epilogue can do."""
+    name = work.nodes[0].name
+    found = find(work, name) if name in ("max_pool2d", "avg_pool2d") else None
+    if found is None:
+        return []
+    geometry = Geometry.on(target, found.images, found.rows, found.columns, found.channels)
+    operation = "max"
+    if name == "avg_pool2d":
+        padded = work.nodes[0].params["count_include_pad"]
+        operation = "padded_mean" if padded else "mean"
+    if operation != "padded_mean" and not geometry.is_covered:
+        return []
+    covers, program = longest(work, found.covers, View(found.result, 3))
+    knobs = Pool(operation, geometry, program.program)
+    if refusal(knobs, target):
+        return []
+    feeds = (found.feed, *program.feeds)
+    return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
+
+
+FAMILY = Family("pool", Pool, refusal, cost, reference, sample, match)
