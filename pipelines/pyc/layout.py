@@ -1,0 +1,356 @@
+"""Store the images of convolutional networks with their channels last (NHWC).
+
+Comes in: functions of pyc ops in which convolutions and poolings are NCHW, as ONNX and torch have
+them. Goes out: the same, with regions around convolutions on tensors that are stored in another
+order: weights and other constants are laid out here, the transposes of the program vanish into the
+order, and new ones stand only where a region meets the rest, one for each value. Arguments and
+results stay as they are. Generated kernels run their vectors over channels, hence NHWC.
+
+Analysis gives each op a step (`orders.py`), steps that share stored values are a region, each
+region is one choice, and only `_Rewriter` touches the program. docs/design-notes/layout.md has the
+reasons and what was turned down.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import attributes_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder, create
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.elementwise import Elementwise
+from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
+from pyc_mlir.pipelines.pyc.groups import Members
+from pyc_mlir.pipelines.pyc.orders import (
+    NHWC,
+    Order,
+    Step,
+    between,
+    moves,
+    normal,
+    step_of,
+    stored_shape,
+)
+from pyc_mlir.pipelines.pyc.rewriting import (
+    constant_array,
+    defining_op,
+    functions_of,
+    tensor_types,
+    values_read,
+)
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel, totals
+from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.work import F32, Work, nominal
+
+KEEP, CHANNELS_LAST = "keep", "NHWC"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Store regions around convolutions with channels last, where that is predicted to pay."""
+
+    name: ClassVar[str] = "pyc-layout"
+    target: str = option("", "the target that costs are for; empty: the compile's")
+
+    def __post_init__(self) -> None:
+        """Raises PycError (INVALID_PIPELINE) for a target that does not exist."""
+        if self.target not in ("", *TARGETS):
+            raise PycError(
+                ReasonCode.INVALID_PIPELINE,
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+            )
+
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
+        """Choose for every region of every function of one block."""
+        counts = {"regions": 0, "channels last": 0, "conversions": 0}
+        target = Target.named(self.target) if self.target else context.target
+        model = CostModel(target, None if self.target else context.calibration)
+        seen: Counter[str] = Counter()
+        for function in functions_of(module):
+            if len(function.regions[0].blocks) != 1:
+                continue
+            graph = Graph(function)
+            regions = plan(graph)
+            ids = OpIds(function, seen) if regions else None
+            chosen = [r for r in regions if ids and _choose(graph, r, ids, context.choices, model)]
+            steps = {i: step for region in chosen for i, step in region.items()}
+            rewriter = _Rewriter(graph, steps)
+            rewriter.run()
+            counts["regions"] += len(chosen)
+            counts["channels last"] += sum(_is_window(graph.works[i]) for i in steps)
+            counts["conversions"] += rewriter.conversions
+        return counts
+
+
+class Graph:
+    """A function's block as data: values by number, ops by position."""
+
+    def __init__(self, function: ir.Operation) -> None:
+        block = function.regions[0].blocks[0]
+        self.ops = [op.operation for op in block.operations]
+        self.values = [*block.arguments, *(r for op in self.ops for r in op.results)]
+        number = {value: n for n, value in enumerate(self.values)}
+        types = tensor_types(self.values)
+        self.types = [types.get(value.type) for value in self.values]
+        self.works = [_work(op) for op in self.ops]
+        # What an op makes; -1 for ops without results.
+        self.makes = [number[op.results[0]] if len(op.results) else -1 for op in self.ops]
+        self.maker = {n: i for i, n in enumerate(self.makes)}
+        self.reads = [[number[v] for v in values_read(op) if v in number] for op in self.ops]
+        self.readers: list[list[int]] = [[] for _ in self.values]
+        for i, read in enumerate(self.reads):
+            for n in dict.fromkeys(read):
+                self.readers[n].append(i)
+
+    def is_constant(self, n: int) -> bool:
+        """Whether a value is known when compiling."""
+        return n in self.maker and self.ops[self.maker[n]].name == "pyc.constant"
+
+    def type(self, n: int) -> TensorType:
+        """The type of a value that a step reads or makes."""
+        found = self.types[n]
+        assert found is not None
+        return found
+
+
+def _work(op: ir.Operation) -> Work | None:
+    """A lone op as data; None for what must stay: groups, other dialects, attached kernels."""
+    if not op.name.startswith("pyc.") or len(op.regions) or ATTRIBUTE in op.attributes:
+        return None
+    members = Members.of(op)
+    return None if members is None else members.work()
+
+
+def _is_window(work: Work | None) -> bool:
+    """Whether an op has a layout of its own: convolution or pooling."""
+    return work is not None and "layout" in work.nodes[0].params
+
+
+Region = Mapping[int, Step]
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A value that is needed in another order than it is stored in."""
+
+    value: int
+    have: Order | None
+    need: Order | None
+
+
+def plan(graph: Graph) -> list[Region]:
+    """The regions of a function: those with convolutions, and those that only lose transposes."""
+    steps: dict[int, Step] = {}
+    stored: dict[int, Order] = {}
+    for i, work in enumerate(graph.works):
+        step = work and step_of(work, [stored.get(n) for n in graph.reads[i]])
+        if step:
+            steps[i] = step
+            if step.out is not None:
+                stored[graph.makes[i]] = step.out
+    return [r for r in _connected(graph, steps, stored) if _is_worth_asking(graph, r)]
+
+
+def _connected(graph: Graph, steps: Region, stored: Mapping[int, Order]) -> Iterator[Region]:
+    """Steps that hand stored values to each other, in program order."""
+    root = {i: i for i in steps}
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            root[i] = i = root[root[i]]
+        return i
+
+    for i, step in steps.items():
+        for n, need in zip(graph.reads[i], step.needs, strict=True):
+            if need is not None and n in stored:
+                low, high = sorted((find(i), find(graph.maker[n])))
+                root[high] = low
+    regions: dict[int, dict[int, Step]] = {}
+    for i, step in steps.items():
+        regions.setdefault(find(i), {})[i] = step
+    yield from regions.values()
+
+
+def _is_worth_asking(graph: Graph, region: Region) -> bool:
+    if any(graph.ops[i].name == "pyc.conv2d" for i in region):
+        return True
+    left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
+    return not left and any(_is_moving_transpose(graph, i) for i in region)
+
+
+def conversions(graph: Graph, region: Region) -> list[Conversion]:
+    """What must be converted where a region meets the rest, and inside; each once for a value."""
+    found: dict[Conversion, None] = {}
+    own = {graph.makes[i]: step.out for i, step in region.items()}
+    for i, step in region.items():
+        for n, need in zip(graph.reads[i], step.needs, strict=True):
+            if not graph.is_constant(n):
+                found[Conversion(n, own.get(n), need)] = None
+        n = graph.makes[i]
+        if any(reader not in region for reader in graph.readers[n]):
+            found[Conversion(n, step.out, None)] = None
+    return [c for c in found if c.have != c.need]
+
+
+def _bytes_moved(graph: Graph, conversion: Conversion) -> int:
+    """The size of the value; 0 where a reshape does."""
+    type_, need = graph.type(conversion.value), conversion.need
+    rank = type_.rank if need is None else len(need)
+    shape = (1,) * (rank - type_.rank) + type_.shape
+    permutation = between(conversion.have, need, rank)
+    moving = moves(stored_shape(shape, conversion.have), permutation)
+    return nominal(shape) * type_.dtype.itemsize if moving else 0
+
+
+def _is_moving_transpose(graph: Graph, i: int) -> bool:
+    """Whether the program itself moves elements there."""
+    n = graph.reads[i][0] if graph.ops[i].name == "pyc.transpose" else None
+    if n is None:
+        return False
+    work = graph.works[i]
+    assert work is not None
+    return moves(graph.type(n).shape, work.nodes[0].params["permutation"])
+
+
+def _choose(
+    graph: Graph, region: Region, ids: OpIds, choices: Choices, model: CostModel
+) -> bool:
+    """Whether the region is stored with channels last: the cheaper way first, of equals `keep`."""
+    windows = [w for i in region if (w := graph.works[i]) is not None and _is_window(w)]
+    before = [graph.type(graph.makes[i]) for i in region if _is_moving_transpose(graph, i)]
+    own = [nominal(t.shape) * t.dtype.itemsize for t in before]
+    moved = [b for c in conversions(graph, region) if (b := _bytes_moved(graph, c))]
+    keep = _summed([*(model.work(w) for w in windows), *(_copy(model, b) for b in own)])
+    last = _summed([*(_in_kernel(model, w) for w in windows), *(_copy(model, b) for b in moved)])
+    offers = [
+        Alternative(KEEP, keep, _reason(windows, own)),
+        Alternative(CHANNELS_LAST, last, _reason(windows, moved)),
+    ]
+    op = graph.ops[next((i for i in region if _is_window(graph.works[i])), min(region))]
+    site = Site(Layout.name, ids[op], str(op.location))
+    ranked = sorted(offers, key=lambda offer: offer.cost or Cost())
+    return choices.choose(site, ranked).name == CHANNELS_LAST
+
+
+def _summed(costs: list[Cost]) -> Cost:
+    return sum(costs, Cost())
+
+
+def _copy(model: CostModel, nbytes: int) -> Cost:
+    """A transpose: every byte is read and written."""
+    cost = model.copy(2 * nbytes)
+    return replace(cost, seconds=cost.seconds + model.dispatch_seconds)
+
+
+def _in_kernel(model: CostModel, work: Work) -> Cost:
+    """A convolution or pooling in NHWC: by a generated kernel where there can be one."""
+    node = work.nodes[0]
+    if refuse_narrow(model.target) or node.type.dtype != F32:
+        return model.work(work)
+    family = "pooling"
+    if node.name == "conv2d":
+        by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
+        family = "depthwise" if by_channel else "conv"
+    return model.kernel(family, *totals(work))
+
+
+def _reason(windows: list[Work], moved: list[int]) -> str:
+    return (
+        f"{len(windows)} convolutions and poolings, {len(moved)} transposes of {sum(moved)} bytes"
+    )
+
+
+class _Rewriter:
+    """Replaces ops by their steps, one after another, and erases them."""
+
+    def __init__(self, graph: Graph, steps: Region) -> None:
+        self.graph, self.steps = graph, steps
+        self.builder = IRBuilder()
+        self.conversions = 0
+        self.own = {graph.makes[i]: step.out for i, step in steps.items()}
+        self.stored: dict[tuple[int, Order | None, bool], ir.Value] = {}
+
+    def run(self) -> None:
+        """Rewrite all steps."""
+        for i, step in self.steps.items():
+            op = self.graph.ops[i]
+            with ir.InsertionPoint(op), op.location:
+                self._rewrite(i, step)
+        constants = {n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)}
+        unused = sorted({*self.steps, *(self.graph.maker[n] for n in constants)}, reverse=True)
+        for i in unused:
+            if not any(True for _ in self.graph.ops[i].result.uses):
+                self.graph.ops[i].erase()
+
+    def _rewrite(self, i: int, step: Step) -> None:
+        graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
+        definition = OPS[op.name[4:]]
+        bare = issubclass(definition, Elementwise)
+        pairs = zip(graph.reads[i], step.needs, strict=True)
+        operands = [self._value(v, need, bare) for v, need in pairs]
+        made = operands[0]
+        if step.params is not None:
+            type_ = graph.type(n)
+            out = type_.with_shape(stored_shape(type_.shape, step.out))
+            made = create(definition, operands, dict(step.params), out)
+            for name, attribute in attributes_of(op):
+                if name.startswith("pyc."):
+                    made.owner.operation.attributes[name] = attribute
+        self.stored[n, step.out, False] = made
+        if any(reader not in self.steps for reader in graph.readers[n]):
+            op.result.replace_all_uses_with(self._value(n, None, False))
+
+    def _value(self, n: int, need: Order | None, bare: bool) -> ir.Value:
+        """A value in the order that is needed; `bare`: a constant without leading sizes of 1."""
+        graph = self.graph
+        bare = bare and need is not None and graph.is_constant(n)
+        known = self.stored.get((n, need, bare))
+        if known is not None:
+            return known
+        have = self.own.get(n)
+        value = graph.values[n] if n not in self.own else self.stored[n, have, False]
+        if have != need:
+            array = constant_array(value) if graph.is_constant(n) else None
+            if array is not None:
+                value = self.builder.constant(_laid_out(array, need or (), bare))
+            else:
+                value = self._converted(value, graph.type(n), Conversion(n, have, need))
+        self.stored[n, need, bare] = value
+        return value
+
+    def _converted(self, value: ir.Value, type_: TensorType, conversion: Conversion) -> ir.Value:
+        """A transpose, or a reshape where the elements stay in their places."""
+        rank = len(conversion.need or type_.shape)
+        if rank > type_.rank:
+            entries = [copied(d) if s is None else s for d, s in enumerate(type_.shape)]
+            value = self.builder.reshape(value, shape=(*[1] * (rank - type_.rank), *entries))
+        shape = self.builder.type_of(value).shape
+        permutation = between(conversion.have, conversion.need, rank)
+        if normal(permutation) is None:
+            return value
+        if moves(shape, permutation):
+            self.conversions += 1
+            return self.builder.transpose(value, permutation=permutation)
+        entries = [copied(d) if shape[d] is None else shape[d] or 0 for d in permutation]
+        return self.builder.reshape(value, shape=tuple(entries))
+
+
+def _laid_out(array: np.ndarray, order: Order, bare: bool) -> np.ndarray:
+    """A constant in an order, with dimensions of size 1 in front, or without them."""
+    full = array.reshape((1,) * (len(order) - array.ndim) + array.shape).transpose(order)
+    if not bare:
+        return full
+    lead = next((d for d, size in enumerate(full.shape) if size != 1), full.ndim)
+    return full.reshape(full.shape[lead:])
