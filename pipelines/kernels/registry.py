@@ -31,6 +31,7 @@ BUILT_IN = {
     "gemv": "pyc_mlir.pipelines.kernels.families.gemv",
     "packing": "pyc_mlir.pipelines.kernels.families.packing",
     "conv": "pyc_mlir.pipelines.kernels.families.conv.convolution",
+    "winograd": "pyc_mlir.pipelines.kernels.families.conv.winograd",
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",
     "pool": "pyc_mlir.pipelines.kernels.families.conv.pool",
     "columns": "pyc_mlir.pipelines.kernels.families.columns",

@@ -45,7 +45,8 @@ class KernelCalls:
         Raises PycError (INVALID_IR) for an attribute that does not fit.
         """
         kernel = self._kernel(attached.family, attached.knobs)
-        (out,) = kernel.results
+        # What follows the first result is scratch memory.
+        out, *_ = kernel.results
         names = ", ".join(map(_text, kernel.inputs))
         fed = len(attached.feeds) == len(kernel.inputs)
         _require(fed, f"{len(kernel.inputs)} feeds for {names}", len(attached.feeds))
@@ -61,13 +62,13 @@ class KernelCalls:
         named = {name: product(run) for name, run in sizes.runs.items()}
         made = ir.Operation.create(
             "func.call",
-            results=[_declared(out)],
+            results=[_declared(o) for o in kernel.results],
             operands=operands,
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
         known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
         dtype = _dtype(out)
-        whole = Tensor(dtype, known, _under(made.result, lowering.tensor_type(known, dtype)))
+        whole = Tensor(dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype)))
         # The kernel's own dimensions where they are the result's, else those of the first feed.
         alike = tuple(d.static for d in known) == result.shape
         source = known if alike else values[attached.feeds[0].value].dims

@@ -33,7 +33,6 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.orders import (
-    NHWC,
     Order,
     Step,
     between,
@@ -44,7 +43,6 @@ from pyc_mlir.pipelines.pyc.orders import (
 )
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
-    defining_op,
     functions_of,
     tensor_types,
     values_read,
@@ -224,9 +222,7 @@ def _is_moving_transpose(graph: Graph, i: int) -> bool:
     return moves(graph.type(n).shape, work.nodes[0].params["permutation"])
 
 
-def _choose(
-    graph: Graph, region: Region, ids: OpIds, choices: Choices, model: CostModel
-) -> bool:
+def _choose(graph: Graph, region: Region, ids: OpIds, choices: Choices, model: CostModel) -> bool:
     """Whether the region is stored with channels last: the cheaper way first, of equals `keep`."""
     windows = [w for i in region if (w := graph.works[i]) is not None and _is_window(w)]
     before = [graph.type(graph.makes[i]) for i in region if _is_moving_transpose(graph, i)]
@@ -288,7 +284,9 @@ class _Rewriter:
             op = self.graph.ops[i]
             with ir.InsertionPoint(op), op.location:
                 self._rewrite(i, step)
-        constants = {n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)}
+        constants = {
+            n for i in self.steps for n in self.graph.reads[i] if self.graph.is_constant(n)
+        }
         unused = sorted({*self.steps, *(self.graph.maker[n] for n in constants)}, reverse=True)
         for i in unused:
             if not any(True for _ in self.graph.ops[i].result.uses):

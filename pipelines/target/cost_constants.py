@@ -30,12 +30,11 @@ _KERNELS = {
     "kernel.batch_gemm": Constant(0.92, _SUITE),
     "kernel.gemv": Constant(0.9, "two dispatches of the suite's mlp with batch 1; taken as gemm's"),
     "kernel.conv": Constant(0.85, "taken, not measured yet"),
+    "kernel.winograd": Constant(0.7, "taken, not measured yet"),
     "kernel.depthwise": Constant(0.5, "taken, not measured yet"),
     "kernel.pool": Constant(0.5, "taken, not measured yet"),
     "kernel.rows": Constant(0.37, _SUITE),
     "kernel.elementwise": Constant(0.5, "taken between rows and gemm; not measured"),
-    "kernel.conv": Constant(0.85, "taken, not measured"),
-    "kernel.depthwise": Constant(0.5, "taken, not measured"),
     "kernel.pooling": Constant(0.5, "taken, not measured"),
 }
 # The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.

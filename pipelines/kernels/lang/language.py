@@ -244,6 +244,11 @@ class Build:
             mask = vector.create_mask(_mask_type(self.lanes), [left.value])
         return Lanes(start, Mask(mask))
 
+    def only_if(self, condition: Condition, at: Lanes) -> Lanes:
+        """The lanes where the condition holds, none elsewhere."""
+        mask = Mask(vector.broadcast(_mask_type(self.lanes), condition.value))
+        return Lanes(at.start, mask if at.mask is None else mask & at.mask)
+
     def each(self, size: IndexLike, unroll: int = 4) -> Callable[[Callable[[Lanes], None]], None]:
         """Decorate ``f(at)``: it is done for every vector of a row of `size` numbers."""
 

@@ -10,7 +10,7 @@ tap by tap (`window.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -360,7 +360,10 @@ def refusal(knobs: Conv, target: Target) -> str:
 
 
 def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
-    """Each tensor crosses memory once; the packed weights are constants."""
+    """Each tensor crosses memory once; the packed weights are constants.
+
+    Lanes that the narrowest panel leaves idle are time, but no operations.
+    """
     images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
     depth = knobs.weights // knobs.filters
@@ -369,7 +372,10 @@ def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
     read = images * knobs.rows.size * knobs.columns.size * knobs.channels
     traffic = 4 * (read + weights + pixels * knobs.filters)
     traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
-    return CostModel(target).kernel("conv", flops, traffic) + Cost(constant_bytes=4 * weights)
+    made = CostModel(target).kernel("conv", flops, traffic)
+    idle = knobs.groups * knobs.panels.size / knobs.weights
+    seconds = max(made.seconds, idle * CostModel(target).kernel("conv", flops, 0).seconds)
+    return replace(made, seconds=seconds, constant_bytes=4 * weights)
 
 
 def reference(knobs: Conv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
