@@ -7,6 +7,7 @@ seconds, one decision for each group. Where no family has one, the decision says
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,15 +57,20 @@ class SelectKernels:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose in every function (see `select`); a named target has the table's figures."""
         target = Target.named(self.target) if self.target else context.target
-        return select(module, context.choices, target, self.families)
+        return select(module, context.choices, target, self.families, context.is_strict)
 
 
 def select(
-    module: ir.Module, choices: Choices, target: Target, families: str = ""
+    module: ir.Module,
+    choices: Choices,
+    target: Target,
+    families: str = "",
+    is_strict: bool = False,
 ) -> dict[str, int]:
     """Attach kernels for `target` to the groups and ops of a module; how many of both.
 
-    A compile calls this with its own target: the host's registers and caches decide on knobs.
+    A compile calls this with its own target: the host's registers and caches decide on knobs. See
+    `PassContext` for `is_strict`.
     """
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
     counts = {"groups with kernels": 0, "kernels": 0}
@@ -79,8 +85,10 @@ def select(
             work = members.work()
             if _STORED.issuperset(n.name for n in work.nodes):
                 continue
-            offers = _offers(work, target, names)
-            chosen = _choose(op, ids, work, offers, target, choices)
+            found = _offers(work, target, names)
+            offers = {n: f for n, f in found.items() if not (is_strict and f[1].rounds_more)}
+            evidence = _left_out([n for n in found if n not in offers])
+            chosen = _choose(op, ids, work, offers, target, choices, evidence)
             counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
             if chosen is not None:
@@ -104,6 +112,12 @@ def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
     return found
 
 
+def _left_out(names: list[str]) -> list[str]:
+    """Why kernels are not offered, for the log."""
+    why = "more rounding than the plain form, and the contract states `max_error`"
+    return [f"not offered: {', '.join(names)}: {why}"] if names else []
+
+
 def _choose(
     op: ir.Operation,
     ids: OpIds,
@@ -111,6 +125,7 @@ def _choose(
     offers: dict[str, Found],
     target: Target,
     choices: Choices,
+    evidence: Sequence[str],
 ) -> Found | None:
     rest = {name: _iree_cost(work, o.covers, target) for name, (_, o) in offers.items()}
     listed = [
@@ -121,7 +136,7 @@ def _choose(
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))
-    return offers.get(choices.choose(site, ranked).name)
+    return offers.get(choices.choose(site, ranked, evidence).name)
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:

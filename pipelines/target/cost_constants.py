@@ -29,7 +29,9 @@ _KERNELS = {
     "kernel.gemm": Constant(0.97, _SUITE),
     "kernel.batch_gemm": Constant(0.92, _SUITE),
     "kernel.gemv": Constant(0.9, "two dispatches of the suite's mlp with batch 1; taken as gemm's"),
-    "kernel.conv": Constant(0.97, "layers of ResNet-50 and U-Net, 1 core, Zen 4 with AVX-512: 0.85 to 1.0"),
+    "kernel.conv": Constant(
+        0.97, "layers of ResNet-50 and U-Net, 1 core, Zen 4 with AVX-512: 0.85 to 1.0"
+    ),
     "kernel.winograd": Constant(0.98, "12 layers, 1 core, Zen 4: within 1.6 of the time"),
     "kernel.winograd.transform": Constant(0.7, "the same layers"),
     "kernel.depthwise": Constant(0.5, "taken, not measured yet"),

@@ -78,7 +78,10 @@ def context_of(options: Options) -> PassContext:
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
-    return PassContext(choices, options.target, mode, options.calibration)
+    # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
+    # the compile compares with it.
+    is_strict = isinstance(options.contract.max_error, float)
+    return PassContext(choices, options.target, mode, options.calibration, is_strict)
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:

@@ -33,7 +33,8 @@ class Offer:
 
     A dynamic dimension of the result has the size that the kernel's has, where their sizes agree;
     else that of the first feed's dimension at its place. `worth` is False where the family expects
-    IREE's code to be as good: such a kernel is taken on request only.
+    IREE's code to be as good: such a kernel is taken on request only. `rounds_more` is True where
+    the error is larger than that of the op's plain form, which a strict compile does not take.
     """
 
     knobs: Any
@@ -41,3 +42,4 @@ class Offer:
     feeds: tuple[Feed, ...]
     cost: Cost
     worth: bool = True
+    rounds_more: bool = False

@@ -1,5 +1,7 @@
 """Groups of pyc ops as families see them, from a shape and an op's parameters."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,3 +17,10 @@ def lone(name, *shapes, dtype: npt.DTypeLike = np.float32, **params):
     operands = tuple(range(len(types)))
     node = Node(name, operands, params, OPS[name].infer(*types, **params))
     return Work(tuple(map(Input, types)), (node,))
+
+
+def constant(work, value, array):
+    """The group with an argument that is a constant."""
+    given = replace(work.inputs[value], array=lambda: array)
+    inputs = (*work.inputs[:value], given, *work.inputs[value + 1 :])
+    return replace(work, inputs=inputs)

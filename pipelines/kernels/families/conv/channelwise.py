@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, Run, random_axis, rows_of_taps
+from pyc_mlir.pipelines.kernels.families.conv.window import (
+    Axis,
+    Run,
+    pixels_of,
+    random_axis,
+    rows_of_taps,
+)
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
@@ -87,8 +93,7 @@ class Geometry:
     @property
     def matrix_rows(self) -> Dim:
         """The rows of the epilogue's matrix."""
-        high, wide = self.outputs
-        return "rows" if isinstance(self.images, str) else self.images * high * wide
+        return pixels_of(self.images, self.outputs)
 
     def pixels(self, sizes: Mapping[str, int]) -> int:
         """Positions of the result, in all images."""

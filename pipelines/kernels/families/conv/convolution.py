@@ -22,6 +22,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
     Axis,
     Run,
     Segment,
+    pixels_of,
     random_axis,
     rows_of_taps,
     under_taps,
@@ -47,20 +48,39 @@ _PAGE = 1024  # numbers in 4 KiB
 
 @dataclass(frozen=True)
 class Filters:
-    """The layout of w[taps channels, filters]: panels, group after group; flat."""
+    """The layout of w[taps channels, filters]: panels, block after block; flat.
 
-    groups: int
+    A block is `merged` groups as one: its weights from channels to filters of other groups are 0.
+    """
+
+    taps: int
+    blocks: int
+    merged: int
     panels: Panels
 
     def pack(self, weights: np.ndarray) -> np.ndarray:
         """The weights under this layout."""
-        each = np.split(weights, self.groups, axis=1)
-        return np.concatenate([self.panels.pack(w) for w in each])
+        each = weights.reshape(self.taps, -1, self.blocks, self.merged, self._filters)
+        depth = each.shape[1]
+        whole = np.zeros(
+            (self.blocks, self.taps, self.merged, depth, self.merged, self._filters), np.float32
+        )
+        for g in range(self.merged):
+            whole[:, :, g, :, g] = each[:, :, :, g].transpose(2, 0, 1, 3)
+        matrices = whole.reshape(self.blocks, self.panels.depth, self.panels.columns)
+        return np.concatenate([self.panels.pack(w) for w in matrices])
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
         """The weights that `pack` was given."""
-        each = packed.reshape(self.groups, self.panels.size)
-        return np.concatenate([self.panels.unpack(w) for w in each], axis=1)
+        each = packed.reshape(self.blocks, self.panels.size)
+        shape = (self.taps, self.merged, -1, self.merged, self._filters)
+        whole = np.stack([self.panels.unpack(w).reshape(shape) for w in each])
+        parts = np.stack([whole[:, :, g, :, g] for g in range(self.merged)], 3)
+        return parts.transpose(1, 2, 0, 3, 4).reshape(self.taps * parts.shape[2], -1)
+
+    @property
+    def _filters(self) -> int:
+        return self.panels.columns // self.merged
 
 
 @dataclass(frozen=True)
@@ -71,6 +91,7 @@ class Conv:
     `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
     filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
     `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows and panels.
+    `merged` groups are computed as one, with zeros between them, where they have few filters.
     """
 
     images: Dim
@@ -79,6 +100,7 @@ class Conv:
     channels: int
     filters: int
     groups: int = 1
+    merged: int = 1
     epilogue: Pointwise = NOTHING
     planar: bool = False
     width: int = 14
@@ -88,20 +110,32 @@ class Conv:
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        counts = (self.channels, self.filters, self.groups, self.width, self.unroll)
+        counts = (self.channels, self.filters, self.groups, self.merged, self.width, self.unroll)
         if self.images == 0 or min(*counts, *self.workgroups) < 1:
             raise _refusal("sizes, width, unroll and workgroups of at least 1", self)
         if self.panel % LINE:
             raise _refusal("panel in lines of 16", self.panel)
-        if self.channels % self.groups or self.filters % self.groups:
-            raise _refusal("channels and filters in whole groups", self)
+        if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
+            raise _refusal(
+                "channels and filters in whole groups, groups in whole merged ones", self
+            )
 
     @staticmethod
     def on(
-        target: Target, images: Dim, rows: Axis, columns: Axis, *sizes: int, **others: Any
+        target: Target,
+        images: Dim,
+        rows: Axis,
+        columns: Axis,
+        channels: int,
+        filters: int,
+        groups: int = 1,
+        planar: bool = False,
+        **others: Any,
     ) -> "Conv":
-        """The knobs for a target; `sizes` are channels, filters and groups."""
-        made = Conv(images, rows, columns, *sizes, **others)
+        """The knobs for a target's registers and cores; `others` are further fields."""
+        most = max(1, target.vector_bytes // 4 * groups // filters)
+        merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
+        made = Conv(images, rows, columns, channels, filters, groups, merged, planar=planar)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         if not made.planar and made.channels * columns.stride % _PAGE == 0:
             # Positions that lie a page apart meet in one set of the first-level cache.
@@ -110,7 +144,7 @@ class Conv:
         panel = vectors * target.vector_bytes // 4
         cores = cores_for(target, made.flops, 4.0 * made.weights)
         knobs = {"width": tall, "panel": panel, "workgroups": _cut(cores, made, panel)}
-        return Conv(images, rows, columns, *sizes, **{**knobs, **others})
+        return replace(made, **{**knobs, **others})
 
     @property
     def outputs(self) -> tuple[int, int]:
@@ -121,6 +155,11 @@ class Conv:
     def taps(self) -> int:
         """Positions of the window."""
         return self.rows.kernel * self.columns.kernel
+
+    @property
+    def blocks(self) -> int:
+        """Groups, merged ones taken as one."""
+        return self.groups // self.merged
 
     @property
     def weights(self) -> int:
@@ -134,24 +173,24 @@ class Conv:
 
     @property
     def panels(self) -> Panels:
-        """How the weights of one group are laid out."""
-        depth = self.taps * self.channels // self.groups
-        return Panels(self.filters // self.groups, depth, self.panel)
+        """How the weights of one block of groups are laid out."""
+        depth = self.taps * self.channels // self.blocks
+        return Panels(self.filters // self.blocks, depth, self.panel)
 
     @property
     def layout(self) -> "Filters":
         """How all weights are laid out."""
-        return Filters(self.groups, self.panels)
+        return Filters(self.taps, self.blocks, self.merged, self.panels)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
         image = (self.rows.size, self.columns.size)
         x = (self.channels, *image) if self.planar else (*image, self.channels)
         result = (self.images, *self.outputs, self.filters)
-        matrix = "rows" if isinstance(self.images, str) else int(np.prod(result[:3]))
+        matrix = pixels_of(self.images, self.outputs)
         operands = (
             Operand("x", (self.images, *x)),
-            Operand("w", (self.groups * self.panels.size,), layout=self.layout),
+            Operand("w", (self.blocks * self.panels.size,), layout=self.layout),
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
@@ -164,7 +203,7 @@ class Conv:
 
 @dataclass(frozen=True)
 class Panel:
-    """Filters of one register tile: where they start in the result, where in the packed weights."""
+    """Filters of one register tile: where they start in the result, and in the packed weights."""
 
     group: Index
     filter: Index
@@ -195,12 +234,12 @@ class Direct:
     sums: list[Memory] = field(default_factory=list)
 
     def build(self) -> None:
-        """Every group's panels, full ones and the narrower last one, over this share's rows."""
+        """Every block's panels, full ones and the narrower last one, over this share's rows."""
         k, knobs = self.k, self.knobs
         if knobs.epilogue.heavy:
             self.sums.append(local(k, knobs.width * knobs.panel))
         panels = knobs.panels
-        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.groups))
+        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.blocks))
         if panels.full:
             with k.range(first, end) as number:
                 group, panel = number // panels.full, number % panels.full
@@ -208,7 +247,7 @@ class Direct:
                 filters = group * panels.columns + panel * panels.panel
                 self._rows(Panel(group, filters, start, panels.panel))
         if panels.last_width:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.groups))
+            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.blocks))
             with k.range(first, end) as group:
                 start = group * panels.size + panels.edge * panels.depth
                 filters = group * panels.columns + panels.edge
@@ -338,7 +377,7 @@ class Direct:
 def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
     """Shares of rows and of panels: panels where they come out even, rows otherwise."""
     rows = known(knobs.images) * knobs.outputs[0]
-    panels = knobs.groups * -(-knobs.filters // knobs.groups // panel)
+    panels = knobs.blocks * -(-knobs.filters // knobs.blocks // panel)
     if cores == 1 or panels % cores == 0:
         return 1, cores
     return (cores, 1) if rows >= cores else (1, min(cores, panels))
@@ -368,12 +407,12 @@ def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
     depth = knobs.weights // knobs.filters
     flops = pixels * knobs.filters * (2.0 * depth + knobs.epilogue.flops)
-    weights = knobs.groups * knobs.panels.size
+    weights = knobs.blocks * knobs.panels.size
     read = images * knobs.rows.size * knobs.columns.size * knobs.channels
     traffic = 4 * (read + weights + pixels * knobs.filters)
     traffic += knobs.epilogue.read_bytes(pixels, knobs.filters)
     made = CostModel(target).kernel("conv", flops, traffic)
-    idle = knobs.groups * knobs.panels.size / knobs.weights
+    idle = weights / knobs.weights
     seconds = max(made.seconds, idle * CostModel(target).kernel("conv", flops, 0).seconds)
     return replace(made, seconds=seconds, constant_bytes=4 * weights)
 
@@ -403,7 +442,7 @@ _FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
 
 def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
     """Random knobs, and three calls: half of the time what ships for the target."""
-    groups = random.choice((1, 1, 1, 2, 3))
+    groups = random.choice((1, 1, 1, 2, 3, 8))
     rows, columns = random_axis(random), random_axis(random)
     sizes = (groups * random.choice(_CHANNELS), groups * random.choice(_FILTERS), groups)
     others: dict[str, Any] = {

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
 
 
@@ -122,6 +123,11 @@ def rows_of_taps(axis: Axis, output: Index) -> tuple[Index, Index]:
         end = axis.size + axis.low
         high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
     return least(low, high), high
+
+
+def pixels_of(images: Dim, outputs: tuple[int, int]) -> Dim:
+    """All positions of the result, the rows of an epilogue's matrix; "rows" of a dynamic batch."""
+    return "rows" if isinstance(images, str) else images * outputs[0] * outputs[1]
 
 
 def under_taps(

@@ -24,7 +24,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, TAPS, matrices
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, under_taps
+from pyc_mlir.pipelines.kernels.families.conv.window import Axis, pixels_of, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
@@ -101,10 +101,17 @@ class Winograd:
 
     @staticmethod
     def on(
-        target: Target, m: int, images: Dim, rows: Axis, columns: Axis, *sizes: int, **others: Any
+        target: Target,
+        m: int,
+        images: Dim,
+        rows: Axis,
+        columns: Axis,
+        channels: int,
+        filters: int,
+        **others: Any,
     ) -> "Winograd":
-        """The knobs for a target's registers and caches; `sizes` are channels and filters."""
-        made = Winograd(images, rows, columns, *sizes, m=m, **others)
+        """The knobs for a target's registers and caches; `others` are further fields."""
+        made = Winograd(images, rows, columns, channels, filters, m=m)
         vectors = max(2, LINE * 4 // target.vector_bytes)
         tall = (target.vector_registers - vectors - 1) // vectors
         tiles = known(images) * made.tiles[0] * made.tiles[1]
@@ -112,7 +119,7 @@ class Winograd:
         each = -(-tiles // cores)
         height = -(-each // -(-each // tall))
         # Transformed tiles of a block take half of the second-level cache.
-        most = max(1, target.l2_bytes // 2 // (4 * made.positions * (sizes[0] + LINE) * height))
+        most = max(1, target.l2_bytes // 2 // (4 * made.positions * made.depth * height))
         groups = min(most, -(-each // height))
         knobs = {
             "height": height,
@@ -120,7 +127,7 @@ class Winograd:
             "panel": vectors * target.vector_bytes // 4,
             "workgroups": cores,
         }
-        return Winograd(images, rows, columns, *sizes, m=m, **{**knobs, **others})
+        return replace(made, **{**knobs, **others})
 
     @property
     def outputs(self) -> tuple[int, int]:
@@ -171,7 +178,7 @@ class Winograd:
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x, w (packed), the epilogue's, y, then scratch."""
         result = (self.images, *self.outputs, self.filters)
-        matrix = "rows" if isinstance(self.images, str) else int(np.prod(result[:3]))
+        matrix = pixels_of(self.images, self.outputs)
         operands = (
             Operand("x", (self.images, self.rows.size, self.columns.size, self.channels)),
             Operand("w", (self.panels.size,), layout=self.layout),
@@ -536,7 +543,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         if not refusal(knobs, target):
             feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
-            offers.append(Offer(knobs, covers, feeds, price))
+            offers.append(Offer(knobs, covers, feeds, price, rounds_more=m > 2))
     return offers
 
 
