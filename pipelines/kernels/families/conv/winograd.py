@@ -23,7 +23,13 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, TAPS, matrices
+from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
+    SIZES,
+    TAPS,
+    Spectrum,
+    largest_terms,
+    matrices,
+)
 from pyc_mlir.pipelines.kernels.families.conv.window import Axis, pixels_of, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
 from pyc_mlir.pipelines.kernels.families.packing import Panels
@@ -39,32 +45,6 @@ from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """The layout of w[9 channels, filters]: panel by panel, position by position, transformed."""
-
-    m: int
-    channels: int
-    panels: Panels
-
-    def pack(self, weights: np.ndarray) -> np.ndarray:
-        """Panels, each [positions][channels][panel]; computed in f64, rounded once."""
-        g = matrices(self.m).g
-        w = weights.astype(np.float64).reshape(TAPS, TAPS, self.channels, -1)
-        spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w, optimize=True)
-        matrix = spectrum.reshape(self.panels.depth, -1).astype(np.float32)
-        return self.panels.pack(matrix)
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """The weights [9, channels, filters] that `pack` was given, but for rounding, in f64."""
-        back = np.linalg.pinv(matrices(self.m).g)
-        side = self.m + TAPS - 1
-        spectrum = self.panels.unpack(packed).astype(np.float64)
-        spectrum = spectrum.reshape(side, side, self.channels, -1)
-        w = np.einsum("ip,jq,pqcf->ijcf", back, back, spectrum)
-        return w.reshape(TAPS * TAPS, self.channels, -1)
 
 
 @dataclass(frozen=True)
@@ -463,32 +443,12 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     value: Any = 0.0
     for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
         value = value + np.einsum("nhwc,cf->nhwf", met, w[tap])
-    sizes = _largest_terms(knobs, np.abs(x), np.abs(w))
+    sizes = largest_terms(knobs.m, knobs.rows, knobs.columns, np.abs(x), np.abs(w))
     matrix = value.reshape(-1, knobs.filters)
     steps = knobs.channels + 4 * knobs.side + 8
     error = steps * ROUNDING * sizes.reshape(matrix.shape) + 2.0**-100
     exact, bound = evaluate(knobs.epilogue, matrix, reads, error)
     return exact.reshape(value.shape), bound.reshape(value.shape)
-
-
-def _largest_terms(knobs: Winograd, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """The sum of the sizes of all terms of each output: what each rounding is relative to."""
-    parts, m, side = matrices(knobs.m), knobs.m, knobs.side
-    at, g, bt = np.abs(parts.at), np.abs(parts.g), np.abs(parts.bt)
-    spectrum = np.einsum("pi,qj,ijcf->pqcf", g, g, w.reshape(TAPS, TAPS, *w.shape[1:]))
-    high, wide = knobs.tiles
-    need = ((0, 0), *(((a.low, t * m + TAPS - 1 - a.size - a.low)) for a, t in
-            ((knobs.rows, high), (knobs.columns, wide))), (0, 0))  # fmt: skip
-    x = np.pad(x, [(low, max(0, more)) for low, more in need])
-    sizes = np.zeros((x.shape[0], high * m, wide * m, knobs.filters))
-    for i in range(high):
-        for j in range(wide):
-            tile = x[:, i * m : i * m + side, j * m : j * m + side]
-            moved = np.einsum("pi,qj,nijc->npqc", bt, bt, tile)
-            made = np.einsum("npqc,pqcf->npqf", moved, spectrum)
-            out = np.einsum("ip,jq,npqf->nijf", at, at, made)
-            sizes[:, i * m : i * m + m, j * m : j * m + m] = out
-    return sizes[:, : knobs.outputs[0], : knobs.outputs[1]]
 
 
 _CHANNELS = (1, 3, 8, 16, 17, 40)
