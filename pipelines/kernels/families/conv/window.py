@@ -12,7 +12,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
-from pyc_mlir.pipelines.kernels.lang.values import Index, least
+from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, least
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,25 @@ def rows_of_taps(axis: Axis, output: Index) -> tuple[Index, Index]:
         end = axis.size + axis.low
         high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
     return least(low, high), high
+
+
+@dataclass(frozen=True)
+class Border:
+    """A position along an axis: as it is, cut to the image, and whether it lies on the image."""
+
+    plain: Index
+    clamped: Index
+    inside: Condition
+
+
+def border(axis: Axis, start: Index, offset: int) -> Border:
+    """The position `offset` behind where a window of stride 1 starts for output `start`."""
+    at = start + offset
+    clamped = least(at - least(at, axis.low), axis.size - 1)
+    inside = at < axis.size + axis.low
+    if axis.low:
+        inside = inside & (Index.of(axis.low - 1) < at)
+    return Border(at - axis.low, clamped, inside)
 
 
 def pixels_of(images: Dim, outputs: tuple[int, int]) -> Dim:

@@ -30,7 +30,12 @@ from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     largest_terms,
     matrices,
 )
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, pixels_of, under_taps
+from pyc_mlir.pipelines.kernels.families.conv.window import (
+    Axis,
+    border,
+    pixels_of,
+    under_taps,
+)
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
@@ -248,8 +253,8 @@ class Filtering:
     def _channels(self, place: Place, at: Index, masked: bool) -> list[Any]:
         k, knobs, side = self.k, self.knobs, self.knobs.side
         bt = matrices(knobs.m).bt
-        rows = [_border(knobs.rows, place.y, i) for i in range(side)]
-        columns = [_border(knobs.columns, place.x, i) for i in range(side)]
+        rows = [border(knobs.rows, place.y, i) for i in range(side)]
+        columns = [border(knobs.columns, place.x, i) for i in range(side)]
 
         @k.each(knobs.channels, 1)
         def _(lanes: Lanes) -> None:
@@ -353,24 +358,6 @@ class Filtering:
                         matrix_row = (place.image * high + y) * wide + x
                         made = self.epilogue.row(matrix_row)(value, lanes)
                         self.y.store(made, place.image, y, x, lanes)
-
-
-@dataclass(frozen=True)
-class _Border:
-    """A position along an axis: as it is, cut to the image, and whether it lies on it."""
-
-    plain: Index
-    clamped: Index
-    inside: Any
-
-
-def _border(axis: Axis, start: Index, offset: int) -> _Border:
-    at = start + offset
-    low = least(at, axis.low)
-    clamped = least(at - low, axis.size - 1)
-    after = Index.of(axis.low - 1) < at if axis.low else None
-    before = at < axis.size + axis.low
-    return _Border(at - axis.low, clamped, before if after is None else before & after)
 
 
 def _combined(matrix: np.ndarray, numbers: Sequence[Vector]) -> list[Vector]:
