@@ -75,6 +75,7 @@ class Fold:
         return any(op.name in ("pyc.add", "pyc.sub") for op in self.ops)
 
 
+@np.errstate(all="ignore")
 def _fold(conv: ir.Operation) -> Fold | None:
     """What can be folded into a convolution; None for nothing, or where it is not exact enough."""
     weights, out = constant_array(conv.operands[1]), from_mlir(conv.result.type)
@@ -126,7 +127,6 @@ def _operand(op: ir.Operation, x: ir.Value, axis: int) -> tuple[str, np.ndarray]
     return ("r" if name == "sub" and on_the_right else "") + name, array.reshape(-1).astype(float)
 
 
-@np.errstate(all="ignore")
 def _composed(
     name: str, scale: np.ndarray, shift: np.ndarray, c: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
