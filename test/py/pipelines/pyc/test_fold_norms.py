@@ -1,4 +1,4 @@
-"""pyc-fold-norms: scales behind convolutions go into their weights, within rounding; nothing else."""
+"""pyc-fold-norms: scales behind convolutions go into their weights, within rounding."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""pyc-layout: what is stored otherwise computes the same, and transposes stand at boundaries only."""
+"""pyc-layout: what is stored otherwise computes the same; transposes stand at boundaries only."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
