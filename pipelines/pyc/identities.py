@@ -15,7 +15,9 @@ from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
 from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import FLOATS, is_float
+from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
     defining_op,
@@ -161,6 +163,17 @@ def composed_transpose(op: ir.Operation) -> ir.Value | None:
         return None
     first = _params(inner)["permutation"]
     return IRBuilder().transpose(inner.operands[0], permutation=tuple(first[q] for q in order))
+
+
+@rewrites("transpose")
+def unmoved(op: ir.Operation) -> ir.Value | None:
+    """``transpose(x, p) = reshape(x)`` where only dimensions of size 1 change places."""
+    (x,) = op.operands
+    shape, order = from_mlir(x.type).shape, _params(op)["permutation"]
+    if moves(shape, order):
+        return None
+    entries = (copied(d) if shape[d] is None else shape[d] or 0 for d in order)
+    return IRBuilder().reshape(x, shape=tuple(entries))
 
 
 @rewrites("reshape")

@@ -19,7 +19,6 @@ from typing import ClassVar
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import attributes_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
@@ -40,8 +39,10 @@ from pyc_mlir.pipelines.pyc.orders import (
     normal,
     step_of,
     stored_shape,
+    widened,
 )
 from pyc_mlir.pipelines.pyc.rewriting import (
+    carry_marks,
     constant_array,
     functions_of,
     tensor_types,
@@ -83,7 +84,7 @@ class Layout:
             regions = plan(graph)
             ids = OpIds(function, seen) if regions else None
             chosen = [r for r in regions if ids and _choose(graph, r, ids, context.choices, model)]
-            steps = {i: step for region in chosen for i, step in region.items()}
+            steps = dict(sorted((i, step) for region in chosen for i, step in region.items()))
             rewriter = _Rewriter(graph, steps)
             rewriter.run()
             counts["regions"] += len(chosen)
@@ -204,11 +205,10 @@ def conversions(graph: Graph, region: Region) -> list[Conversion]:
 
 def _bytes_moved(graph: Graph, conversion: Conversion) -> int:
     """The size of the value; 0 where a reshape does."""
-    type_, need = graph.type(conversion.value), conversion.need
-    rank = type_.rank if need is None else len(need)
-    shape = (1,) * (rank - type_.rank) + type_.shape
-    permutation = between(conversion.have, need, rank)
-    moving = moves(stored_shape(shape, conversion.have), permutation)
+    type_, have, need = graph.type(conversion.value), conversion.have, conversion.need
+    rank = len(need or type_.shape)
+    shape = (1,) * (rank - type_.rank) + stored_shape(type_.shape, have)
+    moving = moves(shape, between(have, need, rank))
     return nominal(shape) * type_.dtype.itemsize if moving else 0
 
 
@@ -253,9 +253,10 @@ def _copy(model: CostModel, nbytes: int) -> Cost:
 def _in_kernel(model: CostModel, work: Work) -> Cost:
     """A convolution or pooling in NHWC: by a generated kernel where there can be one."""
     node = work.nodes[0]
-    if refuse_narrow(model.target) or node.type.dtype != F32:
+    computed_weights = not all(work.is_constant(v) for v in node.operands[1:])
+    if refuse_narrow(model.target) or node.type.dtype != F32 or computed_weights:
         return model.work(work)
-    family = "pooling"
+    family = "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
         family = "depthwise" if by_channel else "conv"
@@ -303,9 +304,7 @@ class _Rewriter:
             type_ = graph.type(n)
             out = type_.with_shape(stored_shape(type_.shape, step.out))
             made = create(definition, operands, dict(step.params), out)
-            for name, attribute in attributes_of(op):
-                if name.startswith("pyc."):
-                    made.owner.operation.attributes[name] = attribute
+            carry_marks(op, made.owner.operation)
         self.stored[n, step.out, False] = made
         if any(reader not in self.steps for reader in graph.readers[n]):
             op.result.replace_all_uses_with(self._value(n, None, False))
@@ -324,25 +323,25 @@ class _Rewriter:
             if array is not None:
                 value = self.builder.constant(_laid_out(array, need or (), bare))
             else:
-                value = self._converted(value, graph.type(n), Conversion(n, have, need))
+                value = self._converted(value, have, need)
         self.stored[n, need, bare] = value
         return value
 
-    def _converted(self, value: ir.Value, type_: TensorType, conversion: Conversion) -> ir.Value:
+    def _converted(self, value: ir.Value, have: Order | None, need: Order | None) -> ir.Value:
         """A transpose, or a reshape where the elements stay in their places."""
-        rank = len(conversion.need or type_.shape)
-        if rank > type_.rank:
-            entries = [copied(d) if s is None else s for d, s in enumerate(type_.shape)]
-            value = self.builder.reshape(value, shape=(*[1] * (rank - type_.rank), *entries))
         shape = self.builder.type_of(value).shape
-        permutation = between(conversion.have, conversion.need, rank)
+        rank = len(need or shape)
+        entries = [copied(d) if size is None else size for d, size in enumerate(shape)]
+        if rank > len(shape):
+            value = self.builder.reshape(value, shape=(*[1] * (rank - len(shape)), *entries))
+            return self._converted(value, have and widened(have, rank), need)
+        permutation = between(have, need, rank)
         if normal(permutation) is None:
             return value
         if moves(shape, permutation):
             self.conversions += 1
             return self.builder.transpose(value, permutation=permutation)
-        entries = [copied(d) if shape[d] is None else shape[d] or 0 for d in permutation]
-        return self.builder.reshape(value, shape=tuple(entries))
+        return self.builder.reshape(value, shape=tuple(entries[p] for p in permutation))
 
 
 def _laid_out(array: np.ndarray, order: Order, bare: bool) -> np.ndarray:

@@ -75,15 +75,20 @@ def normal(order: Sequence[int]) -> Order | None:
 
 def between(have: Order | None, need: Order | None, rank: int) -> Order:
     """The permutation that turns what is stored in one order into what is stored in another."""
-    own = tuple(range(rank))
-    place = {d: i for i, d in enumerate(have or own)}
-    return tuple(place[d] for d in need or own)
+    source = widened(have, rank)
+    return tuple(source.index(d) for d in need or range(rank))
+
+
+def widened(order: Order | None, rank: int) -> Order:
+    """The order where dimensions of size 1 are put in front, up to `rank`."""
+    lead = 0 if order is None else rank - len(order)
+    return (*range(lead), *(lead + d for d in order or range(rank)))
 
 
 def moves(shape: Shape, permutation: Order) -> bool:
-    """Whether a transpose of a tensor changes the order of its elements in memory."""
+    """Whether a transpose of a tensor of this shape changes the order of its elements."""
     kept = [p for p in permutation if shape[p] != 1]
-    return any(a > b for a, b in pairwise(kept))
+    return 0 not in shape and any(a > b for a, b in pairwise(kept))
 
 
 def stored_shape(shape: Shape, order: Order | None) -> Shape:
@@ -106,12 +111,11 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
 
 @rule("conv2d", "max_pool2d", "avg_pool2d")
 def _window(work: Work, orders: Sequence[Order | None]) -> Step | None:
-    """NHWC, whatever the operand is stored in; of convolutions those with constant weights."""
+    """NHWC, whatever the operand is stored in."""
     node = work.nodes[0]
-    weights = node.operands[1:]
-    if node.params["layout"] != "NCHW" or not all(work.is_constant(v) for v in weights):
+    if node.params["layout"] != "NCHW":
         return None
-    needs = (NHWC, *(FILTERS for _ in weights))
+    needs = (NHWC, FILTERS)[: len(node.operands)]
     return Step(needs, NHWC, {**node.params, "layout": "NHWC"})
 
 
@@ -152,7 +156,8 @@ def _reduced(work: Work, orders: Sequence[Order | None]) -> Step | None:
     out: Order | None = order
     if not node.params["keepdims"]:
         rank = len(order)
-        gone = {a % rank for a in node.params.get("axes") or (node.params["axis"],)}
+        axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
+        gone = {a % rank for a in axes}
         rest = [d for d in order if d not in gone]
         out = normal([sorted(rest).index(d) for d in rest])
     return Step((order,), out, _reordered(node.params, order))
@@ -169,7 +174,7 @@ def _size(work: Work, orders: Sequence[Order | None]) -> Step | None:
 
 @rule("transpose")
 def _transpose(work: Work, orders: Sequence[Order | None]) -> Step | None:
-    """Nothing moves: the result is stored as the operand is. Whoever needs it otherwise moves it."""
+    """Nothing moves: the result is stored as the operand is, until somebody needs it otherwise."""
     permutation = work.nodes[0].params["permutation"]
     have = orders[0] or range(len(permutation))
     return Step((orders[0],), normal([permutation.index(d) for d in have]), None)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
-from pyc_mlir.dialects.ir.attributes import array_of, params_of
+from pyc_mlir.dialects.ir.attributes import array_of, attributes_of, params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
 from pyc_mlir.dialects.opdef import OPS, OpDef
@@ -15,6 +15,7 @@ from pyc_mlir.dialects.types import TensorType
 
 __all__ = [
     "as_type",
+    "carry_marks",
     "constant_array",
     "defining_op",
     "definition_of",
@@ -103,6 +104,13 @@ def as_type(value: ir.Value, declared: TensorType) -> ir.Value:
     if from_mlir(value.type) == declared:
         return value
     return ir.Operation.create("tensor.cast", results=[to_mlir(declared)], operands=[value]).result
+
+
+def carry_marks(op: ir.Operation, made: ir.Operation) -> None:
+    """Give the `pyc.*` attributes of an op to the one that takes its place."""
+    for name, attribute in attributes_of(op):
+        if name.startswith("pyc."):
+            made.attributes[name] = attribute
 
 
 def replace(op: ir.Operation, value: ir.Value) -> None:

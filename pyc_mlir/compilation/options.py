@@ -36,7 +36,7 @@ from pyc_mlir.util.env_overrides import steering
 
 HIGH_LEVEL = (
     "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
-    "pyc-layout,pyc-canonicalize,pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
+    "pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
 )
 
 

@@ -152,6 +152,13 @@ FIRES = (
         (tensor("f32", 2, None, 4),),
         ("$",),
     ),
+    Example(
+        "unmoved",
+        ("transpose",),
+        lambda b, f, x: f(x, permutation=(0, 2, 3, 1)),
+        (tensor("f32", None, 5, 1, 1),),
+        ("reshape",),
+    ),
     Example("composed_reshape", ("reshape",), lambda b, f, x: f(x, shape=(3, 3)), (X,)),
     Example(
         "composed_reshape",
@@ -236,6 +243,10 @@ NEAR_MISSES: dict[str, tuple[Program, tuple[TensorType, ...]]] = {
         (X,),
     ),
     "a transpose of equal sizes": (lambda b, x: b.transpose(x, permutation=(1, 0)), (X,)),
+    "a transpose of a dimension that may be 1": (
+        lambda b, x: b.transpose(x, permutation=(1, 0)),
+        (DYNAMIC,),
+    ),
     "a reshape to a dynamic shape": (
         lambda b, x: b.reshape(b.reshape(x, shape=(-1,)), shape=(3, -1)),
         (DYNAMIC,),
