@@ -38,7 +38,6 @@ _KERNELS = {
     "kernel.pool": Constant(0.5, "taken, not measured yet"),
     "kernel.rows": Constant(0.37, _SUITE),
     "kernel.elementwise": Constant(0.5, "taken between rows and gemm; not measured"),
-    "kernel.pooling": Constant(0.5, "taken, not measured"),
 }
 # The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.
 _IREE_OPS = {
