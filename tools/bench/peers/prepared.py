@@ -16,10 +16,15 @@ REST_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Prepared:
-    """A workload ready to be called by one candidate: `call` is timed, `results` are checked."""
+    """A workload ready to be called by one candidate: `call` is timed, `results` are checked.
+
+    `peak_bytes` measures what a call needs beside inputs and constants, results included, by the
+    system's own account; None where a system has none.
+    """
 
     call: Callable[[], object]
     results: Callable[[], Sequence[np.ndarray]]
+    peak_bytes: Callable[[], int] | None = None
 
 
 Settings = Mapping[str, Prepared]

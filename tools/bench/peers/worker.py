@@ -12,17 +12,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import IO, Any
 
 import numpy as np
 
 from pyc_mlir.measure.processes import hold_to
-from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, choose
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
 
 MISSING = "missing"
@@ -37,8 +37,11 @@ class Ready:
     """A system that waits to be asked.
 
     `cold_start_seconds`: from the program to its first results, imports excluded, in the first
-    setting. Bytes are the peak of resident memory until then, and what was resident before the
-    cold start (the interpreter, the imports and the program's weights).
+    setting; `compile_seconds` of it until it could be called, `compile_cpu_seconds` of all threads
+    and children. Bytes are the peak of resident memory until the first results, what was resident
+    before the cold start (the interpreter, the imports and a module's weights) and after it, and
+    how much the first call raised the peak above what was resident (None where the system does not
+    let the peak be reset). `call_peak_bytes` is the system's own account of a call, if it has one.
     """
 
     setting: str
@@ -46,14 +49,19 @@ class Ready:
     max_error: float
     calls: int
     cold_start_seconds: float
+    compile_seconds: float
+    compile_cpu_seconds: float
     peak_resident_bytes: int
     resident_before_bytes: int
+    resident_bytes: int
+    first_call_bytes: int | None
+    call_peak_bytes: int | None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> int:
     """Prepare, report, and answer until stdin ends."""
     parser = argparse.ArgumentParser(__name__)
-    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("system", choices=systems)
     parser.add_argument("workload")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -64,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     task = Task(known.workload, known.folder, known.threads, known.tiny)
     hold_to(known.threads)
     answers = _own_stdout()
-    system = SYSTEMS[known.system]
+    system = systems[known.system]
     try:
         system.load(known.threads)
     except ModuleNotFoundError as error:
@@ -88,14 +96,7 @@ def prepare(
     """Cold start, the error of every setting, the quickest one. What a system raises goes up."""
     inputs = task.inputs()
     left = system.settings(task, inputs)
-    before = _resident_bytes("VmRSS")
-    with suppress(OSError):  # the peak counts from here, or where that is forbidden from the start
-        Path("/proc/self/clear_refs").write_text("5")
-    start = time.perf_counter()
-    name, first = next(left)
-    first.call()
-    cold = time.perf_counter() - start
-    peak = _resident_bytes("VmHWM")
+    name, first, start = _cold_start(left)
     settings = {name: first, **dict(left)}
     error = max(check(p, task.folder) for p in settings.values())
     rest = system.rest if min_seconds and task.threads > 1 else 0.0
@@ -103,7 +104,59 @@ def prepare(
     call = chosen.prepared.call
     calls = _calls(call, min_seconds)
     tried = dict(chosen.tried)
-    return call, Ready(chosen.setting, tried, error, calls, cold, peak, before)
+    account = chosen.prepared.peak_bytes
+    return call, Ready(
+        setting=chosen.setting,
+        tried=tried,
+        max_error=error,
+        calls=calls,
+        call_peak_bytes=None if account is None else account(),
+        **start,
+    )
+
+
+def _cold_start(left: Named) -> tuple[str, Prepared, dict[str, Any]]:
+    """The first setting, called once, and the fields of `Ready` that this gives."""
+    before = _resident_bytes("VmRSS")
+    _reset_peak()  # it counts from here, or where that is forbidden from the start
+    start, cpu = time.perf_counter(), _cpu_seconds()
+    name, first = next(left)
+    compiled = time.perf_counter() - start
+    compiled_cpu = _cpu_seconds() - cpu
+    compile_peak, loaded = _resident_bytes("VmHWM"), _resident_bytes("VmRSS")
+    alone = _reset_peak()
+    start = time.perf_counter()
+    first.call()
+    cold = compiled + time.perf_counter() - start
+    call_peak = _resident_bytes("VmHWM")
+    return (
+        name,
+        first,
+        {
+            "cold_start_seconds": cold,
+            "compile_seconds": compiled,
+            "compile_cpu_seconds": compiled_cpu,
+            "peak_resident_bytes": max(compile_peak, call_peak),
+            "resident_before_bytes": before,
+            "resident_bytes": _resident_bytes("VmRSS"),
+            "first_call_bytes": max(call_peak - loaded, 0) if alone else None,
+        },
+    )
+
+
+def _reset_peak() -> bool:
+    """Let the peak of resident memory count from now on; False where that is forbidden."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its children that ended, all threads, user and system."""
+    used = (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def check(prepared: Prepared, folder: Path) -> float:
