@@ -8,6 +8,7 @@ list, onnxruntime by `run` or with bound inputs and outputs.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -27,7 +28,7 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings, Spent
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import Workload
 
@@ -106,13 +107,16 @@ def plain_settings(
     options = make_options()
     devices = devices_for(threads) if on is None else on
     for setting, flags in compiles.items():
+        start = Spent.so_far()
         try:
             vmfb = compile_plain(lowered.code, plain_flags(options.target, *flags))
         except PycError as error:
             note(f"{name}: iree alone fails under {setting}: {error.message[:200]}")
             continue
+        compiled = Spent.so_far().since(start)
         for kind, device in devices.items():
-            yield f"{setting}; {kind}", _plain_program(inputs, lowered, vmfb, device)
+            prepared = _plain_program(inputs, lowered, vmfb, device)
+            yield f"{setting}; {kind}", replace(prepared, compiled=compiled)
 
 
 def devices_for(threads: int) -> dict[str, Device]:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from typing import IO, Any
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, choose
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Spent, choose
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
 
 MISSING = "missing"
@@ -37,11 +37,12 @@ class Ready:
     """A system that waits to be asked.
 
     `cold_start_seconds`: from the program to its first results, imports excluded, in the first
-    setting; `compile_seconds` of it until it could be called, `compile_cpu_seconds` of all threads
-    and children. Bytes are the peak of resident memory until the first results, what was resident
-    before the cold start (the interpreter, the imports and a module's weights) and after it, and
-    how much the first call raised the peak above what was resident (None where the system does not
-    let the peak be reset). `call_peak_bytes` is the system's own account of a call, if it has one.
+    setting; `compile_seconds` of it until it could be called (of plain IREE the compile alone),
+    `compile_cpu_seconds` of all threads and children. Bytes are the peak of resident memory until
+    the first results, what was resident before the cold start (the interpreter, the imports and a
+    module's weights) and after it, and how much the first call raised the peak above what was
+    resident (None where the system does not let the peak be reset). `call_peak_bytes` is the
+    system's own account of a call, if it has one.
     """
 
     setting: str
@@ -116,32 +117,36 @@ def prepare(
 
 
 def _cold_start(left: Named) -> tuple[str, Prepared, dict[str, Any]]:
-    """The first setting, called once, and the fields of `Ready` that this gives."""
+    """The first setting, called once, and the fields of `Ready` that this gives.
+
+    Raises PycError (TARGET_COMPILE_FAILED) where there is none.
+    """
     before = _resident_bytes("VmRSS")
     _reset_peak()  # it counts from here, or where that is forbidden from the start
-    start, cpu = time.perf_counter(), _cpu_seconds()
-    name, first = next(left)
-    compiled = time.perf_counter() - start
-    compiled_cpu = _cpu_seconds() - cpu
+    start = Spent.so_far()
+    name, first = next(left, ("", None))
+    if first is None:
+        raise PycError(
+            ReasonCode.TARGET_COMPILE_FAILED, "expected a setting that compiles, got none"
+        )
+    ready = Spent.so_far().since(start)
+    compiled = first.compiled or ready
     compile_peak, loaded = _resident_bytes("VmHWM"), _resident_bytes("VmRSS")
     alone = _reset_peak()
-    start = time.perf_counter()
+    called = time.perf_counter()
     first.call()
-    cold = compiled + time.perf_counter() - start
+    cold = ready.seconds + time.perf_counter() - called
     call_peak = _resident_bytes("VmHWM")
-    return (
-        name,
-        first,
-        {
-            "cold_start_seconds": cold,
-            "compile_seconds": compiled,
-            "compile_cpu_seconds": compiled_cpu,
-            "peak_resident_bytes": max(compile_peak, call_peak),
-            "resident_before_bytes": before,
-            "resident_bytes": _resident_bytes("VmRSS"),
-            "first_call_bytes": max(call_peak - loaded, 0) if alone else None,
-        },
-    )
+    fields = {
+        "cold_start_seconds": cold,
+        "compile_seconds": compiled.seconds,
+        "compile_cpu_seconds": compiled.cpu_seconds,
+        "peak_resident_bytes": max(compile_peak, call_peak),
+        "resident_before_bytes": before,
+        "resident_bytes": _resident_bytes("VmRSS"),
+        "first_call_bytes": max(call_peak - loaded, 0) if alone else None,
+    }
+    return name, first, fields
 
 
 def _reset_peak() -> bool:
@@ -151,12 +156,6 @@ def _reset_peak() -> bool:
     except OSError:
         return False
     return True
-
-
-def _cpu_seconds() -> float:
-    """Of this process and its children that ended, all threads, user and system."""
-    used = (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
-    return sum(u.ru_utime + u.ru_stime for u in used)
 
 
 def check(prepared: Prepared, folder: Path) -> float:

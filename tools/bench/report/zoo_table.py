@@ -151,8 +151,8 @@ def _beside(
 
 
 def _over(result: Result, other: str, field: str) -> float | None:
-    values = [result.systems.get(system, {}).get(field) for system in (PYC, other)]
-    return values[0] / values[1] if all(values) else None
+    mine, theirs = (result.systems.get(system, {}).get(field) for system in (PYC, other))
+    return mine / theirs if mine and theirs else None
 
 
 def _account(row: Record) -> str:

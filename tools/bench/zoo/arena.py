@@ -67,7 +67,7 @@ def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
     import onnxruntime  # pyright: ignore[reportMissingImports]
 
     feeds, results = _names(onnxruntime, model, inputs)
-    folder = Path(onnxruntime.__file__).parent / "capi"
+    folder = Path(str(onnxruntime.__file__)).parent / "capi"
     (library,) = folder.glob("libonnxruntime.so*")
     api = _Interface(library)
     environment = api.made("CreateEnv", c_int(_WARNINGS), b"pyc-bench")

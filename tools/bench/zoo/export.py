@@ -30,7 +30,7 @@ def stem(name: str, batch: int = 1, opset: int = OPSET) -> str:
 
 def export(network: Network, batch: int, opset: int, folder: Path) -> Path:
     """Write one model and its numbers; the model's path. Raises what torch raises."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     path = folder / f"{stem(network.name, batch, opset)}.onnx"
     numbers = path.with_suffix(".npz")

@@ -7,6 +7,7 @@ pyc-mlir[zoo]`); naming one needs nothing, so that tables and options work witho
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 CONVOLUTIONAL = "convolutional"
@@ -44,7 +45,7 @@ def make(network: Network) -> Any:
     Batch norms take their statistics from one forward pass over random images, as the defaults (0
     and 1) would let the activations of deep residual networks grow from block to block.
     """
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(_SEED)
     module = network.build().eval()
@@ -65,7 +66,7 @@ def make(network: Network) -> Any:
 
 def inputs(network: Network, batch: int, seed: int = _SEED) -> tuple[Any, ...]:
     """Seeded inputs of that batch size as torch tensors."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, *network.shape)
@@ -81,20 +82,19 @@ def _torchvision(name: str) -> Callable[[], Any]:
 def _import_torchvision() -> Any:
     """torchvision; its binary operators, which no network here uses, need not load.
 
-    They do not load beside a CPU build of torch, and then the import asks for their schemas.
+    They do not load beside another build of torch than theirs. The import then ends for want of
+    their schemas, which are enough for it.
     """
-    import sys
+    try:
+        return import_module("torchvision")
+    except RuntimeError:
+        import torch  # pyright: ignore[reportMissingImports]
 
-    import torch
-
-    if "torchvision" not in sys.modules:
         library = torch.library.Library("torchvision", "DEF")
         for op in ("nms", "qnms"):
             library.define(f"{op}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
         _LIBRARIES.append(library)
-    import torchvision
-
-    return torchvision
+        return import_module("torchvision")
 
 
 _LIBRARIES: list[Any] = []  # schemas live as long as their library does
@@ -103,7 +103,7 @@ _LIBRARIES: list[Any] = []  # schemas live as long as their library does
 def _timm(name: str) -> Callable[[], Any]:
     def build() -> Any:
         _import_torchvision()
-        import timm
+        import timm  # pyright: ignore[reportMissingImports]
 
         return timm.create_model(name, pretrained=False)
 
@@ -114,10 +114,10 @@ def _transformers(model: str, config: str, result: str, **sizes: Any) -> Callabl
     """A model of a configuration class that gives its one tensor `result`, without a cache."""
 
     def build() -> Any:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         _import_torchvision()
-        import transformers
+        import transformers  # pyright: ignore[reportMissingImports]
 
         class Bare(torch.nn.Module):
             def __init__(self) -> None:
@@ -143,8 +143,8 @@ def _unet(widths: Sequence[int], classes: int) -> Callable[[], Any]:
     """
 
     def build() -> Any:
-        import torch
-        from torch import nn
+        import torch  # pyright: ignore[reportMissingImports]
+        from torch import nn  # pyright: ignore[reportMissingImports]
 
         def level(before: int, after: int) -> Any:
             layers = []

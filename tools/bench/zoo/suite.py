@@ -27,7 +27,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +50,7 @@ from pyc_mlir.tools.bench.peers.graph import Work, count_work, read_graph
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC
 from pyc_mlir.tools.bench.report import zoo_table
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
-from pyc_mlir.tools.bench.zoo.export import stem
+from pyc_mlir.tools.bench.zoo.export import OPSET, stem
 from pyc_mlir.tools.bench.zoo.networks import NETWORKS
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
 from pyc_mlir.util.children import run as run_child
@@ -91,15 +90,16 @@ def run(arguments: Sequence[str]) -> int:
     batches = known.batch[:1] if asked.quick else known.batch
     folder = _folder(known)
     settings = {"models": list(names), "systems": list(known.systems),
-                "threads": threads, "batch": list(batches)}  # fmt: skip
+                "threads": threads, "batch": list(batches), "opset": known.opset}  # fmt: skip
     kept = Partial(asked, settings)
+    models = Models(folder, known.opset)
     done = {} if known.fresh else complete(kept.load(), known.systems)
-    rows = [Row(*each) for each in product(names, batches, threads)]
+    rows = [Row(n, b, t) for n in names for b in batches for t in threads]
     for i, row in enumerate(rows, 1):
         before = " measured before" if row in done else ""
         note(f"{i} of {len(rows)}: {row.workload}, {row.threads} threads:{before}")
         if row not in done:
-            done[row] = measured(row, known.systems, asked, folder)
+            done[row] = measured(row, known.systems, asked, models)
             kept.save({str(key): found for key, found in done.items()})
     records = [record for row in rows for record in done[row]]
     asked.store(records, **settings)
@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
                         help=f"of {', '.join(SYSTEMS)}; or all")  # fmt: skip
     parser.add_argument("--threads", type=counts, default=THREADS, metavar="N,...")
     parser.add_argument("--batch", type=counts, default=BATCHES, metavar="N,...")
+    parser.add_argument("--opset", type=int, default=OPSET, help=f"of the models; {OPSET}")
     parser.add_argument("--folder", type=Path, metavar="DIR",
                         help=f"the models; or ${VARIABLE}, or below the user's cache")  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="measure finished rows again")
@@ -142,7 +143,12 @@ def _folder(known: argparse.Namespace) -> Path:
 def _part(known: argparse.Namespace) -> Path | None:
     """The report's file of a run of a part, which is no result that is published."""
     given = (known.models, known.systems, known.threads, known.batch)
-    part = known.quick or known.rounds or given != (None, tuple(SYSTEMS), THREADS, BATCHES)
+    part = (
+        known.quick
+        or known.rounds
+        or known.opset != OPSET
+        or given != (None, tuple(SYSTEMS), THREADS, BATCHES)
+    )
     return _folder(known) / f"{SUITE}-part.json" if part else None
 
 
@@ -158,13 +164,13 @@ def complete(
     return {row: rs for row, rs in rows.items() if {r["system"] for r in rs} >= set(systems)}
 
 
-def measured(row: Row, systems: Sequence[str], asked: Run, folder: Path) -> list[Record]:
+def measured(row: Row, systems: Sequence[str], asked: Run, models: "Models") -> list[Record]:
     """The records of one row; where it cannot be measured at all, the failure of each system."""
     kind = NETWORKS[row.network].kind
     how = How(asked.rounds, asked.min_seconds, row.threads, asked.quick, dict(os.environ),
               worker=_WORKER)  # fmt: skip
     try:
-        model = model_of(row.network, row.batch, folder)
+        model = models.path(row.network, row.batch)
         peaks = fma_and_copies(row.threads, asked)
         with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
             work = store(model, Path(name), lowered=IREE in systems)
@@ -178,24 +184,33 @@ def measured(row: Row, systems: Sequence[str], asked: Run, folder: Path) -> list
     return [record | {"network": row.network, "batch": row.batch} for record in records]
 
 
-def model_of(network: str, batch: int, folder: Path) -> Path:
-    """The model's file, exported first where it is missing.
+@dataclass(frozen=True)
+class Models:
+    """The models of one opset, in a folder."""
 
-    Raises PycError (MISSING_DEPENDENCY) where that fails; its reason is on stderr.
-    """
-    path = folder / f"{stem(network, batch)}.onnx"
-    if path.is_file() and path.with_suffix(".npz").is_file():
+    folder: Path
+    opset: int = OPSET
+
+    def path(self, network: str, batch: int) -> Path:
+        """The model's file, exported first where it is missing.
+
+        Raises PycError (MISSING_DEPENDENCY) where that fails; its reason is on stderr.
+        """
+        path = self.folder / f"{stem(network, batch, self.opset)}.onnx"
+        if path.is_file() and path.with_suffix(".npz").is_file():
+            return path
+        note(f"{network}, batch {batch}: exporting")
+        command = [sys.executable, "-m", "pyc_mlir.tools.bench.zoo.export", f"--models={network}"]
+        command += [f"--batch={batch}", f"--opset={self.opset}", f"--folder={self.folder}"]
+        done = run_child(command, stdout=None, stderr=None)
+        if done.returncode != 0:
+            raise PycError(
+                ReasonCode.MISSING_DEPENDENCY,
+                f"zoo: expected {path.name} in {self.folder}, and its export ended with status "
+                f"{done.returncode}; its message stands above. It needs "
+                "`pip install pyc-mlir[zoo]`",
+            )
         return path
-    note(f"{network}, batch {batch}: exporting")
-    command = [sys.executable, "-m", "pyc_mlir.tools.bench.zoo.export", f"--models={network}"]
-    done = run_child([*command, f"--batch={batch}", f"--folder={folder}"], stdout=None, stderr=None)
-    if done.returncode != 0:
-        raise PycError(
-            ReasonCode.MISSING_DEPENDENCY,
-            f"zoo: expected {path.name} in {folder}, and its export ended with status "
-            f"{done.returncode}; its message stands above. It needs `pip install pyc-mlir[zoo]`",
-        )
-    return path
 
 
 def store(model: Path, folder: Path, lowered: bool) -> Work:

@@ -16,12 +16,10 @@ from pyc_mlir.tools.bench.peers import systems as peers
 from pyc_mlir.tools.bench.peers.prepared import Named, Prepared
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC, System, Task
 
-# Of the settings of plain IREE those that were quickest on networks: a network takes it up to a
-# minute to compile.
-_IREE_SETTINGS = (
-    "O3, aggressive fusion, no data tiling",
-    "O3, aggressive fusion, data tiling at global optimization",
-)
+# The kinds of settings of plain IREE, of which the first is tried that compiles: by fusion, each
+# without and with data tiling. A network takes it up to a minute to compile.
+_IREE_FUSIONS = ("aggressive", "plain")
+_IREE_TILINGS = ("no data tiling", "data tiling at global optimization")
 _IREE_ALLOCATOR = ", caching allocator"
 
 
@@ -37,11 +35,21 @@ def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
 
     linalg = task.unpickle("linalg")
-    compiles = {name: candidates.IREE_COMPILES[name] for name in _IREE_SETTINGS}
     devices = candidates.devices_for(task.threads)
     name = next(name for name in devices if name.endswith(_IREE_ALLOCATOR))
     on = {name: devices[name]}
-    return candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles, on)
+
+    def settings() -> Named:
+        for fusion in _IREE_FUSIONS:
+            names = [f"O3, {fusion} fusion, {tiling}" for tiling in _IREE_TILINGS]
+            compiles = {name: candidates.IREE_COMPILES[name] for name in names}
+            found = candidates.plain_settings(task.name, linalg, inputs, task.threads, compiles, on)
+            if (first := next(found, None)) is not None:
+                yield first
+                yield from found
+                return
+
+    return settings()
 
 
 def _onnxruntime(task: Task, inputs: Sequence[np.ndarray]) -> Named:
