@@ -1,7 +1,6 @@
 """The suite `zoo`: options, resumed rows, tables; a whole row of a small network without peers."""
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory import suite as memory
+from pyc_mlir.tools.bench.peers.systems import Task
 from pyc_mlir.tools.bench.peers.worker import prepare
 from pyc_mlir.tools.bench.report import zoo_table
 from pyc_mlir.tools.bench.report.show import markdown
@@ -70,7 +70,7 @@ def test_wrong_words_are_refused(bad, tmp_path, capsys):
     assert "expected" in capsys.readouterr().err
 
 
-def known(*arguments: str, **overrides: object):
+def known(*arguments: str):
     parser = suite._parser()
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--quick", action="store_true")
@@ -258,22 +258,16 @@ def test_onnxruntimes_arena_holds_the_result(stored):
 
 def test_a_system_without_a_setting_that_compiles_has_failed(tmp_path):
     np.savez(tmp_path / "inputs.npz", np.zeros(1))
-    task = suite_task(tmp_path)
+    task = Task("unet", tmp_path, 1, True)
     system = replace(SYSTEMS["torch"], settings=lambda task, inputs: iter(()))
     with pytest.raises(PycError, match="expected a setting that compiles, got none") as caught:
         prepare(system, task, 1, 0.0)
     assert caught.value.code is ReasonCode.TARGET_COMPILE_FAILED
 
 
-def suite_task(folder: Path):
-    from pyc_mlir.tools.bench.peers.systems import Task
-
-    return Task("unet", folder, 1, True)
-
-
-def small(networks: Mapping[str, Network]) -> Network:
+def small() -> Network:
     """The zoo's U-Net on smaller images."""
-    return replace(networks["unet"], shape=(3, 32, 32))
+    return replace(NETWORKS["unet"], shape=(3, 32, 32))
 
 
 @needs_torch
@@ -282,7 +276,7 @@ def test_weights_are_seeded_and_activations_sane():
 
     from pyc_mlir.tools.bench.zoo.networks import inputs, make
 
-    network = small(NETWORKS)
+    network = small()
     with torch.no_grad():
         first, again = make(network)(*inputs(network, 2)), make(network)(*inputs(network, 2))
     assert first.shape == (2, 2, 32, 32) and torch.equal(first, again)
@@ -293,12 +287,12 @@ def test_weights_are_seeded_and_activations_sane():
 def test_an_export_holds_inputs_and_answers(tmp_path):
     pytest.importorskip("onnxscript")
     ort = pytest.importorskip("onnxruntime")
-    path = export.export(small(NETWORKS), 1, export.OPSET, tmp_path)
+    path = export.export(small(), 1, export.OPSET, tmp_path)
     with np.load(path.with_suffix(".npz")) as stored:
         assert stored["float64_0"].dtype == np.float64
         session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
         (got,) = session.run(None, {session.get_inputs()[0].name: stored["input_0"]})
         np.testing.assert_allclose(got, stored["float32_0"], atol=1e-4)
     before = path.stat().st_mtime_ns
-    assert export.export(small(NETWORKS), 1, export.OPSET, tmp_path) == path
+    assert export.export(small(), 1, export.OPSET, tmp_path) == path
     assert path.stat().st_mtime_ns == before

@@ -142,13 +142,9 @@ def _folder(known: argparse.Namespace) -> Path:
 
 def _part(known: argparse.Namespace) -> Path | None:
     """The report's file of a run of a part, which is no result that is published."""
-    given = (known.models, known.systems, known.threads, known.batch)
-    part = (
-        known.quick
-        or known.rounds
-        or known.opset != OPSET
-        or given != (None, tuple(SYSTEMS), THREADS, BATCHES)
-    )
+    whole = (None, tuple(SYSTEMS), THREADS, BATCHES, OPSET)
+    given = (known.models, known.systems, known.threads, known.batch, known.opset)
+    part = known.quick or known.rounds or given != whole
     return _folder(known) / f"{SUITE}-part.json" if part else None
 
 
