@@ -33,8 +33,8 @@ _FIRST = (
 )
 _MEANS = "Geometric means of PyC's time over the best peer's."
 _SHARES = (
-    "Share of the FMA peak of as many cores, measured before the row: operations of the network "
-    "over time. Algorithms that need fewer operations (Winograd) may exceed 100%."
+    "Share of the FMA peak of as many cores, the best of before and after the row: operations of "
+    "the network over time. Algorithms that need fewer operations (Winograd) may exceed 100%."
 )
 _MEMORY = (
     "Peak of a call in bytes beside inputs and weights, results included, by the system's own "

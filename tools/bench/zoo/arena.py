@@ -7,6 +7,7 @@ those of `OrtApi` in onnxruntime_c_api.h.
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ _VERSION = 23
 _POSITIONS = {
     "GetErrorMessage": 2, "CreateEnv": 3, "CreateSession": 7, "Run": 9, "CreateSessionOptions": 10,
     "SetIntraOpNumThreads": 24, "CreateTensorWithDataAsOrtValue": 49, "CreateCpuMemoryInfo": 69,
-    "ReleaseValue": 96, "CreateAllocator": 131, "GetKeyValue": 297, "AllocatorGetStats": 319,
+    "ReleaseEnv": 92, "ReleaseMemoryInfo": 94, "ReleaseSession": 95, "ReleaseValue": 96,
+    "ReleaseSessionOptions": 100, "CreateAllocator": 131, "ReleaseAllocator": 132,
+    "GetKeyValue": 297, "ReleaseKeyValuePairs": 300, "AllocatorGetStats": 319,
 }  # fmt: skip
 _WARNINGS, _DEVICE_ALLOCATOR, _DEFAULT_MEMORY = 2, 0, 0
 _ELEMENTS = {"float32": 1, "int64": 7}
@@ -57,6 +60,12 @@ class _Interface:
         self.call(name, *arguments, byref(pointer))
         return pointer
 
+    def kept(self, stack: ExitStack, kind: str, name: str, *arguments: Any) -> c_void_p:
+        """The same; it is released at the end of `stack`."""
+        pointer = self.made(name, *arguments)
+        stack.callback(self.function(f"Release{kind}", None), pointer)
+        return pointer
+
 
 def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
     """The most bytes that two runs had in use above what the session had before them.
@@ -70,16 +79,19 @@ def peak_bytes(model: Path, inputs: Sequence[np.ndarray], threads: int) -> int:
     folder = Path(str(onnxruntime.__file__)).parent / "capi"
     (library,) = folder.glob("libonnxruntime.so*")
     api = _Interface(library)
-    environment = api.made("CreateEnv", c_int(_WARNINGS), b"pyc-bench")
-    options = api.made("CreateSessionOptions")
-    api.call("SetIntraOpNumThreads", options, c_int(threads))
-    session = api.made("CreateSession", environment, str(model).encode(), options)
-    info = api.made("CreateCpuMemoryInfo", c_int(_DEVICE_ALLOCATOR), c_int(_DEFAULT_MEMORY))
-    arena = api.made("CreateAllocator", session, info)
-    before = _statistic(api, arena, "InUse")
-    for _ in range(_RUNS):
-        _run(api, session, info, feeds, results)
-    return _statistic(api, arena, "MaxInUse") - before
+    with ExitStack() as kept:
+        environment = api.kept(kept, "Env", "CreateEnv", c_int(_WARNINGS), b"pyc-bench")
+        options = api.kept(kept, "SessionOptions", "CreateSessionOptions")
+        api.call("SetIntraOpNumThreads", options, c_int(threads))
+        named = str(model).encode()
+        session = api.kept(kept, "Session", "CreateSession", environment, named, options)
+        place = c_int(_DEVICE_ALLOCATOR), c_int(_DEFAULT_MEMORY)
+        info = api.kept(kept, "MemoryInfo", "CreateCpuMemoryInfo", *place)
+        arena = api.kept(kept, "Allocator", "CreateAllocator", session, info)
+        before = _statistic(api, arena, "InUse")
+        for _ in range(_RUNS):
+            _run(api, session, info, feeds, results)
+        return _statistic(api, arena, "MaxInUse") - before
 
 
 def _names(
@@ -100,31 +112,25 @@ def _run(
     feeds: Mapping[str, np.ndarray],
     results: Sequence[str],
 ) -> None:
-    values = [_value(api, info, array) for array in feeds.values()]
-    outputs = (c_void_p * len(results))()
-    api.call(
-        "Run",
-        session,
-        c_void_p(),
-        _texts(tuple(feeds)),
-        (c_void_p * len(values))(*(v.value for v in values)),
-        c_size_t(len(values)),
-        _texts(results),
-        c_size_t(len(results)),
-        outputs,
-    )
-    release = api.function("ReleaseValue", None)
-    for pointer in outputs:
-        release(c_void_p(pointer))
+    with ExitStack() as kept:
+        values = [_value(api, kept, info, array).value for array in feeds.values()]
+        given = (c_void_p * len(values))(*values), c_size_t(len(values))
+        made = (c_void_p * len(results))()
+        asked = _texts(results), c_size_t(len(results))
+        api.call("Run", session, c_void_p(), _texts(tuple(feeds)), *given, *asked, made)
+        release = api.function("ReleaseValue", None)
+        for pointer in made:
+            release(c_void_p(pointer))
 
 
-def _value(api: _Interface, info: c_void_p, array: np.ndarray) -> c_void_p:
+def _value(api: _Interface, kept: ExitStack, info: c_void_p, array: np.ndarray) -> c_void_p:
     """The array as onnxruntime's value, without a copy."""
     shape = (c_int64 * array.ndim)(*array.shape)
     size, element = c_size_t(array.nbytes), c_int(_ELEMENTS[array.dtype.name])
     data = c_void_p(array.ctypes.data)
     rank = c_size_t(array.ndim)
-    return api.made("CreateTensorWithDataAsOrtValue", info, data, size, shape, rank, element)
+    create = "CreateTensorWithDataAsOrtValue"
+    return api.kept(kept, "Value", create, info, data, size, shape, rank, element)
 
 
 def _texts(names: Sequence[str]) -> Any:
@@ -132,5 +138,6 @@ def _texts(names: Sequence[str]) -> Any:
 
 
 def _statistic(api: _Interface, arena: c_void_p, key: str) -> int:
-    pairs = api.made("AllocatorGetStats", arena)
-    return int(api.function("GetKeyValue", c_char_p)(pairs, key.encode()) or 0)
+    with ExitStack() as kept:
+        pairs = api.kept(kept, "KeyValuePairs", "AllocatorGetStats", arena)
+        return int(api.function("GetKeyValue", c_char_p)(pairs, key.encode()) or 0)
