@@ -296,3 +296,17 @@ def test_an_export_holds_inputs_and_answers(tmp_path):
     before = path.stat().st_mtime_ns
     assert export.export(small(), 1, export.OPSET, tmp_path) == path
     assert path.stat().st_mtime_ns == before
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("value", [0.0, 1.0, float("nan")])
+def test_results_that_say_nothing_are_refused(value):
+    import torch  # pyright: ignore[reportMissingImports]
+
+    class Constant(torch.nn.Module):
+        def forward(self, x):
+            return torch.full_like(x, value)
+
+    with pytest.raises(PycError, match="expected results that differ"):
+        export._answers(Constant(), [torch.zeros(4)])

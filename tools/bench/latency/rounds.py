@@ -70,13 +70,18 @@ def store(workload: Workload, folder: Path) -> Work:
     np.savez(folder / "inputs.npz", *workload.inputs)
     np.savez(folder / "expected.npz", *workload.expected)
     (folder / "graph").write_bytes(pickle.dumps(graph))
-    lowered = lower(workload.source, workload.specs, plain_options())
-    (folder / "linalg").write_bytes(pickle.dumps(lowered))
+    store_linalg(workload.source, workload.specs, folder)
     try:
         (folder / "model.onnx").write_bytes(onnx_model(graph))
     except ModuleNotFoundError as error:
         note(f"no ONNX models without the package `{error.name}`")
     return count_work(graph, workload.inputs)
+
+
+def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
+    """Write what plain IREE compiles. Raises PycError as the front ends do."""
+    lowered = lower(source, specs, plain_options())
+    (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 
 def specialized(workload: Workload) -> Graph:

@@ -22,7 +22,6 @@ goes on from there. A run of a part goes to the models' folder unless `--json` n
 
 import argparse
 import os
-import pickle
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,11 +32,10 @@ import numpy as np
 
 from pyc_mlir.cache.cache import default_folder
 from pyc_mlir.calibrate.peaks import Peaks
-from pyc_mlir.compilation.lower import lower
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import How, compare
+from pyc_mlir.tools.bench.latency.rounds import How, compare, store_linalg
 from pyc_mlir.tools.bench.latency.suite import (
     FAILURE,
     counts,
@@ -46,7 +44,6 @@ from pyc_mlir.tools.bench.latency.suite import (
     records_of,
 )
 from pyc_mlir.tools.bench.memory.suite import Partial
-from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.graph import Work, count_work, read_graph
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC
 from pyc_mlir.tools.bench.report import zoo_table
@@ -226,5 +223,5 @@ def store(model: Path, folder: Path, lowered: bool) -> Work:
     np.savez(folder / "expected.npz", *expected)
     (folder / "model.onnx").symlink_to(model.resolve())
     if lowered:
-        (folder / "linalg").write_bytes(pickle.dumps(lower(model, inputs, plain_options())))
+        store_linalg(model, inputs, folder)
     return count_work(read_graph(model, inputs), inputs)
