@@ -38,8 +38,9 @@ _SHARES = (
 )
 _MEMORY = (
     "Peak of a call in bytes beside inputs and weights, results included, by the system's own "
-    "account: IREE's allocator for PyC and plain IREE, the arena for onnxruntime. The others have "
-    "none: in brackets, by how much the first call raised the resident memory."
+    "account: IREE's allocator for PyC and plain IREE, the arena for onnxruntime (whole chunks, up "
+    "to twice what tensors need). The others have none: in brackets, by how much the first call "
+    "raised the resident memory."
 )
 _COMPILE = (
     "Compile: from the model to what can be called, seconds of the clock and of all CPUs. PyC's "
