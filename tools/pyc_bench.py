@@ -31,6 +31,7 @@ SUITES: dict[str, str] = {
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
+    "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
 }
 

@@ -32,6 +32,10 @@ PACKAGES = (
     "onnxruntime",
     "openvino",
     "torch",
+    "torchvision",
+    "timm",
+    "transformers",
+    "onnxscript",
     "jax",
 )
 # The features that change the code that is generated or how fast it runs (x86-64, then AArch64).

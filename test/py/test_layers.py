@@ -42,7 +42,7 @@ FOLDERS = (
     *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
     *under("tools", "cli", "doctor", "explain"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "compile", ""),
+    *under("tools/bench", "zoo", "compile", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.

@@ -25,6 +25,7 @@ GOALS: Mapping[str, Goal] = {
         "latency of CPU workloads against the peers",
         ("latency", "latency-again", "latency-again-2"),
     ),
+    "networks": Goal("real networks with random weights against the peers", ("zoo",)),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
     "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),

@@ -23,8 +23,10 @@ from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory import measure as memory_measure
 from pyc_mlir.tools.bench.memory import suite as memory
-from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, footprint, same_bits
+from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, same_bits
+from pyc_mlir.tools.bench.peers import footprint as peers_footprint
 from pyc_mlir.tools.bench.peers.candidates import plain_options
+from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
 from pyc_mlir.tools.bench.report import memory_table, show
 from pyc_mlir.tools.bench.report.suite import Run
@@ -135,7 +137,7 @@ def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
     """Whatever was needed for a moment before the call, the call's own peak is told."""
     case = product()
     artifact = build(case.source, case.specs, make_options())
-    real, spent = memory_measure.to_device, []
+    real, spent = peers_footprint.to_device, []
 
     def wasteful(array, device):
         if not spent:
@@ -144,7 +146,7 @@ def test_a_peak_of_loading_does_not_hide_the_calls(monkeypatch):
             spent.append(None)
         return real(array, device)
 
-    monkeypatch.setattr(memory_measure, "to_device", wasteful)
+    monkeypatch.setattr(peers_footprint, "to_device", wasteful)
     assert footprint(artifact, case.arrays).peak_bytes == 16384
 
 

@@ -40,7 +40,10 @@ _END_SECONDS = 20
 
 @dataclass(frozen=True)
 class How:
-    """How to measure: rounds, seconds that a sample lasts at least, threads, sizes."""
+    """How to measure: rounds, seconds that a sample lasts at least, threads, sizes.
+
+    `worker` is the module that runs as the process of a system.
+    """
 
     rounds: int
     min_seconds: float
@@ -48,6 +51,7 @@ class How:
     tiny: bool
     environ: Mapping[str, str]
     seed: int = 0
+    worker: str = "pyc_mlir.tools.bench.peers.worker"
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,18 @@ def store(workload: Workload, folder: Path) -> Work:
     np.savez(folder / "inputs.npz", *workload.inputs)
     np.savez(folder / "expected.npz", *workload.expected)
     (folder / "graph").write_bytes(pickle.dumps(graph))
-    lowered = lower(workload.source, workload.specs, plain_options())
-    (folder / "linalg").write_bytes(pickle.dumps(lowered))
+    store_linalg(workload.source, workload.specs, folder)
     try:
         (folder / "model.onnx").write_bytes(onnx_model(graph))
     except ModuleNotFoundError as error:
         note(f"no ONNX models without the package `{error.name}`")
     return count_work(graph, workload.inputs)
+
+
+def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
+    """Write what plain IREE compiles. Raises PycError as the front ends do."""
+    lowered = lower(source, specs, plain_options())
+    (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 
 def specialized(workload: Workload) -> Graph:
@@ -87,10 +96,18 @@ def specialized(workload: Workload) -> Graph:
 def measure(
     workload: Workload, key: str, systems: Sequence[str], how: How
 ) -> tuple[Work, Measured]:
-    """Prepare the systems one after another, then time them in rounds. Raises PycError."""
-    with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        work = store(workload, folder)
+    """Time the systems on a workload. Raises PycError."""
+    with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
+        work = store(workload, Path(name))
+        return work, compare(key, Path(name), systems, how, workload.tolerance)
+
+
+def compare(key: str, folder: Path, systems: Sequence[str], how: How, tolerance: float) -> Measured:
+    """Prepare the systems one after another on what lies in `folder`, then time them in rounds.
+
+    A system whose error is above `tolerance` has failed. Raises PycError where one dies later.
+    """
+    with ExitStack() as stack:
         started: dict[str, Worker] = {}
         missing: dict[str, str] = {}
         failed: dict[str, str] = {}
@@ -99,7 +116,7 @@ def measure(
             answer = worker.answer()
             if MISSING in answer:
                 missing[system] = f"the package `{answer[MISSING]}` is not installed"
-            elif FAILED in answer or _wrong(answer, workload):
+            elif FAILED in answer or _wrong(answer, tolerance):
                 failed[system] = answer.get(FAILED) or f"an error of {answer['max_error']:.2g}"
             else:
                 worker.ready = Ready(**answer)
@@ -109,12 +126,12 @@ def measure(
             note(f"{key}: left out: {system}: {missing.get(system) or failed[system]}")
         timings = _rounds(started, how)
         ready = {system: worker.ready for system, worker in started.items() if worker.ready}
-        return work, Measured(ready, timings, missing, failed)
+        return Measured(ready, timings, missing, failed)
 
 
-def _wrong(answer: Mapping[str, Any], workload: Workload) -> bool:
+def _wrong(answer: Mapping[str, Any], tolerance: float) -> bool:
     """True for results that are not those of the program: such a system has no latency."""
-    return not answer["max_error"] <= workload.tolerance
+    return not answer["max_error"] <= tolerance
 
 
 def _rounds(workers: Mapping[str, "Worker"], how: How) -> dict[str, Timing]:
@@ -134,7 +151,7 @@ class Worker:
     """A process of `peers_worker`. As a context it ends with it."""
 
     def __init__(self, system: str, key: str, folder: Path, how: How) -> None:
-        command = [sys.executable, "-m", "pyc_mlir.tools.bench.peers.worker", system, key]
+        command = [sys.executable, "-m", how.worker, system, key]
         command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
         command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
         self.ready: Ready | None = None

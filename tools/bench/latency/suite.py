@@ -13,8 +13,13 @@ One record per workload, number of threads and system, with the fields
     flops, bytes            what the program does at least: operations, and bytes of arguments,
                             constants and results
     cold_start_seconds      compile and first call, imports excluded
+    compile_seconds, compile_cpu_seconds     of the cold start until the program could be called;
+                            the CPU seconds are those of all threads and children
     peak_resident_bytes     of the process until the first results; `resident_before_bytes` of it
-                            were there before the cold start
+                            were there before the cold start, `resident_bytes` after it
+    first_call_bytes        by how much the first call raised the resident memory at its peak
+    call_peak_bytes         transients and results of a call by the system's own account: by IREE's
+                            allocator for `pyc` and `iree`, null where there is none
     call_overhead_seconds   the same system's median on `call of nothing`, null if not measured
     setting, tried          the quickest setting, and the medians of those that were compared
 
@@ -54,6 +59,18 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 QUICK = (CALL, "mlp 784-512-512-10, batch 64")
 _ITERATIONS, _QUICK_ITERATIONS = 2_000_000, 20_000
 FAILURE, LEFT_OUT = "failure", "left out"
+# What records take over from `Ready` as it is.
+_OF_READY = (
+    "setting",
+    "cold_start_seconds",
+    "compile_seconds",
+    "compile_cpu_seconds",
+    "peak_resident_bytes",
+    "resident_before_bytes",
+    "resident_bytes",
+    "first_call_bytes",
+    "call_peak_bytes",
+)
 _MICRO = 1e6
 
 
@@ -64,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     for t in set(known.threads) - set(threads):
         note(f"left out: {t} threads on {available_cores()} cores")
     systems = (PYC, *known.peers)
-    peaks = {t: _peaks(t, asked) for t in threads}
+    peaks = {t: fma_and_copies(t, asked) for t in threads}
     settings = {"suite": known.suite, "threads": threads, "systems": list(systems)}
     kept = Partial(asked, settings)
     done = {} if known.fresh else _complete(kept.load(), threads)
@@ -89,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=True)
     parser.add_argument("--suite", choices=SUITES, default="cpu", help="which workloads; or cpu")
-    parser.add_argument("--threads", type=_counts, default=THREADS, metavar="N,...")
+    parser.add_argument("--threads", type=counts, default=THREADS, metavar="N,...")
     parser.add_argument("--peers", type=_peers, default=PEERS, metavar="NAME,...",
                         help=f"of {', '.join(PEERS)}; or all")  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=ROWS, metavar="NAME", help="workloads")
@@ -98,11 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _counts(text: str) -> tuple[int, ...]:
-    counts = tuple(dict.fromkeys(int(part) for part in text.split(",")))
-    if min(counts) < 1:
-        raise argparse.ArgumentTypeError(f"expected numbers of threads, got {text!r}")
-    return counts
+def counts(text: str) -> tuple[int, ...]:
+    """Positive numbers of a command line, each once. Raises ArgumentTypeError, and ValueError."""
+    numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, got {text!r}")
+    return numbers
 
 
 def _peers(text: str) -> tuple[str, ...]:
@@ -126,7 +144,8 @@ def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict
     return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
 
 
-def _peaks(threads: int, asked: Run) -> Peaks:
+def fma_and_copies(threads: int, asked: Run) -> Peaks:
+    """The machine's peaks on that many threads, measured now. Raises PycError."""
     iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
     found = in_own_process(threads, iterations, dict(os.environ))
     note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
@@ -141,13 +160,21 @@ def _measured(
     try:
         work, found = measure(make(name, asked.quick), name, systems, how)
     except PycError as error:
-        return [_failure(name, PYC, threads, f"{error.code.name}: {error.message}")]
+        row = failure(name, PYC, threads, f"{error.code.name}: {error.message}")
+        return [row | {"class": ROWS[name].kind}]
+    return records_of(name, ROWS[name].kind, threads, work, found, peaks)
+
+
+def records_of(
+    name: str, kind: str, threads: int, work: Work, found: Measured, peaks: Peaks
+) -> list[Record]:
+    """One record for each system: its latency, or the reason why it has none."""
     rows = list(_records(name, threads, work, found, peaks))
     for system, reason in found.failed.items():
-        rows.append(_failure(name, system, threads, reason))
+        rows.append(failure(name, system, threads, reason))
     for system, reason in found.missing.items():
-        rows.append(_failure(name, system, threads, reason, LEFT_OUT))
-    return rows
+        rows.append(failure(name, system, threads, reason, LEFT_OUT))
+    return [row | {"class": kind} for row in rows]
 
 
 def metric(threads: int) -> str:
@@ -165,7 +192,6 @@ def _records(
         row = record(name, system, metric(threads), "s", spread.median, p10=spread.p10,
                      p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls)  # fmt: skip
         yield row | {
-            "class": ROWS[name].kind,
             "system": system,
             "threads": threads,
             "median_seconds": spread.median,
@@ -177,17 +203,15 @@ def _records(
             "peak_bandwidth": peaks.bandwidth,
             "flops": work.flops,
             "bytes": work.bytes,
-            "cold_start_seconds": ready.cold_start_seconds,
-            "peak_resident_bytes": ready.peak_resident_bytes,
-            "resident_before_bytes": ready.resident_before_bytes,
-            "setting": ready.setting,
+            **{field: getattr(ready, field) for field in _OF_READY},
             "tried": dict(ready.tried),
         }
 
 
-def _failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
+def failure(name: str, system: str, threads: int, reason: str, metric: str = FAILURE) -> Record:
+    """Why a system has no latency."""
     row = record(name, system, metric, "systems", 1, reason=reason)
-    return row | {"system": system, "threads": threads, "class": ROWS[name].kind}
+    return row | {"system": system, "threads": threads}
 
 
 def with_overhead(records: Sequence[Record]) -> list[Record]:

@@ -1,9 +1,7 @@
-"""Device memory of one workload, and whether its programs still compute the same bits: built
-by PyC in all modes and by IREE in all its partitioning modes, each run once on a fresh device.
+"""The programs of one workload, and whether they still compute the same bits: built by PyC in all
+modes and by IREE in all its partitioning modes.
 
-Comes in: a `Case`. Goes out: `Built` programs and the `Footprint` of each. Peaks are read from the
-allocator of `local-sync`, where IREE's statistics count everything, and less what inputs and
-constants take: what is left is the arena and the fresh results of one call.
+Comes in: a `Case`. Goes out: `Built` programs, whose `Footprint` `peers/footprint.py` measures.
 """
 
 import time
@@ -25,10 +23,6 @@ from pyc_mlir.iree.memory.versions import TO_ASYNC, regions_of
 from pyc_mlir.pipelines.memory.planner.problem import Problem, Task
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.executable import Executable
-from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.case import Case
@@ -70,20 +64,6 @@ class Programs:
     def same_kernels(self) -> list[str]:
         """The settings of IREE with the fusion that PyC's programs have."""
         return [name for name in self.iree if name.endswith(f"{self.fusion} fusion")]
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes of one call (transients and fresh results), those of the results, and the results."""
-
-    peak_bytes: int
-    output_bytes: int
-    results: tuple[np.ndarray, ...]
-
-    @property
-    def transient_bytes(self) -> int:
-        """The peak without the results."""
-        return self.peak_bytes - self.output_bytes
 
 
 def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
@@ -164,40 +144,6 @@ def _needed(problem: Problem, task: Task) -> int:
         for written, read in shared.items()
         if not (problem.buffers[written].pinned or problem.buffers[read].pinned)
     )
-
-
-def footprint(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Footprint:
-    """Run once with `arrays` on the device and read the allocator's peak.
-
-    An arena that the program keeps from its start counts as transients.
-    """
-    constants = _constant_bytes(artifact)
-    device = Device("local-sync")
-    program = Program(artifact, device)
-    loaded = device.memory().live_bytes
-    inputs = [to_device(array, device) for array in arrays]
-    before = device.memory()
-    pinned = constants + before.live_bytes - loaded
-    # The peak only ever grows. Ballast makes sure that the call's own peak is a new one, although
-    # loading may have needed more for a moment.
-    spare = before.peak_bytes - before.live_bytes
-    ballast = to_device(np.zeros(spare, np.int8), device) if spare else None
-    pinned += spare
-    results = program(*inputs)
-    results = results if isinstance(results, tuple) else (results,)
-    peak = device.memory().peak_bytes - pinned
-    del ballast
-    copies = tuple(np.array(result.numpy()) for result in results)
-    return Footprint(peak, sum(copy.nbytes for copy in copies), copies)
-
-
-def _constant_bytes(artifact: Artifact) -> int:
-    """Device memory of the loaded module; nothing where constants are mapped from the file."""
-    device = Device("local-sync")
-    module = Executable(artifact.vmfb, device)
-    live = device.memory().live_bytes
-    del module
-    return live
 
 
 def same_bits(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:

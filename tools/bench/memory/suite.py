@@ -42,13 +42,12 @@ from pyc_mlir.tools.bench.memory.latency import time_all
 from pyc_mlir.tools.bench.memory.measure import (
     MODES,
     UNPLANNED,
-    Footprint,
     Programs,
     build_all,
     error_against,
-    footprint,
     same_bits,
 )
+from pyc_mlir.tools.bench.peers.footprint import Footprint, footprint
 from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.case import Case

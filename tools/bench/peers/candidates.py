@@ -8,11 +8,14 @@ list, onnxruntime by `run` or with bound inputs and outputs.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from pyc_mlir.api import build
+from pyc_mlir.artifact.artifact import Artifact, make_manifest
 from pyc_mlir.compilation.generate import SETTINGS as FUSION
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import NO_KERNELS, Options, make_options
@@ -24,7 +27,8 @@ from pyc_mlir.runtime.device import Device, default_device
 from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings
+from pyc_mlir.tools.bench.peers.footprint import footprint
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings, Spent
 from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import Workload
 
@@ -59,14 +63,19 @@ def pyc_by_default(workload: Workload, threads: int) -> Prepared:
 
 
 def _prepared(program: Program, workload: Workload) -> Prepared:
-    device = program.device
+    device, artifact = program.device, program.artifact
     arrays = [to_device(a, device) for a in workload.inputs]
 
     def results() -> list[np.ndarray]:
         out = program(*arrays)
         return [r.numpy() for r in (out if isinstance(out, tuple) else (out,))]
 
-    return Prepared(lambda: program(*arrays), results)
+    peak = partial(_peak, artifact, workload.inputs)
+    return Prepared(lambda: program(*arrays), results, peak)
+
+
+def _peak(artifact: Artifact, inputs: Sequence[np.ndarray]) -> int:
+    return footprint(artifact, inputs).peak_bytes
 
 
 def plain_iree(workload: Workload, threads: int) -> Settings:
@@ -89,21 +98,33 @@ def plain_settings(
     inputs: Sequence[np.ndarray],
     threads: int,
     compiles: Mapping[str, tuple[str, ...]] = IREE_COMPILES,
+    on: Mapping[str, Device] | None = None,
 ) -> Named:
-    """The same of a program that has been lowered; the first one is IREE's own default at O3."""
+    """The same of a program that has been lowered; the first one is IREE's own default at O3.
+
+    `on` are the devices to try, by the names that settings have for them; else all.
+    """
     options = make_options()
-    devices = {
-        f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
-        for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
-    }
+    devices = devices_for(threads) if on is None else on
     for setting, flags in compiles.items():
+        start = Spent.so_far()
         try:
             vmfb = compile_plain(lowered.code, plain_flags(options.target, *flags))
         except PycError as error:
             note(f"{name}: iree alone fails under {setting}: {error.message[:200]}")
             continue
+        compiled = Spent.so_far().since(start)
         for kind, device in devices.items():
-            yield f"{setting}; {kind}", _plain_program(inputs, lowered, vmfb, device)
+            prepared = _plain_program(inputs, lowered, vmfb, device)
+            yield f"{setting}; {kind}", replace(prepared, compiled=compiled)
+
+
+def devices_for(threads: int) -> dict[str, Device]:
+    """Every kind of device with every allocator; the first kind is that for so many threads."""
+    return {
+        f"{kind}{suffix}": Device(kind, threads if kind == "local-task" else None, allocator)
+        for kind, (suffix, allocator) in product(_kinds(threads), ALLOCATORS.items())
+    }
 
 
 def _kinds(threads: int) -> tuple[str, str]:
@@ -117,7 +138,10 @@ def _plain_program(
     types = [ResultType(o.dtype, o.static_shape) for o in lowered.signature.outputs]
     entry = Executable(vmfb, device).entry(lowered.entry, types)
     arrays = [to_device(a, device) for a in inputs]
-    return Prepared(entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)])
+    target = make_options().target
+    manifest = make_manifest(target, lowered.signature, lowered.graph_id, entry=lowered.entry)
+    peak = partial(_peak, Artifact(vmfb, manifest), inputs)
+    return Prepared(entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)], peak)
 
 
 def onnxruntime(workload: Workload, threads: int) -> Settings:

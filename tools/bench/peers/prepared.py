@@ -3,8 +3,10 @@
 Imports little, so that a peer's process holds that peer and not a compiler.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 import numpy as np
 
@@ -15,11 +17,36 @@ REST_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock, and CPU seconds of a process and its children, user and system."""
+
+    seconds: float
+    cpu_seconds: float
+
+    @staticmethod
+    def so_far() -> "Spent":
+        """Since some moment in the past: what counts are differences."""
+        used = (getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN))
+        return Spent(time.perf_counter(), sum(u.ru_utime + u.ru_stime for u in used))
+
+    def since(self, start: "Spent") -> "Spent":
+        """What was spent from `start` on."""
+        return Spent(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """A workload ready to be called by one candidate: `call` is timed, `results` are checked."""
+    """A workload ready to be called by one candidate: `call` is timed, `results` are checked.
+
+    `peak_bytes` measures what a call needs beside inputs and constants, results included, by the
+    system's own account; None where a system has none. `compiled` is what its compile took, where
+    more than that is done until it is ready.
+    """
 
     call: Callable[[], object]
     results: Callable[[], Sequence[np.ndarray]]
+    peak_bytes: Callable[[], int] | None = None
+    compiled: Spent | None = None
 
 
 Settings = Mapping[str, Prepared]

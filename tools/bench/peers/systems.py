@@ -182,10 +182,11 @@ def _torch(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     graph = task.unpickle("graph")
-    return _lazily("eager", lambda: _torch_prepared(torch_module(graph), inputs))
+    return _lazily("eager", lambda: torch_prepared(torch_module(graph), inputs))
 
 
-def _torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
+def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
+    """A module, compiled or not, called in inference mode; it gives a tensor or several."""
     import torch  # pyright: ignore[reportMissingImports]
 
     tensors = [torch.from_numpy(a) for a in inputs]
@@ -194,7 +195,11 @@ def _torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
         with torch.inference_mode():
             return module(*tensors)
 
-    return Prepared(call, lambda: [r.numpy() for r in call()])
+    def results() -> list[np.ndarray]:
+        made = call()
+        return [r.numpy() for r in (made if isinstance(made, tuple) else (made,))]
+
+    return Prepared(call, results)
 
 
 def _load_inductor(threads: int) -> None:
@@ -214,7 +219,7 @@ def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     dynamic = any(None in t.shape for t in graph.arguments)
     return _lazily(
         "frozen",
-        lambda: _torch_prepared(torch.compile(torch_module(graph), dynamic=dynamic), inputs),
+        lambda: torch_prepared(torch.compile(torch_module(graph), dynamic=dynamic), inputs),
     )
 
 

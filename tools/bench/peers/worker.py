@@ -8,11 +8,12 @@ many systems stay warm side by side while one of them is asked. What libraries p
 """
 
 import argparse
+import ctypes
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import repeat
@@ -21,8 +22,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
-from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
+from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Spent, choose
 from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
 
 MISSING = "missing"
@@ -37,8 +39,12 @@ class Ready:
     """A system that waits to be asked.
 
     `cold_start_seconds`: from the program to its first results, imports excluded, in the first
-    setting. Bytes are the peak of resident memory until then, and what was resident before the
-    cold start (the interpreter, the imports and the program's weights).
+    setting; `compile_seconds` of it until it could be called (of plain IREE the compile alone),
+    `compile_cpu_seconds` of all threads and children. Bytes are the peak of resident memory until
+    the first results, what was resident before the cold start (the interpreter, the imports and a
+    module's weights) and after it, and how much the first call raised the peak above what was
+    resident (None where the system does not let the peak be reset). `call_peak_bytes` is the
+    system's own account of a call, if it has one.
     """
 
     setting: str
@@ -46,14 +52,19 @@ class Ready:
     max_error: float
     calls: int
     cold_start_seconds: float
+    compile_seconds: float
+    compile_cpu_seconds: float
     peak_resident_bytes: int
     resident_before_bytes: int
+    resident_bytes: int
+    first_call_bytes: int | None
+    call_peak_bytes: int | None
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> int:
     """Prepare, report, and answer until stdin ends."""
     parser = argparse.ArgumentParser(__name__)
-    parser.add_argument("system", choices=SYSTEMS)
+    parser.add_argument("system", choices=systems)
     parser.add_argument("workload")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -64,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     task = Task(known.workload, known.folder, known.threads, known.tiny)
     hold_to(known.threads)
     answers = _own_stdout()
-    system = SYSTEMS[known.system]
+    system = systems[known.system]
     try:
         system.load(known.threads)
     except ModuleNotFoundError as error:
@@ -88,14 +99,7 @@ def prepare(
     """Cold start, the error of every setting, the quickest one. What a system raises goes up."""
     inputs = task.inputs()
     left = system.settings(task, inputs)
-    before = _resident_bytes("VmRSS")
-    with suppress(OSError):  # the peak counts from here, or where that is forbidden from the start
-        Path("/proc/self/clear_refs").write_text("5")
-    start = time.perf_counter()
-    name, first = next(left)
-    first.call()
-    cold = time.perf_counter() - start
-    peak = _resident_bytes("VmHWM")
+    name, first, start = _cold_start(left)
     settings = {name: first, **dict(left)}
     error = max(check(p, task.folder) for p in settings.values())
     rest = system.rest if min_seconds and task.threads > 1 else 0.0
@@ -103,7 +107,65 @@ def prepare(
     call = chosen.prepared.call
     calls = _calls(call, min_seconds)
     tried = dict(chosen.tried)
-    return call, Ready(chosen.setting, tried, error, calls, cold, peak, before)
+    account = chosen.prepared.peak_bytes
+    return call, Ready(
+        setting=chosen.setting,
+        tried=tried,
+        max_error=error,
+        calls=calls,
+        call_peak_bytes=None if account is None else account(),
+        **start,
+    )
+
+
+def _cold_start(left: Named) -> tuple[str, Prepared, dict[str, Any]]:
+    """The first setting, called once, and the fields of `Ready` that this gives.
+
+    Raises PycError (TARGET_COMPILE_FAILED) where there is none.
+    """
+    before = _resident_bytes("VmRSS")
+    _reset_peak()  # it counts from here, or where that is forbidden from the start
+    start = Spent.so_far()
+    name, first = next(left, ("", None))
+    if first is None:
+        raise PycError(
+            ReasonCode.TARGET_COMPILE_FAILED, "expected a setting that compiles, got none"
+        )
+    ready = Spent.so_far().since(start)
+    compiled = first.compiled or ready
+    compile_peak = _resident_bytes("VmHWM")
+    _give_back()  # else the call would take what the compile left
+    loaded = _resident_bytes("VmRSS")
+    alone = _reset_peak()
+    called = time.perf_counter()
+    first.call()
+    cold = ready.seconds + time.perf_counter() - called
+    call_peak = _resident_bytes("VmHWM")
+    fields = {
+        "cold_start_seconds": cold,
+        "compile_seconds": compiled.seconds,
+        "compile_cpu_seconds": compiled.cpu_seconds,
+        "peak_resident_bytes": max(compile_peak, call_peak),
+        "resident_before_bytes": before,
+        "resident_bytes": _resident_bytes("VmRSS"),
+        "first_call_bytes": max(call_peak - loaded, 0) if alone else None,
+    }
+    return name, first, fields
+
+
+def _reset_peak() -> bool:
+    """Let the peak of resident memory count from now on; False where that is forbidden."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _give_back() -> None:
+    """Return memory that the C library keeps for later to the system, where it can (glibc)."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check(prepared: Prepared, folder: Path) -> float:

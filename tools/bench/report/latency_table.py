@@ -5,7 +5,7 @@ A ratio is a time over the best peer's; below 1 PyC is ahead.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report.latency_facts import (
     IREE,
     PYC,
@@ -16,7 +16,13 @@ from pyc_mlir.tools.bench.report.latency_facts import (
     results,
     systems_of,
 )
-from pyc_mlir.tools.bench.report.table import environment_line, table_row
+from pyc_mlir.tools.bench.report.table import (
+    environment_line,
+    exceptions,
+    rows_table,
+    seconds_cell,
+    times,
+)
 from pyc_mlir.util.units import quantity
 
 # As in cpu_workloads, which needs the front ends.
@@ -51,14 +57,16 @@ def markdown(report: Report) -> str:
         environment_line(report),
         "\n".join(_peak_lines(report)),
         _MEDIANS,
-        _table(head, (_latency(r, systems) for r in found)),
+        rows_table(head, (_latency(r, systems) for r in found)),
         "Geometric means of PyC's time over the best peer's, and over plain IREE's.",
-        _table(("workloads", "threads", "number", "/ best", "worst", "/ iree"), _mean_rows(found)),
+        rows_table(
+            ("workloads", "threads", "number", "/ best", "worst", "/ iree"), _mean_rows(found)
+        ),
         "Cold start: compile and first call, imports excluded.",
-        _table(beside, (_beside(r, systems, "cold_start_seconds", "s") for r in found)),
+        rows_table(beside, (_beside(r, systems, "cold_start_seconds", "s") for r in found)),
         "Peak of resident memory until the first results, the interpreter and imports included.",
-        _table(beside, (_beside(r, systems, "peak_resident_bytes", "B") for r in found)),
-        "\n".join(_exceptions(report.records)),
+        rows_table(beside, (_beside(r, systems, "peak_resident_bytes", "B") for r in found)),
+        "\n".join(exceptions(report.records)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -74,10 +82,10 @@ def _latency(result: Result, systems: Sequence[str]) -> Iterator[str]:
     yield from (result.workload, str(result.threads))
     for system in systems:
         row = result.systems.get(system)
-        yield "" if row is None else _spread(row)
+        yield "" if row is None else seconds_cell(row)
     yield result.best_peer or ""
-    yield from (_times(result.ratio(PYC)), _times(result.ratio(PYC, IREE)))
-    yield _times(result.over_default())
+    yield from (times(result.ratio(PYC)), times(result.ratio(PYC, IREE)))
+    yield times(result.over_default())
     mine = result.systems.get(PYC)
     yield "" if mine is None else f"{mine['roofline_fraction']:.1%}"
     yield f"{max(r['max_error'] for r in result.systems.values()) * _PPM:.2g}"
@@ -95,32 +103,6 @@ def _mean_rows(found: Sequence[Result]) -> Iterator[Iterable[str]]:
     iree = {(title, t): value for title, t, value in means(found, titles, IREE)}
     for title, threads, value in means(found, titles):
         other: Mean | None = iree.get((title, threads))
-        worst = f"{_times(value.worst)} ({value.worst_workload})"
-        against = _times(other.mean if other else None)
-        yield title, str(threads), str(value.members), _times(value.mean), worst, against
-
-
-def _exceptions(records: Sequence[Record]) -> Iterator[str]:
-    """One line for each reason why a system is not in the tables."""
-    for metric in ("failure", "left out"):
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for row in records:
-            if row["metric"] == metric:
-                where = f"{row['workload']} ({row['threads']})"
-                reasons.setdefault((row["system"], row["reason"]), []).append(where)
-        for (system, reason), where in reasons.items():
-            yield f"- {metric}: {system}: {reason}: {', '.join(where)}."
-
-
-def _spread(row: Record) -> str:
-    texts = [quantity(row[f"{k}_seconds"], "s") for k in ("median", "p10", "p90")]
-    return f"{texts[0]} ({texts[1]} to {texts[2]})"
-
-
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}x"
-
-
-def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [table_row(*head), "|---" * len(head) + "|", *(table_row(*row) for row in rows)]
-    return "\n".join(lines) if len(lines) > 2 else ""
+        worst = f"{times(value.worst)} ({value.worst_workload})"
+        against = times(other.mean if other else None)
+        yield title, str(threads), str(value.members), times(value.mean), worst, against

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.measure.records import Record, Report
-from pyc_mlir.tools.bench.report.table import environment_line, table_row
+from pyc_mlir.tools.bench.report.table import environment_line, table_row, times
 from pyc_mlir.tools.bench.workloads.case import CLASSES
 from pyc_mlir.util.units import quantity
 
@@ -67,10 +67,10 @@ def _peak_row(workload: _Workload) -> Iterator[str]:
     for field in ("input_bytes", "constant_bytes", "iree_peak_bytes"):
         yield _bytes(one[field])
     yield from (_bytes(modes[mode]["peak_bytes"]) for mode in _MODES)
-    yield from (_times(_against_iree(mode)(modes)) for mode in _MODES)
+    yield from (times(_against_iree(mode)(modes)) for mode in _MODES)
     yield from (_bytes(one["lower_bound_bytes"]), _bytes(one["transient_bytes"]))
     for field in ("xla_temp_bytes", "xla_no_library_temp_bytes"):
-        yield from (_bytes(one[field]), _times(_against_xla(field)(modes)))
+        yield from (_bytes(one[field]), times(_against_xla(field)(modes)))
     yield "yes" if all(modes[mode]["equal"] for mode in _MODES) else "NO"
 
 
@@ -119,7 +119,7 @@ def _mean_rows(found: Sequence[_Workload], means: Mapping[str, Ratio]) -> Iterat
     kinds = [kind for kind in CLASSES if any(w.kind == kind for w in found)]
     for kind in (*kinds, "all"):
         members = [w for w in found if kind in (w.kind, "all")]
-        yield (kind, str(len(members)), *(_times(_mean(members, r)) for r in means.values()))
+        yield (kind, str(len(members)), *(times(_mean(members, r)) for r in means.values()))
 
 
 def _mean(members: Sequence[_Workload], ratio: Ratio) -> float | None:
@@ -153,10 +153,6 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _bytes(value: float | None) -> str:
     return "" if value is None else quantity(value, "B")
-
-
-def _times(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}x"
 
 
 def _spread(spread: Mapping[str, Any], unit: str = "s") -> str:

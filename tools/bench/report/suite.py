@@ -9,7 +9,7 @@ mean nothing.
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,21 +49,25 @@ def parse(
     rounds: int,
     arguments: Sequence[str],
     parser: argparse.ArgumentParser | None = None,
+    elsewhere: Callable[[argparse.Namespace], Path | None] = lambda known: None,
 ) -> tuple[Run, argparse.Namespace]:
     """Read a suite's command line; `parser` may know options of the suite's own.
 
+    `elsewhere` names the report's file of a run that is not to be published, else None; the option
+    `--json` goes before it.
     Raises PycError (FILE_ACCESS) when the report could not be stored: measuring takes minutes.
     """
     parser = argparse.ArgumentParser(add_help=True) if parser is None else parser
     parser.prog, parser.description = f"pyc-bench {suite}", description
     out = RESULTS / f"{suite}.json"
-    parser.add_argument("--json", type=Path, default=out, metavar="OUT", help=f"file; or {out}")
+    parser.add_argument("--json", type=Path, metavar="OUT", help=f"file; or {out}")
     parser.add_argument("--rounds", type=int, help=f"how often each is timed; {rounds}")
     parser.add_argument("--quick", action="store_true", help="two rounds of the smallest workload")
     known = parser.parse_args(arguments)
-    require_writable(known.json, "a file for the report (`--json`; docs/results/ of the project)")
+    path = known.json or elsewhere(known) or out
+    require_writable(path, "a file for the report (`--json`; docs/results/ of the project)")
     wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
-    return Run(suite, wanted, known.quick, known.json), known
+    return Run(suite, wanted, known.quick, path), known
 
 
 def note(text: str) -> None:

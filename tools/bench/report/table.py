@@ -4,6 +4,8 @@ Where several candidates took time or memory for the same, a column for each of 
 how many times as much it took as PyC (or as the first one, in a report without PyC).
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.util.units import SCALES, quantity
 
@@ -58,3 +60,32 @@ def environment_line(report: Report) -> str:
 def table_row(*cells: str) -> str:
     """One row of a Markdown table."""
     return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def rows_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table; '' where there are no rows."""
+    lines = [table_row(*head), "|---" * len(head) + "|", *(table_row(*row) for row in rows)]
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def times(value: float | None) -> str:
+    """A ratio: 0.85 is ``0.85x``; '' for None."""
+    return "" if value is None else f"{value:.3g}x"
+
+
+def seconds_cell(row: Record) -> str:
+    """A latency record's median and its 10th to 90th percentile."""
+    texts = [quantity(row[f"{k}_seconds"], "s") for k in ("median", "p10", "p90")]
+    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def exceptions(records: Sequence[Record]) -> Iterator[str]:
+    """One line for each reason why a system is not in the tables."""
+    for metric in ("failure", "left out"):
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for row in records:
+            if row["metric"] == metric:
+                where = f"{row['workload']} ({row['threads']})"
+                reasons.setdefault((row["system"], row["reason"]), []).append(where)
+        for (system, reason), where in reasons.items():
+            yield f"- {metric}: {system}: {reason}: {', '.join(where)}."

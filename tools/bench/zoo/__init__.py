@@ -1,0 +1,1 @@
+"""Real networks with random weights, under PyC and its peers."""
