@@ -21,15 +21,15 @@ class PassContext:
 
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
-    its own already; None: they are published. `is_strict`: no form of an op that rounds more than
-    its plain form is offered.
+    its own already; None: they are published. `bounds_error`: no kernel is
+    offered that adds other numbers than an op's plain form.
     """
 
     choices: Choices = field(default_factory=Choices)
     target: Target = field(default_factory=lambda: Target.named("cpu"))
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
-    is_strict: bool = False
+    bounds_error: bool = False
 
 
 @runtime_checkable

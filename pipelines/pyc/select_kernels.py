@@ -8,13 +8,13 @@ seconds, one decision for each group. Where no family has one, the decision says
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -56,21 +56,15 @@ class SelectKernels:
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose in every function (see `select`); a named target has the table's figures."""
-        target = Target.named(self.target) if self.target else context.target
-        return select(module, context.choices, target, self.families, context.is_strict)
+        if self.target:
+            context = replace(context, target=Target.named(self.target))
+        return select(module, context, self.families)
 
 
-def select(
-    module: ir.Module,
-    choices: Choices,
-    target: Target,
-    families: str = "",
-    is_strict: bool = False,
-) -> dict[str, int]:
-    """Attach kernels for `target` to the groups and ops of a module; how many of both.
+def select(module: ir.Module, context: PassContext, families: str = "") -> dict[str, int]:
+    """Attach kernels for the context's target to the groups and ops of a module; how many of both.
 
-    A compile calls this with its own target: the host's registers and caches decide on knobs. See
-    `PassContext` for `is_strict`.
+    A compile calls this with its own target: the host's registers and caches decide on knobs.
     """
     names = list(filter(None, families.split("+"))) or list(FAMILIES)
     counts = {"groups with kernels": 0, "kernels": 0}
@@ -85,10 +79,12 @@ def select(
             work = members.work()
             if _STORED.issuperset(n.name for n in work.nodes):
                 continue
-            found = _offers(work, target, names)
-            offers = {n: f for n, f in found.items() if not (is_strict and f[1].rounds_more)}
+            found = _offers(work, context.target, names)
+            offers = {
+                n: f for n, f in found.items() if not (context.bounds_error and f[1].indirect)
+            }
             evidence = _left_out([n for n in found if n not in offers])
-            chosen = _choose(op, ids, work, offers, target, choices, evidence)
+            chosen = _choose(op, ids, work, offers, context, evidence)
             counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
             if chosen is not None:
@@ -114,7 +110,7 @@ def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
 
 def _left_out(names: list[str]) -> list[str]:
     """Why kernels are not offered, for the log."""
-    why = "more rounding than the plain form, and the contract states `max_error`"
+    why = "they add other numbers than the plain form, and the contract bounds the error"
     return [f"not offered: {', '.join(names)}: {why}"] if names else []
 
 
@@ -123,20 +119,19 @@ def _choose(
     ids: OpIds,
     work: Work,
     offers: dict[str, Found],
-    target: Target,
-    choices: Choices,
+    context: PassContext,
     evidence: Sequence[str],
 ) -> Found | None:
-    rest = {name: _iree_cost(work, o.covers, target) for name, (_, o) in offers.items()}
+    rest = {name: _iree_cost(work, o.covers, context.target) for name, (_, o) in offers.items()}
     listed = [
         Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
     ]
     why = "IREE's own code generation" if offers else "no family has a kernel for it"
-    iree = Alternative(IREE, _iree_cost(work, 0, target), why)
+    iree = Alternative(IREE, _iree_cost(work, 0, context.target), why)
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))
-    return offers.get(choices.choose(site, ranked, evidence).name)
+    return offers.get(context.choices.choose(site, ranked, evidence).name)
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:

@@ -57,6 +57,9 @@ _IREE_DISPATCHES = {
     "iree.contraction": Constant(0.4, _SUITE + ": 0.2 to 1.0"),
     "iree.convolution": Constant(0.5, _SUITE + ": 0.4 to 1.0, 0.05 with one input channel"),
     "iree.convolution.strided": Constant(0.1, "3x3 and 7x7 of stride 2, NCHW, of a ResNet"),
+    "iree.convolution.grouped": Constant(
+        0.04, "3x3: 8 groups of 64 channels, depthwise of 96; NCHW"
+    ),
     "iree.strided": Constant(0.025, "1x1 convolutions of stride 2, NCHW, of a ResNet"),
     "iree.pooling": Constant(0.05, _SUITE),
     "iree.reduction": Constant(0.15, _SUITE + ": 0.05 to 0.45"),

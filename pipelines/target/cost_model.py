@@ -181,6 +181,8 @@ def _window_kind(node: Node, work: Work) -> str | None:
         return "pooling"
     if not node.name.startswith("conv"):
         return None
+    if node.params["groups"] > 1:
+        return "convolution.grouped"
     shape = work.type(node.operands[1]).shape
     window = shape[2:] if node.params["layout"] == "NCHW" else shape[:2]
     if max(node.params["strides"]) > 1:

@@ -80,8 +80,8 @@ def context_of(options: Options) -> PassContext:
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
-    is_strict = isinstance(options.contract.max_error, float)
-    return PassContext(choices, options.target, mode, options.calibration, is_strict)
+    bounds_error = isinstance(options.contract.max_error, float)
+    return PassContext(choices, options.target, mode, options.calibration, bounds_error)
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -176,7 +176,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
     families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context.choices, context.target, families)
+    select(module, context, families)
 
 
 def emit(

@@ -33,8 +33,9 @@ class Offer:
 
     A dynamic dimension of the result has the size that the kernel's has, where their sizes agree;
     else that of the first feed's dimension at its place. `worth` is False where the family expects
-    IREE's code to be as good: such a kernel is taken on request only. `rounds_more` is True where
-    the error is larger than that of the op's plain form, which a strict compile does not take.
+    IREE's code to be as good: such a kernel is taken on request only. `indirect` is True where
+    the kernel adds other numbers than the op's plain form, so that its error, and what it makes of
+    infinities and NaN, differ: a strict compile does not take it.
     """
 
     knobs: Any
@@ -42,4 +43,4 @@ class Offer:
     feeds: tuple[Feed, ...]
     cost: Cost
     worth: bool = True
-    rounds_more: bool = False
+    indirect: bool = False

@@ -490,7 +490,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         if not refusal(knobs, target):
             feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
-            offers.append(Offer(knobs, covers, feeds, price, rounds_more=m > 2))
+            offers.append(Offer(knobs, covers, feeds, price, indirect=True))
     return offers
 
 

@@ -96,9 +96,9 @@ def test_the_error_of_minimal_filtering_is_what_documents_state(m):
 def test_a_convolution_is_offered_directly_and_by_filtering():
     work = conv()
     (direct,) = convolution.match(work, AVX512)
-    assert (direct.covers, direct.rounds_more) == (1, False)
+    assert (direct.covers, direct.indirect) == (1, False)
     filtered = winograd.match(work, AVX512)
-    assert [(o.knobs.m, o.rounds_more) for o in filtered] == [(2, False), (4, True)]
+    assert [(o.knobs.m, o.indirect) for o in filtered] == [(2, True), (4, True)]
     assert all(o.cost.constant_bytes > direct.cost.constant_bytes for o in filtered)
 
 

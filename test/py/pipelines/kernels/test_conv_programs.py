@@ -1,0 +1,84 @@
+"""Small convolutional networks, compiled as users compile them: kernels, layouts and contracts."""
+
+import numpy as np
+import pytest
+from kernel_runs import any_target
+
+from pyc_mlir import Contract, compile, nn, spec
+from pyc_mlir.runtime.device import Device
+
+RANDOM = np.random.default_rng(11)
+
+
+def weights(*shape):
+    return RANDOM.normal(size=shape, scale=0.2).astype(np.float32)
+
+
+STEM, BODY, DEEP, POINT, HEAD = (
+    weights(16, 3, 3, 3),
+    weights(16, 16, 3, 3),
+    weights(16, 1, 5, 5),
+    weights(32, 16, 1, 1),
+    weights(32, 8, 3, 3),
+)
+
+
+def network(x):
+    """A stem with a stride, a residual, a depthwise, a grouped convolution, and pooling."""
+    x = nn.relu(nn.conv2d(x, STEM, strides=(2, 2), pads=(1, 1, 1, 1)))
+    x = nn.relu(nn.conv2d(x, BODY, pads=(1, 1, 1, 1)) + x)
+    x = nn.conv2d(x, DEEP, pads=(2, 2, 2, 2), groups=16)
+    x = nn.conv2d(x, POINT)
+    x = nn.conv2d(x, HEAD, pads=(1, 1, 1, 1), groups=4)
+    return nn.max_pool2d(x, kernel=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+
+
+def families(program):
+    return [
+        d.chosen.split(":")[0]
+        for d in program.artifact.decisions
+        if d.site.pass_name == "pyc-select-kernels"
+    ]
+
+
+@pytest.fixture(scope="module")
+def image():
+    any_target()
+    return RANDOM.normal(size=(2, 3, 40, 44)).astype(np.float32)
+
+
+@pytest.mark.parametrize("threads", ["local-sync", "local-task"])
+def test_a_network_runs_on_generated_kernels(image, threads):
+    program = compile(network, [image], device=Device(threads))
+    assert sorted(families(program)) == sorted(
+        ["conv", "winograd", "depthwise", "conv", "conv", "pool", "transpose"]
+    )
+    expected = compile(network, [image], kernels="iree", device=Device(threads))(image)
+    got = program(image)
+    assert np.abs(np.asarray(got) - np.asarray(expected)).max() < 1e-4
+    assert np.array_equal(np.asarray(program(image)), np.asarray(got))
+
+
+def test_a_contract_that_bounds_the_error_takes_sums_as_they_are_written(image):
+    program = compile(
+        network, [image], contract=Contract(max_error=1e-4), device=Device("local-sync")
+    )
+    assert "winograd" not in families(program)
+    told = [e for d in program.artifact.decisions for e in d.evidence if "not offered" in e]
+    assert len(told) == 1 and "winograd:conv2d" in told[0]
+
+
+def test_what_rounding_allows_is_enough_for_minimal_filtering(image):
+    program = compile(
+        network, [image], contract=Contract(max_error="rounding"), device=Device("local-sync")
+    )
+    assert "winograd" in families(program)
+
+
+def test_batches_of_any_size(image):
+    program = compile(network, [spec("f32", ("n", 3, 40, 44))], device=Device("local-sync"))
+    assert "winograd" in families(program)
+    whole = compile(network, [image], device=Device("local-sync"))(image)
+    for n in (1, 2):
+        got = np.asarray(program(image[:n]))
+        assert np.abs(got - np.asarray(whole)[:n]).max() < 1e-4
