@@ -14,6 +14,7 @@ from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -230,5 +231,6 @@ def _require_families(names: Sequence[str]) -> None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"kernels: expected {ALL_KERNELS!r}, {NO_KERNELS!r} or some of {', '.join(FAMILIES)} "
-            f"joined by +, got {unknown}",
+            f"joined by +, got {unknown}"
+            f"{did_you_mean(unknown[0], (ALL_KERNELS, NO_KERNELS, *FAMILIES))}",
         )

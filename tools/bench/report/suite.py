@@ -17,6 +17,7 @@ from typing import Any
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.tools.cli.common import Parser
 
 RESULTS = Path("docs/results")
 QUICK_ROUNDS = 2
@@ -54,7 +55,7 @@ def parse(
 
     Raises PycError (FILE_ACCESS) when the report could not be stored: measuring takes minutes.
     """
-    parser = argparse.ArgumentParser(add_help=True) if parser is None else parser
+    parser = Parser(suite) if parser is None else parser
     parser.prog, parser.description = f"pyc-bench {suite}", description
     out = RESULTS / f"{suite}.json"
     parser.add_argument("--json", type=Path, default=out, metavar="OUT", help=f"file; or {out}")
