@@ -21,7 +21,7 @@ from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
-from pyc_mlir.compilation.build import Stage, build_here, untold
+from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.options import Options, resolve
@@ -33,6 +33,7 @@ from pyc_mlir.frontends.python.trace import Traced
 from pyc_mlir.frontends.sources import holds_bytecode
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
 from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.job import in_time
 
@@ -195,7 +196,7 @@ def build(
     source: Any,
     inputs: Sequence[Any] | None,
     options: Options,
-    stage: Stage = untold,
+    stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
 ) -> Artifact:
@@ -211,17 +212,26 @@ def build(
     call = numpy_call(source, inputs) if options.contract.compares else None
     source = source.module if isinstance(source, Traced) else source
     made = _build(source, inputs, options, stage, cache, untrusted)
+    _log(made, time.monotonic() - began)
     if call is None:
         return made
     made = replace(made, evidence=replace(made.evidence or Evidence(), function=said(call, made)))
     return in_time(made, options.contract, time.monotonic() - began)
 
 
+def _log(made: Artifact, seconds: float) -> None:
+    """Log what was decided, and how long the whole took."""
+    for d in made.decisions:
+        logger(DECISIONS).debug("%s: %s, by %s", d.site.key, d.chosen, d.decided_by)
+    size, target = len(made.vmfb), made.manifest["target"]
+    logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)
+
+
 def _build(
     source: Any,
     inputs: Sequence[Any] | None,
     options: Options,
-    stage: Stage = untold,
+    stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
 ) -> Artifact:

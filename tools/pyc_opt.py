@@ -19,6 +19,7 @@ from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, wr
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
 from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, help_text, parse_flags
+from pyc_mlir.util.logs import configure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     try:
+        configure(os.environ)
         flags = parse_flags(argv)
         if flags.help or flags.version:
             print(help_text() if flags.help else _version(), end="")

@@ -13,7 +13,7 @@ from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.contract_check import as_asked
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices.contract import IREE_CODE
-from pyc_mlir.worker.attempt import Stage
+from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker.job import Job
 
 

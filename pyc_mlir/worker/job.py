@@ -34,9 +34,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
-from pyc_mlir.worker.attempt import Attempt, Stage, wait
+from pyc_mlir.worker.attempt import Attempt, wait
 from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 

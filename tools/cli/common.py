@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from logging import INFO
 from types import TracebackType
 from typing import Any, NoReturn, TextIO, cast
 
@@ -26,6 +27,7 @@ from pyc_mlir.dialects.printable import Shown, one_line, shown_streams, told
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
+from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
@@ -104,6 +106,7 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
 
 def _run_tool(tool: str, work: Callable[[], int]) -> int:
     try:
+        configure(os.environ)
         return work()
     except SystemExit as ended:  # argparse, after --help or --version
         return int(ended.code or 0)
@@ -237,7 +240,8 @@ class Progress:
         err = cast(TextIO, err.stream) if isinstance(err, Shown) else err
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
-        self._enabled = asked or self._in_place
+        # Log records that are shown tell the same, line by line.
+        self._enabled = (asked or self._in_place) and not logger(COMPILE).isEnabledFor(INFO)
         self._began = clock()
         self._stage = self._shown = ""
         self._done = threading.Event()
@@ -267,11 +271,12 @@ class Progress:
 
     @contextlib.contextmanager
     def stage(self, title: str) -> Iterator[None]:
-        """Name what runs inside; its seconds go to `stages`, also when it fails."""
+        """Name what runs inside and log it; its seconds go to `stages`, also when it fails."""
         title = one_line(title)
         began, self._stage = self._clock(), title
         try:
-            yield
+            with logged(title):
+                yield
         finally:
             self.stages.append((title, self._clock() - began))
             self._stage = ""

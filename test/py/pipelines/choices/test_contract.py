@@ -77,7 +77,7 @@ def test_allowed_targets():
         {"max_error": 1.0},
         {"max_error": float("nan")},
         {"max_error": "little"},
-        {"latency_goal_seconds": "5ms"},
+        {"latency_goal_seconds": "5 hops"},
         {"determinism": "loose"},
         {"fallbacks": ("prayer",)},
         {"fallbacks": ("none", "none")},
