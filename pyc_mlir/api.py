@@ -149,8 +149,9 @@ def compile(
         arrays) that refine dynamic dimensions.
     options: how to compile; single options beside it override its own.
     device: where to run; None is the process's own device for the target.
-    cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
-        `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
+    cache: a folder whose programs are not compiled again, or a `Cache`; None is the user's own
+        folder unless the variable `PYC_CACHE` is 0, True the same in any case, False no cache.
+        `Program.stats().cache` says what it did.
     untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
         bytecode always is, and what has a limit of seconds.
 

@@ -132,11 +132,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
-    cache = parser.add_argument_group("cache", "of compiled programs; `pyc-cache` looks into it")
-    cache.add_argument(
-        "--cache", action="store_true", help="use the user's own, below $XDG_CACHE_HOME"
+    cache = parser.add_argument_group(
+        "cache",
+        "of compiled programs, by default the user's own below $XDG_CACHE_HOME or ~/.cache; "
+        "PYC_CACHE=0 turns it off, `pyc-cache` looks into it",
     )
-    cache.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
+    one = cache.add_mutually_exclusive_group()
+    one.add_argument(
+        "--cache",
+        action="store_true",
+        default=None,
+        help="use the user's own also with PYC_CACHE=0 or --log",
+    )
+    one.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
+    one.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        default=None,
+        help="compile in any case; the default with --log, as only a compile knows the places in "
+        "the source",
+    )
 
 
 def check(flags: argparse.Namespace) -> None:
@@ -177,7 +193,9 @@ def _check_replay(flags: argparse.Namespace) -> None:
     clauses = {name: clause.flag for name, clause in CLAUSES.items()}
     named = {**flags_of_options(), **clauses}
     for name, value in vars(flags).items():
-        if name not in (*allowed, *told) and value != defaults[name]:
+        # A replay asks no cache.
+        is_default = value == defaults[name] or (name == "cache" and not value)
+        if name not in (*allowed, *told) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")
             raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
 

@@ -115,7 +115,8 @@ def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
 
     def fails(text: str) -> bool:
         with temporary_folder() as folder:
-            tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile"]
+            # Each candidate is compiled, and none of them is kept.
+            tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile", "--no-cache"]
             line = [*tool, str(_written(folder, text)), "-o", str(folder / "out"), *more]
             done = run_child(line)
         return done.returncode != 0 and code.name in _CODE.findall(done.stderr)

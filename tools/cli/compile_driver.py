@@ -86,10 +86,16 @@ def _compiled(
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
-    asked = flags.cache if flags.cache_dir is None else flags.cache_dir
-    cache = choose(asked, os.environ)
+    cache = choose(_cache_asked(flags), os.environ)
     artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
     return _program(artifact, flags.output, progress)
+
+
+def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
+    """What `choose` takes. A log has the places in the source, which only a compile knows."""
+    if flags.cache_dir is not None:
+        return flags.cache_dir
+    return False if flags.cache is None and flags.log is not None else flags.cache
 
 
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
