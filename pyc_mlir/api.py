@@ -223,7 +223,8 @@ def build(
 def _log(made: Artifact, seconds: float) -> None:
     """Log what was decided, and how long the whole took."""
     for d in made.decisions:
-        logger(DECISIONS).debug("%s: %s, by %s", d.site.key, d.chosen, d.decided_by)
+        names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
+        logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)
     size, target = len(made.vmfb), made.manifest["target"]
     logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)
 

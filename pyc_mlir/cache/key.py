@@ -250,6 +250,8 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     """The key of a compile. Raises Unkeyed for options that no content can name."""
     if options.dump_phases is not None:
         raise Unkeyed("dump_phases asks for files that only a compile writes")
+    if options.node_names:
+        raise Unkeyed("node_names asks for names, which are no part of what a program is")
     if options.passes != HIGH_LEVEL:
         raise Unkeyed("the passes are not PyC's own pipeline")
     outward = [f for f in (*options.target.flags, *options.iree_flags) if reaches_out(f)]

@@ -65,7 +65,7 @@ class Options(ReplayOptions):
     def replayed(self) -> dict[str, Any]:
         """What a manifest records of the options, as JSON data: artifacts carry no paths."""
         recorded = ReplayOptions(**{f.name: getattr(self, f.name) for f in fields(ReplayOptions)})
-        return to_data(
+        data = to_data(
             replace(
                 recorded,
                 passes="" if self.passes == HIGH_LEVEL else self.passes,
@@ -73,6 +73,9 @@ class Options(ReplayOptions):
                 ranges=dict(sorted(self.ranges.items())),
             )
         )
+        if not self.node_names:
+            del data["node_names"]
+        return data
 
 
 def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
@@ -150,6 +153,7 @@ def resolve(
         kernels=given.kernels,
         iree_flags=tuple(given.iree_flags),
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
+        node_names=given.node_names,
     )
     if recorded is not None:
         options = _as_recorded(options, recorded)

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
@@ -226,22 +225,15 @@ def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
 
 
 def describe(decision: Decision) -> str:
-    """``op: chosen (not a, b; saves 12 KiB of traffic) at location``."""
+    """``op (node): chosen (not a, b; saves 12 KiB of traffic)``."""
     others = [a.name for a in decision.alternatives if a.name != decision.chosen]
     saved = traffic_saved(decision)
     notes = [f"not {', '.join(others)}"] if others else []
     notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
     notes += decision.evidence
     aside = f" ({'; '.join(notes)})" if notes else ""
-    where = f" at {place(decision.site.location)}" if decision.site.location else ""
-    return f"{decision.site.op_id}: {decision.chosen}{aside}{where}"
-
-
-def place(location: str) -> str:
-    """``loc("conv1"("model.onnx":1:1))`` as ``conv1 (model.onnx:1:1)``."""
-    text = location.removeprefix("loc(").removesuffix(")").replace('"', "")
-    named = re.match(r"([^()\[\]]+)\((.+)\)$", text)
-    return f"{named[1]} ({named[2]})" if named else text
+    names = ", ".join(decision.site.nodes)
+    return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"
 
 
 def traffic_saved(decision: Decision) -> int | None:

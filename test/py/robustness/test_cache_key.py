@@ -84,7 +84,11 @@ CHANGES: dict[str, Any] = {
     "ranges": {"batch": (1, 64)},
     "calibration": calibration(),
 }
-REFUSED: dict[str, Any] = {"dump_phases": Path("phases"), "passes": "pyc-canonicalize"}
+REFUSED: dict[str, Any] = {
+    "dump_phases": Path("phases"),
+    "passes": "pyc-canonicalize",
+    "node_names": True,
+}
 
 
 def test_every_field_of_the_options_is_in_the_key():
