@@ -43,8 +43,9 @@ def _summary(point: EntryPoint) -> str:
     return text.partition("\n")[0].partition(": ")[2]
 
 
-def main(argv: Sequence[str]) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Run a command; 1 for one that does not exist, else its exit status."""
+    argv = sys.argv[1:] if words is None else words
     if not argv or argv[0] in ("-h", "--help"):
         print(help_text(), end="")
         return 0
@@ -60,8 +61,13 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    return known[name].load()(list(argv[1:]))
+    command = known[name].load()
+    if words is not None:
+        return command(list(argv[1:]))
+    # As the script: without arguments, so that a limit counts from the start of the process.
+    sys.argv = [f"{_PREFIX}{name}", *argv[1:]]
+    return command()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -200,6 +200,7 @@ def build(
     stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
+    spent: float = 0.0,
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
@@ -208,11 +209,12 @@ def build(
     stage: a context manager around each step, called with what the step does.
     cache: is asked first, and keeps what is compiled.
     untrusted: as for `compile`.
+    spent: seconds of a limit of the contract that are over already.
     """
-    began = time.monotonic()
+    began = time.monotonic() - spent
     call = numpy_call(source, inputs) if options.contract.compares else None
     source = source.module if isinstance(source, Traced) else source
-    made = _build(source, inputs, options, stage, cache, untrusted)
+    made = _build(source, inputs, options, stage, cache, untrusted, spent)
     _log(made, time.monotonic() - began)
     if call is None:
         return made
@@ -236,11 +238,12 @@ def _build(
     stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
+    spent: float = 0.0,
 ) -> Artifact:
     """As `build`, without the function itself."""
     untrusted = untrusted or holds_bytecode(source)
     if untrusted or options.contract.max_compile_seconds is not None:
-        return in_workers(source, inputs, options, stage, cache, untrusted, _build)
+        return in_workers(source, inputs, options, stage, cache, untrusted, _build, spent)
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))

@@ -61,9 +61,13 @@ class Job:
         stage: Stage,
         trusted: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        spent: float = 0.0,
     ) -> None:
-        """Take a worker and make the program travel. Raises PycError as `travelling`."""
-        self._clock, self._began = clock, clock()
+        """Take a worker and make the program travel. Raises PycError as `travelling`.
+
+        spent: seconds of the limit that are over already.
+        """
+        self._clock, self._began = clock, clock() - spent
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
         self._below = () if self.limit is None else stages_below(options)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import textwrap
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,12 +48,18 @@ class Output:
     promises: str = ""
 
 
-def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
-    """Compile as far as the flags ask; the log is written in any case. Raises PycError."""
+def run(
+    flags: argparse.Namespace, progress: Progress, stdin: BinaryIO, began: float | None = None
+) -> Output:
+    """Compile as far as the flags ask; the log is written in any case. Raises PycError.
+
+    began: the Unix time from which a limit of the compile counts; None: from now on.
+    """
+    began = time.time() if began is None else began
     contract = Contract()
     try:
         contract = read_contract(flags)
-        output = _compiled(flags, contract, progress, stdin)
+        output = _compiled(flags, contract, progress, stdin, began)
     except Exception as error:
         if flags.log is not None:
             # What refused the compile is what the user has to know of, not also a bad log.
@@ -65,7 +72,11 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
 
 
 def _compiled(
-    flags: argparse.Namespace, contract: Contract, progress: Progress, stdin: BinaryIO
+    flags: argparse.Namespace,
+    contract: Contract,
+    progress: Progress,
+    stdin: BinaryIO,
+    began: float,
 ) -> Output:
     """What the flags ask for. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
@@ -86,7 +97,8 @@ def _compiled(
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
     cache = choose(_cache_asked(flags), os.environ)
-    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
+    spent = max(0.0, time.time() - began)
+    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted, spent)
     return _program(artifact, flags.output, progress)
 
 
