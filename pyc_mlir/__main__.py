@@ -2,18 +2,22 @@
 
     python -m pyc_mlir                     the commands
     python -m pyc_mlir compile model.onnx  as `pyc-compile model.onnx`
+    python -m pyc_mlir completion          a script that lets bash and zsh complete the commands
 
 The commands are the ``pyc-*`` scripts that the installed package declares.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint, distribution
 from importlib.util import find_spec
 
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 _PREFIX = "pyc-"
+_COMPLETION = "completion"
 
 
 def commands() -> Mapping[str, EntryPoint]:
@@ -29,7 +33,19 @@ def help_text() -> str:
         "usage: python -m pyc_mlir COMMAND ...\n\n"
         f"commands, each also a script (`{_PREFIX}compile`); COMMAND --help says more:\n"
         f"{''.join(lines)}"
+        f"\n{_COMPLETION} prints a script for bash and zsh: "
+        f'eval "$(python -m pyc_mlir {_COMPLETION})"\n'
     )
+
+
+def completion() -> str:
+    """A script for bash (and zsh after ``bashcompinit``): options and names; else files."""
+    lines = []
+    for name, point in sorted(commands().items()):
+        module = import_module(point.module)
+        words = module.words() if hasattr(module, "words") else module.make_parser().words()
+        lines.append(f"complete -o default -W {shlex.quote(' '.join(words))} {_PREFIX}{name}\n")
+    return "".join(lines)
 
 
 def _summary(point: EntryPoint) -> str:
@@ -52,12 +68,15 @@ def main(words: Sequence[str] | None = None) -> int:
     if argv[0] == "--version":
         print(f"pyc_mlir {distribution('pyc-mlir').version}")
         return 0
+    if argv[0] == _COMPLETION:
+        print(completion(), end="")
+        return 0
     known = commands()
     name = argv[0].removeprefix(_PREFIX)
     if name not in known:
         print(
             f"python -m pyc_mlir: error: expected a command of {', '.join(sorted(known))}, got "
-            f"{name!r}{did_you_mean(name, known)} [BAD_ARGUMENT]",
+            f"{name!r}{did_you_mean(name, [*known, _COMPLETION])} [BAD_ARGUMENT]",
             file=sys.stderr,
         )
         return 1

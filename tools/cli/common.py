@@ -68,6 +68,11 @@ class Parser(argparse.ArgumentParser):
                 for command in action.choices.values():
                     yield from command._option_string_actions
 
+    def words(self) -> list[str]:
+        """What a shell may complete: options, and the names of commands and of choices."""
+        chosen = (c for action in self._actions for c in action.choices or ())
+        return sorted({*self._options(), *map(str, chosen)})
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyc_mlir.__main__ import commands, help_text, main
+from pyc_mlir.__main__ import commands, completion, help_text, main
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError
@@ -34,6 +34,27 @@ def test_the_package_runs_a_command_in_a_process_of_its_own():
     command = [sys.executable, "-m", "pyc_mlir", "compile", "--list-targets"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "cpu-avx2" in done.stdout
+
+
+def test_a_shell_completes_options_commands_and_passes(tmp_path):
+    script = completion()
+    path = tmp_path / "completion.bash"
+    path.write_text(script)
+
+    def completed(line: str) -> set[str]:
+        """What bash offers for the last word of a line."""
+        tool, word = line.split(" ", 1)
+        ask = f"source {path}; f() {{ local s=$(complete -p {tool}); s=${{s#complete }}; "
+        ask += f'eval "compgen ${{s% {tool}}} -- {word}"; }}; f'
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.split())
+
+    assert completed("pyc-compile --ker") == {"--kernels"}
+    assert completed("pyc-cache ver") == {"verify"}
+    assert completed("pyc-bench late") == {"latency"}
+    assert completed("pyc-opt --pyc-ca") >= {"--pyc-canonicalize", "--pyc-calibration"}
+    assert len(script.splitlines()) == len(TOOLS)
 
 
 def test_an_unknown_command_is_refused_with_the_closest(capsys):
