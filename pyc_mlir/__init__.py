@@ -7,6 +7,7 @@ Importing this package imports nothing else: each name brings its module when it
 for, so that programs run where no compiler is installed.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import what a public name stands for, once.
 
-    Raises PycError (MISSING_DEPENDENCY) for a name that needs a compiler where none is installed.
+    Raises PycError: MISSING_DEPENDENCY for a name that needs a compiler where none is installed,
+    BAD_ARGUMENT for a variable `PYC_LOG` that names no level.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -85,6 +87,9 @@ def __getattr__(name: str) -> Any:
 
         value = version("pyc-mlir")
     else:
+        from pyc_mlir.util.logs import configure
+
+        configure(os.environ)
         value = _imported(name)
     globals()[name] = value
     return value

@@ -21,7 +21,7 @@ from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
 from pyc_mlir.cache.verdicts import Verdicts, noted
-from pyc_mlir.compilation.build import Stage, build_here, untold
+from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
 from pyc_mlir.compilation.contract_check import tried
 from pyc_mlir.compilation.options import Options, resolve
@@ -33,6 +33,7 @@ from pyc_mlir.frontends.python.trace import Traced
 from pyc_mlir.frontends.sources import holds_bytecode
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.util.logs import COMPILE, DECISIONS, Stage, logged, logger
 from pyc_mlir.worker.front import in_workers
 from pyc_mlir.worker.job import in_time
 
@@ -148,8 +149,9 @@ def compile(
         arrays) that refine dynamic dimensions.
     options: how to compile; single options beside it override its own.
     device: where to run; None is the process's own device for the target.
-    cache: a folder whose programs are not compiled again, True for the user's own, or a `Cache`;
-        `Program.stats().cache` says what it did. Without it nothing is looked up or kept.
+    cache: a folder whose programs are not compiled again, or a `Cache`; None is the user's own
+        folder unless the variable `PYC_CACHE` is 0, True the same in any case, False no cache.
+        `Program.stats().cache` says what it did.
     untrusted: `source` is read and compiled in a worker process, whose crash is an error. MLIR
         bytecode always is, and what has a limit of seconds.
 
@@ -195,9 +197,10 @@ def build(
     source: Any,
     inputs: Sequence[Any] | None,
     options: Options,
-    stage: Stage = untold,
+    stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
+    spent: float = 0.0,
 ) -> Artifact:
     """Compile to an artifact; no device is needed. Raises as `compile`.
 
@@ -206,29 +209,41 @@ def build(
     stage: a context manager around each step, called with what the step does.
     cache: is asked first, and keeps what is compiled.
     untrusted: as for `compile`.
+    spent: seconds of a limit of the contract that are over already.
     """
-    began = time.monotonic()
+    began = time.monotonic() - spent
     call = numpy_call(source, inputs) if options.contract.compares else None
     source = source.module if isinstance(source, Traced) else source
-    made = _build(source, inputs, options, stage, cache, untrusted)
+    made = _build(source, inputs, options, stage, cache, untrusted, spent)
+    _log(made, time.monotonic() - began)
     if call is None:
         return made
     made = replace(made, evidence=replace(made.evidence or Evidence(), function=said(call, made)))
     return in_time(made, options.contract, time.monotonic() - began)
 
 
+def _log(made: Artifact, seconds: float) -> None:
+    """Log what was decided, and how long the whole took."""
+    for d in made.decisions:
+        names = f" ({', '.join(d.site.nodes)})" if d.site.location else ""
+        logger(DECISIONS).debug("%s%s: %s, by %s", d.site.key, names, d.chosen, d.decided_by)
+    size, target = len(made.vmfb), made.manifest["target"]
+    logger(COMPILE).info("%d bytes of code for %s: %.3f s in all", size, target, seconds)
+
+
 def _build(
     source: Any,
     inputs: Sequence[Any] | None,
     options: Options,
-    stage: Stage = untold,
+    stage: Stage = logged,
     cache: Cache | None = None,
     untrusted: bool = False,
+    spent: float = 0.0,
 ) -> Artifact:
     """As `build`, without the function itself."""
     untrusted = untrusted or holds_bytecode(source)
     if untrusted or options.contract.max_compile_seconds is not None:
-        return in_workers(source, inputs, options, stage, cache, untrusted, _build)
+        return in_workers(source, inputs, options, stage, cache, untrusted, _build, spent)
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))

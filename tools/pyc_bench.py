@@ -10,13 +10,14 @@ arguments and returns the exit status; its docstring is the help. Suites store `
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.errors import PycError, missing_compiler
-from pyc_mlir.dialects.printable import shown_streams
-from pyc_mlir.dialects.util.files import file_error
+from pyc_mlir.tools.cli import common as cli
 
+TOOL = "pyc-bench"
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",
     "table": "pyc_mlir.tools.bench.report.commands:show_table",
@@ -65,32 +66,25 @@ def _first_line(entry: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one suite; 0 on success, 1 when it failed, 2 for a bad command line."""
-    with shown_streams():
-        return _main(list(sys.argv[1:] if argv is None else argv))
+    """Run one suite; return the exit status (0 done, 1 refused, 2 a fault of ours)."""
+    return cli.run_tool(TOOL, lambda: _run(list(sys.argv[1:] if argv is None else argv)))
 
 
-def _main(arguments: Sequence[str]) -> int:
-    asks_help = not arguments or arguments[0] in ("-h", "--help")
-    parser = argparse.ArgumentParser(
-        "pyc-bench",
-        description="Measure PyC, and show what was measured.",
-        epilog=help_text() if asks_help else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _run(arguments: Sequence[str]) -> int:
+    known = make_parser(with_suites=arguments[:1] in (["-h"], ["--help"])).parse_args(arguments)
+    # What is measured is compiled; suites that measure the cache have folders of their own.
+    os.environ["PYC_CACHE"] = "0"
+    return load(SUITES[known.suite])(known.arguments)
+
+
+def make_parser(with_suites: bool = False) -> argparse.ArgumentParser:
+    """The command line; `with_suites`: its help imports each suite to say what it measures."""
+    parser = cli.Parser(
+        TOOL, "Measure PyC, and show what was measured.", help_text() if with_suites else ""
     )
     parser.add_argument("suite", choices=SUITES, metavar="SUITE")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
-    if not arguments:
-        parser.print_help(sys.stderr)
-        return 2
-    known = parser.parse_args(arguments)
-    try:
-        return load(SUITES[known.suite])(known.arguments)
-    except PycError as error:
-        print(f"pyc-bench: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"pyc-bench: {file_error(error, 'what can be used')}", file=sys.stderr)
-    return 1
+    return parser
 
 
 if __name__ == "__main__":

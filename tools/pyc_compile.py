@@ -5,6 +5,7 @@ The work runs in a forked child: a crash in native code becomes a message and ex
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli.contract_flags import CLAUSES, add_flags, read_contract
 from pyc_mlir.tools.cli.option_flags import add_option_flags, flags_of_options
+from pyc_mlir.util.process_start import process_start
 from pyc_mlir.worker import process
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool; return the exit status (0 done, 1 refused, 2 a fault of ours or a crash)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return cli.run_tool_guarded(TOOL, lambda: _run(arguments), lambda e: _log_crash(arguments, e))
+    # Users see the command's time: its start and imports count towards a limit of seconds.
+    began = process_start() if argv is None else time.time()
+    return cli.run_tool_guarded(
+        TOOL, lambda: _run(arguments, began), lambda e: _log_crash(arguments, e)
+    )
 
 
 def run(argv: Sequence[str]) -> int:
@@ -52,7 +58,7 @@ def run(argv: Sequence[str]) -> int:
     return cli.run_tool(TOOL, lambda: _run(argv))
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str], began: float | None = None) -> int:
     flags = make_parser().parse_args(argv)
     if flags.list_targets:
         print(list_targets(), end="")
@@ -65,7 +71,7 @@ def _run(argv: Sequence[str]) -> int:
     from pyc_mlir.tools.cli import compile_driver
 
     with cli.Progress(sys.stderr, asked=flags.progress) as progress:
-        output = compile_driver.run(flags, progress, sys.stdin.buffer)
+        output = compile_driver.run(flags, progress, sys.stdin.buffer, began)
     _write(flags, output)
     if flags.verbose:
         print(compile_driver.details(output, progress.stages), end="", file=sys.stderr)
@@ -132,11 +138,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
-    cache = parser.add_argument_group("cache", "of compiled programs; `pyc-cache` looks into it")
-    cache.add_argument(
-        "--cache", action="store_true", help="use the user's own, below $XDG_CACHE_HOME"
+    cache = parser.add_argument_group(
+        "cache",
+        "of compiled programs, by default the user's own below $XDG_CACHE_HOME or ~/.cache; "
+        "PYC_CACHE=0 turns it off, `pyc-cache` looks into it",
     )
-    cache.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
+    one = cache.add_mutually_exclusive_group()
+    one.add_argument(
+        "--cache",
+        action="store_true",
+        default=None,
+        help="use the user's own also with PYC_CACHE=0 or --log",
+    )
+    one.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
+    one.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        default=None,
+        help="compile in any case; the default with --log, as only a compile knows the places in "
+        "the source",
+    )
 
 
 def check(flags: argparse.Namespace) -> None:
@@ -177,7 +199,9 @@ def _check_replay(flags: argparse.Namespace) -> None:
     clauses = {name: clause.flag for name, clause in CLAUSES.items()}
     named = {**flags_of_options(), **clauses}
     for name, value in vars(flags).items():
-        if name not in (*allowed, *told) and value != defaults[name]:
+        # A replay asks no cache.
+        is_default = value == defaults[name] or (name == "cache" and not value)
+        if name not in (*allowed, *told) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")
             raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
 

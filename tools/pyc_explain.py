@@ -31,12 +31,14 @@ _MODEL = re.compile(r"\.(onnx|mlir|mlirbc|py(:[\w.]*)?)$|^-$")
 _EPILOG = """\
 Prints the program's memory (before and after planning), its frontier and its decisions.
 In place of a program, a model: how much of it can be compiled, and what breaks it.
-Decisions in a program carry no source locations; the log that `pyc-compile --log` writes does.
+Decisions in a program name the model's nodes if it was compiled with --node-names; the log that
+`pyc-compile --log` writes has them and their places in the source.
 
 examples:
   pyc-explain model.vmfb
   pyc-explain model.vmfb --html report.html
   pyc-explain model.vmfb --op matmul
+  pyc-explain model.vmfb --size batch=8
   pyc-explain model.vmfb --op dense --log decisions.jsonl
   pyc-explain model.vmfb --json - | jq .manifest.memory
   pyc-explain model.vmfb --why CODEGEN_FALLBACK
@@ -113,7 +115,8 @@ def _usage(problem: str) -> PycError:
 
 def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) -> None:
     """Show a program, wherever the flags want it."""
-    subject = Subject.of(Path(flags.program).name, artifact, recorded.decisions)
+    name = Path(flags.program).name
+    subject = Subject.of(name, artifact, recorded.decisions, flags.size)
     if flags.op is not None:
         subject = subject.matching(flags.op)
         _require(subject.decisions, recorded, flags.op)
@@ -150,6 +153,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--input", action="append", default=[], metavar="[NAME=]SHAPE", help="of a model: its sizes"
+    )
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="of a program with dynamic dimensions: show it at this size; once per dimension",
     )
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with pictures, whole in one file; - is stdout"

@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from pyc_mlir.dialects.errors import PycError, ReasonCode, missing_compiler, out_of_memory
 from pyc_mlir.dialects.printable import shown_streams
 from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.pipelines.driver.native_names import NATIVE_PASSES
 from pyc_mlir.pipelines.driver.pipeline_text import parse_flags as parse_pass_flags
 from pyc_mlir.pipelines.driver.pipeline_text import parse_pipeline
+from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
-from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, help_text, parse_flags
+from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, flag_names, help_text, parse_flags
+from pyc_mlir.util.logs import configure
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     try:
+        configure(os.environ)
         flags = parse_flags(argv)
         if flags.help or flags.version:
             print(help_text() if flags.help else _version(), end="")
@@ -48,6 +52,11 @@ def _main(argv: Sequence[str]) -> int:
         _report_crash(ended, flags, data, argv)
         return 2
     return ended
+
+
+def words() -> list[str]:
+    """What a shell may complete: flags and passes."""
+    return sorted(f"--{name}" for name in (*flag_names(), *PASSES, *NATIVE_PASSES))
 
 
 def _version() -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file, require_writable, write_file
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
@@ -88,7 +89,8 @@ def make_check(flags: argparse.Namespace, more: Sequence[str]) -> Callable[[str]
     if flags.code not in ReasonCode.__members__:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"--code: expected a reason code, got {flags.code!r}; see docs/errors.md",
+            f"--code: expected a reason code, got {flags.code!r}; see docs/errors.md"
+            f"{did_you_mean(flags.code.upper(), ReasonCode.__members__)}",
         )
     return _by_code(ReasonCode[flags.code], more)
 
@@ -113,7 +115,8 @@ def _by_code(code: ReasonCode, more: Sequence[str]) -> Callable[[str], bool]:
 
     def fails(text: str) -> bool:
         with temporary_folder() as folder:
-            tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile"]
+            # Each candidate is compiled, and none of them is kept.
+            tool = [sys.executable, "-m", "pyc_mlir.tools.pyc_compile", "--no-cache"]
             line = [*tool, str(_written(folder, text)), "-o", str(folder / "out"), *more]
             done = run_child(line)
         return done.returncode != 0 and code.name in _CODE.findall(done.stderr)

@@ -7,9 +7,10 @@ deterministic, byte for byte.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -51,6 +52,29 @@ class Site:
     def key(self) -> str:
         """What recipes are keyed by: ``pass:op-id``."""
         return f"{self.pass_name}:{self.op_id}"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The model's own nodes: names, or ``model.py:12`` for a line; none without a location."""
+        names = (_node_name(match) for match in _NODE.finditer(self.location))
+        return tuple(dict.fromkeys(one_line(name) for name in names if name))
+
+    @property
+    def without_paths(self) -> "Site":
+        """The site with the names of its nodes for its location, which names files."""
+        return replace(self, location=", ".join(f'"{_QUOTED.sub("_", n)}"' for n in self.nodes))
+
+
+# In a location as MLIR prints it: a name with the place of what has it, a line of a file, or what
+# `Site.without_paths` leaves of them.
+_TEXT = r'"((?:[^"\\]|\\.)*)"'
+_NODE = re.compile(rf"{_TEXT}\({_TEXT}:\d+:\d+\)|{_TEXT}:(\d+):\d+|{_TEXT}")
+_QUOTED = re.compile(r'["\\]')
+
+
+def _node_name(match: "re.Match[str]") -> str:
+    name, _, file, line, alone = match.groups()
+    return f"{PurePath(file).name}:{line}" if file is not None else name or alone or ""
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.quantities import duration, size
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.target import TARGETS
 
 STRICT, ROUNDING = "strict", "rounding"
@@ -144,7 +145,8 @@ class Contract:
             raise PycError(
                 ReasonCode.UNSUPPORTED_CLAUSE,
                 f"contract clause `{unknown[0]}`: expected a clause of this version, got an "
-                "unknown one; drop the clause, or install a newer PyC",
+                "unknown one; drop the clause, or install a newer PyC"
+                f"{did_you_mean(unknown[0], (f.name for f in fields(Contract)))}",
             )
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in data.items()

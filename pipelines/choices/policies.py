@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
 
 GROUP = "pyc_mlir.policies"
@@ -67,7 +68,8 @@ def load_policy(name: str) -> Policy:
     if name not in registered:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"policy: expected one of {', '.join(sorted({*BUILT_IN, *registered}))}, got {name!r}",
+            f"policy: expected one of {', '.join(sorted({*BUILT_IN, *registered}))}, got {name!r}"
+            f"{did_you_mean(name, (*BUILT_IN, *registered))}",
         )
     return _made(registered[name])
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
@@ -45,7 +46,8 @@ class SelectKernels:
         if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}"
+                f"{did_you_mean(self.target, TARGETS)}",
             )
         unknown = set(filter(None, self.families.split("+"))) - set(FAMILIES)
         if unknown:

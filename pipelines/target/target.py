@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cpu_features import used_in_code
 
@@ -93,7 +94,8 @@ class Target:
         if name not in TARGETS:
             raise PycError(
                 ReasonCode.UNKNOWN_TARGET,
-                f"target: expected one of {', '.join(sorted(TARGETS))}, got {name!r}",
+                f"target: expected one of {', '.join(sorted(TARGETS))}, got {name!r}"
+                f"{did_you_mean(name, TARGETS)}",
             )
         return TARGETS[name]
 

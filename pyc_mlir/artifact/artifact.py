@@ -4,6 +4,7 @@ IREE's `.vmfb` is a ZIP archive. PyC appends entries to it:
 
     pyc/manifest.json    signature, target, contract, versions, entries, a `checksum` of the rest
     pyc/decisions.jsonl  the log of choices, one JSON object a line, without source locations
+                         (with the option `node_names`: names of nodes)
     pyc/module.mlir      the pyc module as text for reading, large constants left out
     pyc/memory.json      where there is one, the memory report (memory_report.py)
     pyc/samples          under `max_error`: answers of the reference (test_vectors.py)
@@ -204,7 +205,9 @@ def installed_versions() -> dict[str, str]:
 def to_bytes(artifact: Artifact) -> bytes:
     """The bytes of the `.vmfb`. Raises PycError (BAD_ARTIFACT) if IREE's part is no ZIP archive."""
     start = _directory_start(artifact.vmfb)
-    log = "".join(f"{json.dumps(_unplaced(d), ensure_ascii=False)}\n" for d in artifact.decisions)
+    named = bool(artifact.manifest["options"].get("node_names"))
+    plain = (_unplaced(d, named) for d in artifact.decisions)
+    log = "".join(f"{json.dumps(d, ensure_ascii=False)}\n" for d in plain)
     parts = {
         _TAIL: bytes(artifact.vmfb[start:]),
         _DECISIONS: log.encode(),
@@ -224,12 +227,15 @@ def to_bytes(artifact: Artifact) -> bytes:
     return buffer.getvalue()
 
 
-def _unplaced(decision: Decision) -> dict[str, Any]:
+def _unplaced(decision: Decision, named: bool) -> dict[str, Any]:
     """A decision without its source location, which names files of the machine that compiled.
 
     Nor with what was measured, which another compile would measure otherwise.
+
+    named: with the names of the model's nodes.
     """
-    return {**decision.to_json(), "location": "", "measured": {}}
+    location = decision.site.without_paths.location if named else ""
+    return {**decision.to_json(), "location": location, "measured": {}}
 
 
 def write(artifact: Artifact, path: str | Path) -> None:

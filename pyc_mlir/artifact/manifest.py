@@ -51,6 +51,8 @@ class ReplayOptions:
     iree_flags: tuple[str, ...] = ()
     # By dynamic dimension, the smallest and the largest size of it in a call.
     ranges: Ranges = field(default_factory=dict)
+    # Whether the artifact's decisions have the names of the model's nodes.
+    node_names: bool = False
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -181,7 +183,9 @@ def _options(value: Any) -> None:
     if value == {}:
         return
     recorded = from_data(ReplayOptions, value, "options")
-    _require(len(value) == len(fields(recorded)), "every option that a replay needs")
+    missing = {f.name for f in fields(recorded)} - set(value)
+    # Recorded only where it was given.
+    _require(missing <= {"node_names"}, "every option that a replay needs")
     for name, found in value.items():
         if isinstance(found, list):
             _texts(found)

@@ -4,6 +4,8 @@
 kept, and nothing here raises for a bad disk.
 """
 
+import os
+import stat
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +20,7 @@ from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES = 64 << 20
 # A miss is compared with this many entries, the most recently used.
 _COMPARED = 100
 _NAMED = 4
@@ -130,12 +132,17 @@ def open_cache(folder: str | Path) -> Cache:
 def choose(
     asked: "Cache | bool | str | Path | None", environment: Mapping[str, str]
 ) -> Cache | None:
-    """The cache that a user asks for: none, the default folder's (True), a folder's, or a Cache.
+    """The cache that a user asks for: none (False), the user's own (True), a folder's, or a Cache.
+
+    None is the default: the user's own, unless `PYC_CACHE` is 0 or there is no safe folder for it.
 
     Raises PycError (BAD_ARGUMENT) for anything else.
     """
-    if asked is None or asked is False:
+    if asked is False:
         return None
+    if asked is None:
+        folder = own_folder(environment) if _is_on(environment) else None
+        return None if folder is None else open_cache(folder)
     if asked is True:
         return open_cache(default_folder(environment))
     if isinstance(asked, Cache):
@@ -149,7 +156,38 @@ def choose(
 
 
 FOLDER = "pyc-mlir"
-_BASE, _HOME = "XDG_CACHE_HOME", "HOME"
+_SWITCH, _BASE, _HOME = "PYC_CACHE", "XDG_CACHE_HOME", "HOME"
+
+
+def _is_on(environment: Mapping[str, str]) -> bool:
+    """Whether the default is a cache. Raises PycError (BAD_ARGUMENT)."""
+    value = environment.get(_SWITCH) or "1"
+    if value not in ("0", "1"):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"{_SWITCH}: expected 0 (no compile cache unless one is asked for) or 1, got {value!r}",
+        )
+    return value == "1"
+
+
+def own_folder(environment: Mapping[str, str]) -> Path | None:
+    """`default_folder`, if it may be used without having been asked for; else None.
+
+    It may not where the folder, or the nearest one above it that exists, belongs to another user or
+    may be written to by all, as what lies in it is run; nor below a home that is missing or is the
+    root of the file system.
+    """
+    try:
+        folder = default_folder(environment)
+    except PycError:
+        return None
+    root = Path(folder.anchor)
+    base = next(path for path in (folder, *folder.parents) if path.exists())
+    if root in (base, folder.parent, folder.parent.parent):
+        return None
+    status = os.stat(base)
+    is_own = status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
+    return folder if is_own else None
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:

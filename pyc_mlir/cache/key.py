@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import platform
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -29,6 +28,7 @@ from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.util.process_start import process_start
 
 
 @dataclass(frozen=True)
@@ -113,18 +113,6 @@ class Identity:
     versions: Mapping[str, str]
     source: str
     host: Mapping[str, Any]
-
-
-def process_start(proc: Path = Path("/proc")) -> float:
-    """Unix time at which this process began, where Linux tells; else now."""
-    now = time.time()
-    try:
-        # Clock ticks since the machine was started; the command before it may hold anything.
-        ticks = int((proc / "self" / "stat").read_text().rpartition(")")[2].split()[19])
-        since = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return now
-    return now - since
 
 
 def source_files() -> tuple[tuple[str, str, int], ...]:
@@ -250,6 +238,8 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     """The key of a compile. Raises Unkeyed for options that no content can name."""
     if options.dump_phases is not None:
         raise Unkeyed("dump_phases asks for files that only a compile writes")
+    if options.node_names:
+        raise Unkeyed("node_names asks for names, which are no part of what a program is")
     if options.passes != HIGH_LEVEL:
         raise Unkeyed("the passes are not PyC's own pipeline")
     outward = [f for f in (*options.target.flags, *options.iree_flags) if reaches_out(f)]

@@ -25,6 +25,7 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import load_source
+from pyc_mlir.util.logs import CACHE, logger
 
 Build = Callable[[Any, Sequence[Any] | None], Artifact]
 # From source, inputs and a context to what `Build` takes, and the program's part of the key.
@@ -159,6 +160,8 @@ class _Way:
         """The artifact with its record, which is counted."""
         record = self._record()
         self.cache.count(record)
+        said = "; ".join(map(str, record.events))
+        logger(CACHE).info("%s %s %s", record.outcome, record.key[:16], said)
         return replace(artifact, cached=record)
 
     def _record(self) -> CacheRecord:

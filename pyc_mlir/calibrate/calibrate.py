@@ -10,7 +10,7 @@ are the FMA loops of peaks.py through plain IREE, copies are numpy's.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
 from pyc_mlir.calibrate.peaks import Probe, copy_probe, fma_probes
@@ -20,6 +20,7 @@ from pyc_mlir.measure.interleave import interleave
 from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, Measured, check_name
 from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
 from pyc_mlir.runtime.device import Device
+from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.units import quantity
 
 _DIGITS = 4  # that measuring again agrees on, and more
@@ -58,15 +59,12 @@ class Effort:
     copied_bytes: int | None = None
 
 
-Stage = Callable[[str], AbstractContextManager[None]]
-
-
 def calibrate(
     name: str,
     cpu: CpuInfo,
     environment: Environment,
     effort: Effort = Effort(),
-    stage: Stage = lambda _title: nullcontext(),
+    stage: Stage = logged,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
     """Measure `cpu`, which is this machine's, with the cores that the process may run on.

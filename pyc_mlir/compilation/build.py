@@ -7,8 +7,7 @@
 loads the artifact on a device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,18 +44,13 @@ from pyc_mlir.iree.memory.budget import Budget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import read_facts
+from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
-Stage = Callable[[str], AbstractContextManager[None]]
-
-
-def untold(_title: str) -> AbstractContextManager[None]:
-    """A `Stage` that tells nobody."""
-    return nullcontext()
 
 
 def build_here(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = untold
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = logged
 ) -> Artifact:
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
     if options.target.device == "local":
@@ -67,7 +61,7 @@ def build_here(
 
 
 def first_artifact(
-    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = untold
+    source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = logged
 ) -> Artifact:
     """The artifact of the first attempt that succeeds (see attempts.py). Raises as `compile`."""
     choices = Choices(options.policy, options.recipe)
@@ -85,7 +79,7 @@ def _first_of(
     choices: Choices,
     source: Any,
     inputs: Sequence[Any] | None = None,
-    stage: Stage = untold,
+    stage: Stage = logged,
 ) -> Artifact:
     """Go through the attempts; `source` may be a lowered program."""
     failures: list[Failure] = []

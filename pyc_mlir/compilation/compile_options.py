@@ -139,6 +139,16 @@ class CompileOptions:
             once_each=True,
         ),
     )
+    node_names: bool = field(
+        default=False,
+        metadata=_option(
+            "the program's decisions keep the names of the model's nodes, and lines of Python and "
+            "MLIR files (without folders), for `pyc-explain`; such a program is not cached",
+            "--node-names",
+            "",
+            "decisions",
+        ),
+    )
     dump_phases: str | Path | None = field(
         default=None,
         metadata=_option(

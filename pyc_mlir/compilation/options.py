@@ -14,6 +14,7 @@ from pyc_mlir.artifact.signature import checked_range
 from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -64,7 +65,7 @@ class Options(ReplayOptions):
     def replayed(self) -> dict[str, Any]:
         """What a manifest records of the options, as JSON data: artifacts carry no paths."""
         recorded = ReplayOptions(**{f.name: getattr(self, f.name) for f in fields(ReplayOptions)})
-        return to_data(
+        data = to_data(
             replace(
                 recorded,
                 passes="" if self.passes == HIGH_LEVEL else self.passes,
@@ -72,6 +73,9 @@ class Options(ReplayOptions):
                 ranges=dict(sorted(self.ranges.items())),
             )
         )
+        if not self.node_names:
+            del data["node_names"]
+        return data
 
 
 def checked_options(options: Options, environment: Mapping[str, str] = os.environ) -> Options:
@@ -149,6 +153,7 @@ def resolve(
         kernels=given.kernels,
         iree_flags=tuple(given.iree_flags),
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
+        node_names=given.node_names,
     )
     if recorded is not None:
         options = _as_recorded(options, recorded)
@@ -230,5 +235,6 @@ def _require_families(names: Sequence[str]) -> None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"kernels: expected {ALL_KERNELS!r}, {NO_KERNELS!r} or some of {', '.join(FAMILIES)} "
-            f"joined by +, got {unknown}",
+            f"joined by +, got {unknown}"
+            f"{did_you_mean(unknown[0], (ALL_KERNELS, NO_KERNELS, *FAMILIES))}",
         )

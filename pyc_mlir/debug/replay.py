@@ -20,7 +20,6 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, installed_versions, to_bytes
 from pyc_mlir.artifact.compile_log import Recorded, conditions_of
 from pyc_mlir.artifact.manifest import ReplayOptions
-from pyc_mlir.compilation.build import Stage, untold
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -29,6 +28,7 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.util.logs import Stage, logged
 
 _SHOWN = 200
 
@@ -41,7 +41,7 @@ def replay(
     calibration: Calibration | str | Path | None = None,
     iree_flags: Sequence[str] = (),
     target: Target | None = None,
-    stage: Stage = untold,
+    stage: Stage = logged,
 ) -> Artifact:
     """The artifact of `recorded`, compiled again from `source`; its bytes are the same.
 

@@ -28,6 +28,7 @@ from iree.compiler.api import ctypes_dl
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import make_folder
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 PHASES = (
     "start",
@@ -325,5 +326,7 @@ def check_phase(phase: str) -> None:
     """Raise PycError (BAD_ARGUMENT) unless `phase` is one of IREE's `PHASES`."""
     if phase not in PHASES:
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"phase: expected one of {', '.join(PHASES)}, got {phase!r}"
+            ReasonCode.BAD_ARGUMENT,
+            f"phase: expected one of {', '.join(PHASES)}, got {phase!r}"
+            f"{did_you_mean(phase, PHASES)}",
         )

@@ -24,6 +24,7 @@ from iree.runtime import _binding, flags
 from iree.runtime.dtypes import map_dtype_to_hal_element_type
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import CpuInfo, Target, available_cores, read_host_cpu
 from pyc_mlir.runtime.threads import running, spread
@@ -261,7 +262,8 @@ def _default_device(kind: str, recycles: bool) -> Device:
 def _check(kind: str, threads: int | None, allocator: str | None) -> None:
     if kind not in KINDS:
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"device: expected one of {', '.join(KINDS)}, got {kind!r}"
+            ReasonCode.BAD_ARGUMENT,
+            f"device: expected one of {', '.join(KINDS)}, got {kind!r}{did_you_mean(kind, KINDS)}",
         )
     if threads is not None and (threads < 1 or kind != "local-task"):
         raise PycError(

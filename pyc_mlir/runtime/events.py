@@ -10,6 +10,8 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import RUN, Alternative, Decision, Site
+from pyc_mlir.util.logs import RUN as LOGGED
+from pyc_mlir.util.logs import logger
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
@@ -59,6 +61,7 @@ class RunLog:
         with self._lock:
             self._dropped += len(self._events) == self._events.maxlen
             self._events.append(made)
+        logger(LOGGED).info("%s: %s, %s", event, chosen, said)
 
     def refused(self, error: PycError) -> None:
         """A call that an error ended: by a guard before it ran, or by the runtime."""

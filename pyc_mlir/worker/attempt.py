@@ -9,11 +9,11 @@ import select
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from math import ceil
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.choices.choices import Decision, Policy
+from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import FAULT, REFUSED, WorkerFault, error_of
 from pyc_mlir.worker.crash import crashed
@@ -21,8 +21,6 @@ from pyc_mlir.worker.protocol import Frame
 
 # Seconds: the system counts a wait in milliseconds, of 31 bits.
 _LONGEST_WAIT = 1e6
-
-Stage = Callable[[str], AbstractContextManager[None]]
 
 
 class Attempt:

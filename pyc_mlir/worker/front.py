@@ -13,7 +13,7 @@ from pyc_mlir.cache.verdicts import Verdicts, noted
 from pyc_mlir.compilation.contract_check import as_asked
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices.contract import IREE_CODE
-from pyc_mlir.worker.attempt import Stage
+from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker.job import Job
 
 
@@ -25,12 +25,14 @@ def in_workers(
     cache: Cache | None,
     untrusted: bool,
     build: Callable[..., Artifact],
+    spent: float = 0.0,
 ) -> Artifact:
     """As `build`, with front end, compile and trials in worker processes.
 
+    spent: seconds of the limit that are over already.
     build: makes what the fallback `iree` needs, should a call need it.
     """
-    with Job(source, inputs, options, stage, trusted=not untrusted) as job:
+    with Job(source, inputs, options, stage, trusted=not untrusted, spent=spent) as job:
         made = job.compile() if cache is None else _through(cache, source, inputs, options, job)
     if untrusted and made.evidence is not None:
         # Asked for calls, the reference would read the program in this process.

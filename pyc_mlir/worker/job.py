@@ -34,9 +34,10 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
-from pyc_mlir.worker.attempt import Attempt, Stage, wait
+from pyc_mlir.worker.attempt import Attempt, wait
 from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 
@@ -60,9 +61,13 @@ class Job:
         stage: Stage,
         trusted: bool = True,
         clock: Callable[[], float] = time.monotonic,
+        spent: float = 0.0,
     ) -> None:
-        """Take a worker and make the program travel. Raises PycError as `travelling`."""
-        self._clock, self._began = clock, clock()
+        """Take a worker and make the program travel. Raises PycError as `travelling`.
+
+        spent: seconds of the limit that are over already.
+        """
+        self._clock, self._began = clock, clock() - spent
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
         self._below = () if self.limit is None else stages_below(options)

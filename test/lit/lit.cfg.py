@@ -14,4 +14,5 @@ config.test_exec_root = os.path.join(os.path.dirname(__file__), "..", "..", "bui
 config.environment["PATH"] = os.pathsep.join(  # noqa: F821
     [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
 )
+config.environment["PYC_CACHE"] = "0"  # noqa: F821
 config.substitutions.append(("%python", sys.executable))  # noqa: F821

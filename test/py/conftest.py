@@ -17,6 +17,8 @@ from hypothesis import settings
 
 T = TypeVar("T")
 FULL = os.environ.get("PYC_FULL") == "1"
+# Tests compile what they test, here and in child processes; those of the cache have folders.
+os.environ["PYC_CACHE"] = "0"
 
 settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None, database=None)
 settings.register_profile("full", parent=settings.get_profile("fast"), max_examples=500)

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from logging import INFO
 from types import TracebackType
-from typing import NoReturn, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from pyc_mlir.dialects.errors import (
     PycError,
@@ -24,16 +25,21 @@ from pyc_mlir.dialects.errors import (
 )
 from pyc_mlir.dialects.printable import Shown, one_line, shown_streams, told
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
+from pyc_mlir.util.logs import COMPILE, configure, logged, logger
 from pyc_mlir.util.temp_dir import require_room
 
 OK, REFUSED, BROKEN, INTERRUPTED = 0, 1, 2, 130
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are PycErrors, and which takes no abbreviations."""
+    """An argument parser whose errors are PycErrors that name what comes close.
 
-    def __init__(self, tool: str, description: str, epilog: str = "") -> None:
+    It takes no abbreviations, and has ``--version``.
+    """
+
+    def __init__(self, tool: str, description: str = "", epilog: str = "") -> None:
         super().__init__(
             tool,
             description=description,
@@ -41,12 +47,57 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.add_argument("--version", action=_Version, help="print PyC's version, and exit")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's; an unknown option is told with the one that comes closest."""
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            self.error(
+                f"unrecognized arguments: {' '.join(unknown)}"
+                f"{did_you_mean(option, self._options())}"
+            )
+        return known
+
+    def _options(self) -> Iterator[str]:
+        """The options of this parser and of its commands."""
+        yield from self._option_string_actions
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from command._option_string_actions
+
+    def words(self) -> list[str]:
+        """What a shell may complete: options, and the names of commands and of choices."""
+        chosen = (c for action in self._actions for c in action.choices or ())
+        return sorted({*self._options(), *map(str, chosen)})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(str(value), map(str, action.choices or ()))
+            raise
 
     def error(self, message: str) -> NoReturn:
         """Raise PycError (BAD_ARGUMENT)."""
         raise PycError(
             ReasonCode.BAD_ARGUMENT, f"command line: {one_line(message)}; see `{self.prog} --help`"
         )
+
+
+class _Version(argparse.Action):
+    """Print the version of PyC that runs and exit."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version  # 20 ms that other runs need not pay
+
+        print(f"{parser.prog} {version('pyc-mlir')}")
+        parser.exit()
 
 
 def run_tool(tool: str, work: Callable[[], int]) -> int:
@@ -60,6 +111,7 @@ def run_tool(tool: str, work: Callable[[], int]) -> int:
 
 def _run_tool(tool: str, work: Callable[[], int]) -> int:
     try:
+        configure(os.environ)
         return work()
     except SystemExit as ended:  # argparse, after --help or --version
         return int(ended.code or 0)
@@ -193,7 +245,8 @@ class Progress:
         err = cast(TextIO, err.stream) if isinstance(err, Shown) else err
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
-        self._enabled = asked or self._in_place
+        # Log records that are shown tell the same, line by line.
+        self._enabled = (asked or self._in_place) and not logger(COMPILE).isEnabledFor(INFO)
         self._began = clock()
         self._stage = self._shown = ""
         self._done = threading.Event()
@@ -223,11 +276,12 @@ class Progress:
 
     @contextlib.contextmanager
     def stage(self, title: str) -> Iterator[None]:
-        """Name what runs inside; its seconds go to `stages`, also when it fails."""
+        """Name what runs inside and log it; its seconds go to `stages`, also when it fails."""
         title = one_line(title)
         began, self._stage = self._clock(), title
         try:
-            yield
+            with logged(title):
+                yield
         finally:
             self.stages.append((title, self._clock() - began))
             self._stage = ""

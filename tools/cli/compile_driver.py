@@ -2,8 +2,8 @@
 
 import argparse
 import os
-import re
 import textwrap
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,12 +48,18 @@ class Output:
     promises: str = ""
 
 
-def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Output:
-    """Compile as far as the flags ask; the log is written in any case. Raises PycError."""
+def run(
+    flags: argparse.Namespace, progress: Progress, stdin: BinaryIO, began: float | None = None
+) -> Output:
+    """Compile as far as the flags ask; the log is written in any case. Raises PycError.
+
+    began: the Unix time from which a limit of the compile counts; None: from now on.
+    """
+    began = time.time() if began is None else began
     contract = Contract()
     try:
         contract = read_contract(flags)
-        output = _compiled(flags, contract, progress, stdin)
+        output = _compiled(flags, contract, progress, stdin, began)
     except Exception as error:
         if flags.log is not None:
             # What refused the compile is what the user has to know of, not also a bad log.
@@ -66,7 +72,11 @@ def run(flags: argparse.Namespace, progress: Progress, stdin: BinaryIO) -> Outpu
 
 
 def _compiled(
-    flags: argparse.Namespace, contract: Contract, progress: Progress, stdin: BinaryIO
+    flags: argparse.Namespace,
+    contract: Contract,
+    progress: Progress,
+    stdin: BinaryIO,
+    began: float,
 ) -> Output:
     """What the flags ask for. Raises PycError."""
     shapes = [InputShape.parse(text) for text in flags.input]
@@ -86,10 +96,17 @@ def _compiled(
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
-    asked = flags.cache if flags.cache_dir is None else flags.cache_dir
-    cache = choose(asked, os.environ)
-    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted)
+    cache = choose(_cache_asked(flags), os.environ)
+    spent = max(0.0, time.time() - began)
+    artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted, spent)
     return _program(artifact, flags.output, progress)
+
+
+def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
+    """What `choose` takes. A log has the places in the source, which only a compile knows."""
+    if flags.cache_dir is not None:
+        return flags.cache_dir
+    return False if flags.cache is None and flags.log is not None else flags.cache
 
 
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
@@ -220,22 +237,15 @@ def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
 
 
 def describe(decision: Decision) -> str:
-    """``op: chosen (not a, b; saves 12 KiB of traffic) at location``."""
+    """``op (node): chosen (not a, b; saves 12 KiB of traffic)``."""
     others = [a.name for a in decision.alternatives if a.name != decision.chosen]
     saved = traffic_saved(decision)
     notes = [f"not {', '.join(others)}"] if others else []
     notes += [f"saves {quantity(saved, 'B')} of traffic"] if saved else []
     notes += decision.evidence
     aside = f" ({'; '.join(notes)})" if notes else ""
-    where = f" at {place(decision.site.location)}" if decision.site.location else ""
-    return f"{decision.site.op_id}: {decision.chosen}{aside}{where}"
-
-
-def place(location: str) -> str:
-    """``loc("conv1"("model.onnx":1:1))`` as ``conv1 (model.onnx:1:1)``."""
-    text = location.removeprefix("loc(").removesuffix(")").replace('"', "")
-    named = re.match(r"([^()\[\]]+)\((.+)\)$", text)
-    return f"{named[1]} ({named[2]})" if named else text
+    names = ", ".join(decision.site.nodes)
+    return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"
 
 
 def traffic_saved(decision: Decision) -> int | None:

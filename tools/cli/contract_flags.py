@@ -72,7 +72,11 @@ CLAUSES: Mapping[str, Clause] = {
         "--max-concurrency", _count, (int,), "N", "calls that may overlap while the rest holds"
     ),
     "max_compile_seconds": Clause(
-        "--max-compile-time", duration, (int, float), "TIME", "end a compile that takes longer"
+        "--max-compile-time",
+        duration,
+        (int, float),
+        "TIME",
+        "end a compile that takes longer, counted from the start of this process",
     ),
     "determinism": Clause(
         "--determinism", _strictness, (), STRICT, "equal artifacts, and equal bits of results"

@@ -22,6 +22,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe, write_log
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.driver import reports as opt_reports
@@ -73,7 +74,8 @@ def context_of(flags: OptFlags) -> PassContext:
         expected = ", ".join((*PLANNER_MODES, UNPLANNED))
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"--pyc-mode: expected one of {expected}, got {flags.pyc_mode!r}",
+            f"--pyc-mode: expected one of {expected}, got {flags.pyc_mode!r}"
+            f"{did_you_mean(flags.pyc_mode, (*PLANNER_MODES, UNPLANNED))}",
         )
     mode = None if flags.pyc_mode == UNPLANNED else flags.pyc_mode
     if flags.pyc_calibration is None:

@@ -113,6 +113,11 @@ def _flags() -> dict[str, Field]:
     }
 
 
+def flag_names() -> list[str]:
+    """The flags with long names, without dashes."""
+    return [name for name in _flags() if len(name) > 1]
+
+
 def parse_flags(argv: Sequence[str]) -> OptFlags:
     """Read a command line (without the program's name).
 

@@ -44,9 +44,13 @@ def add_option_flags(parser: argparse.ArgumentParser) -> dict[str, argparse._Arg
             continue
         if option.group and option.group not in groups:
             groups[option.group] = parser.add_argument_group(option.group)
+        group = groups[option.group] if option.group else parser
+        if defaults[name] is False:
+            group.add_argument(option.flag, dest=name, action="store_true", help=option.text)
+            continue
         default = [] if option.once_each else defaults[name]
         shown = f"; default: {default}" if default else ""
-        (groups[option.group] if option.group else parser).add_argument(
+        group.add_argument(
             option.flag,
             dest=name,
             action="append" if option.once_each else "store",

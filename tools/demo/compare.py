@@ -5,8 +5,7 @@ IREE with the same flags (its O3 defaults, the host's CPU). Both run on `local-s
 memory statistics count everything.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,7 @@ from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program, serving
-
-Stage = Callable[[str], AbstractContextManager[None]]
+from pyc_mlir.util.logs import Stage, logged
 
 
 @dataclass(frozen=True)
@@ -79,17 +77,13 @@ class Comparison:
         return int(np.sum(self.scores.argmax(1) == self.reference.argmax(1)))
 
 
-def _no_stage(title: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 def compare(
     model: Path,
     x: np.ndarray,
     batches: Sequence[int],
     rounds: int = 31,
     min_seconds: float = 0.002,
-    stage: Stage = _no_stage,
+    stage: Stage = logged,
 ) -> Comparison:
     """Compile `model` (ONNX, one input with a dynamic batch) at each batch size; run on x[:batch].
 

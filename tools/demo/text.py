@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyc_mlir.measure.environment import Environment
-from pyc_mlir.tools.cli.compile_driver import place, traffic_saved
+from pyc_mlir.tools.cli.compile_driver import traffic_saved
 from pyc_mlir.tools.demo.compare import Comparison, Row
 from pyc_mlir.tools.demo.digits import Images
 from pyc_mlir.util.units import quantity
@@ -90,7 +90,7 @@ def decisions(found: Mapping[str, Comparison]) -> str:
         for d in comparison.decisions:
             others = ", ".join(a.name for a in d.alternatives if a.name != d.chosen)
             saved = traffic_saved(d)
-            where = place(d.site.location).partition(" (")[0] or "all"
+            where = ", ".join(d.site.nodes) or "all"
             cost = "-" if saved is None else quantity(saved, "B")
             rows.append((name, where, d.site.pass_name, d.chosen, others or "-", cost))
     batch = max(row.batch for c in found.values() for row in c.rows)

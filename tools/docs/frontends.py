@@ -22,9 +22,15 @@ PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
 
 {trace}
 
-Captured arrays, globals and attributes are read once, when the function is traced: a program keeps
-their values, also after the array is changed in place or the name is bound anew. Pass what changes
-as an argument, or call `cache_clear()` of the `jit` function.
+Captured arrays, globals and attributes are read when the function is traced: they are constants
+of the program. What `compile` returns keeps their values. A `jit` function compares them at each
+call, and is compiled again where one has changed: variables that are bound anew, attributes and
+elements of captured objects, lists and dicts, contents of the four smallest arrays of up to 1
+KiB, and torch tensors. Each time is a log record of `pyc_mlir.jit`, the eighth a warning. That
+takes 1 us a call for a function with two arrays, 3 us for an object with 36 of them (a call takes
+some 50 us on the same machine). Contents of larger arrays, and what `pyc_mlir/util/captures.py`
+lists as not followed, are not compared: after such a change call `cache_clear()` of the `jit`
+function, or pass what changes as an argument.
 
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
 recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.

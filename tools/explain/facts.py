@@ -6,12 +6,13 @@ Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.memory.picture import Layout, Rectangle
+from pyc_mlir.tools.explain.sizes import Sizes
 from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account, and what they are called.
@@ -21,6 +22,7 @@ _PARTS = {
     "transients": "transients (the arena)",
     "outputs": "outputs",
 }
+_PLANS = re.compile(r"(\w+): (.+) bytes, (?:not proven )?smaller than IREE's (.+)")
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
@@ -32,20 +34,29 @@ class Subject:
     artifact: Artifact
     decisions: tuple[Decision, ...]
     report: MemoryReport
+    sizes: Sizes
 
     @staticmethod
-    def of(name: str, artifact: Artifact, log: Sequence[Decision] | None = None) -> "Subject":
+    def of(
+        name: str,
+        artifact: Artifact,
+        log: Sequence[Decision] | None = None,
+        sizes: Sequence[str] = (),
+    ) -> "Subject":
         """A log of the same compile stands in for the decisions: it has source locations.
 
-        Raises PycError (BAD_ARTIFACT) for a memory report that cannot be read.
+        sizes: ``batch=8``, for dynamic dimensions. Raises PycError: BAD_ARTIFACT for a memory
+        report that cannot be read, BAD_ARGUMENT for sizes of what is no dynamic dimension.
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
-        return Subject(name, artifact, tuple(artifact.decisions if log is None else log), report)
+        chosen = Sizes.parse(sizes, artifact.signature)
+        shown = tuple(artifact.decisions if log is None else log)
+        return Subject(name, artifact, tuple(map(chosen.filled, shown)), report, chosen)
 
     def matching(self, text: str) -> "Subject":
         """With only those decisions that concern `text` (see `concerning`)."""
         found = concerning(self.decisions, text, self.report)
-        return Subject(self.name, self.artifact, found, self.report)
+        return replace(self, decisions=found)
 
     def facts(self) -> list[tuple[str, str]]:
         """Rows for the head: what it is, for what it was compiled, by what."""
@@ -78,9 +89,38 @@ class Subject:
         account = manifest.get("memory")
         if account is None:
             return [("constants", manifest["constants_bytes"])]
+        if self.sizes.chosen:
+            signature = self.artifact.signature
+            account = {
+                **account,
+                "inputs": self.sizes.of(signature.inputs),
+                "outputs": self.sizes.of(signature.outputs),
+                "transients": self.working_memory()[0],
+            }
         parts = [account[name] for name in _PARTS]
         rows = [(said, account[name]) for name, said in _PARTS.items()]
         return [*rows, ("total", None if None in parts else sum(parts))]
+
+    def working_memory(self) -> tuple[int | None, int | None]:
+        """Bytes of the arena of one call, and under IREE's plan; None where not known."""
+        total, iree = 0, 0
+        for story in self.stories():
+            chosen, reference = self._arenas(story)
+            if chosen is None or reference is None:
+                return None, None
+            total, iree = total + chosen, iree + reference
+        return (total, iree) if self.report.regions else (None, None)
+
+    def _arenas(self, story: "Story") -> tuple[int | None, int | None]:
+        """As `working_memory`, of one region; by its formulas at the chosen sizes."""
+        region, evidence = story.region, story.decision.evidence if story.decision else ()
+        plans = next(filter(None, map(_PLANS.fullmatch, evidence)), None)
+        if plans is not None and (self.sizes.chosen or region.after is None):
+            reference = self.sizes.bytes_of(plans[3])
+            own = reference if region.chosen == UNPLANNED else self.sizes.bytes_of(plans[2])
+            return own, reference
+        after, before = region.after, region.before or region.after
+        return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
 
     def stories(self) -> list["Story"]:
         """One for each region."""

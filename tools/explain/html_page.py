@@ -31,6 +31,7 @@ from pyc_mlir.tools.explain.svg import (
     line_kind,
     live_chart,
 )
+from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
 from pyc_mlir.util.units import quantity
 
 _FOLDER = Path(__file__).parent / "report"
@@ -62,6 +63,7 @@ def page(subject: Subject) -> str:
             _PATTERNS,
             "<main><header>",
             f"<h1>{escape(subject.name)}</h1>",
+            f'<p class="headline">{escape(headline(subject))}</p>',
             _facts(subject.facts()),
             "</header>",
             _overview(subject),
@@ -250,30 +252,41 @@ def _frontier(region: RegionReport) -> str:
 
 
 def _decisions(decisions: Sequence[Decision]) -> str:
-    items = "".join(_decision(d) for d in decisions)
+    items = "".join(
+        f'<div class="layer"><h3>{escape(layer)}</h3>{"".join(map(_decision, found))}</div>'
+        for layer, found in by_layer(decisions).items()
+    )
+    if not any(d.site.nodes for d in decisions):
+        items += f'<p class="note">{escape(NO_NAMES)}</p>'
     return (
         f'<section id="decisions"><h2>Decisions</h2><p class="bar"><span class="note">'
         f"{len(decisions)} choices; open one to see what was turned down, and why.</span>"
         '<label class="filter" hidden>show only <input type="search" '
         'placeholder="pass, op, choice"/></label></p>'
-        '<div class="decision head"><span>pass and op</span><span>chosen</span>'
+        '<div class="decision head"><span>node, pass and op</span><span>chosen</span>'
         f"<span>turned down</span><span>by</span></div>{items}</section>"
     )
 
 
 def _decision(decision: Decision) -> str:
     others = [a for a in decision.alternatives if a.name != decision.chosen]
-    location = escape(decision.site.location)
+    location = escape(place_of(decision))
     place = f'<p class="note">{location}</p>' if location else ""
     rows = [
         (
             "✓" if a.name == decision.chosen else "",
             a.name,
             ", ".join(f"{name} {said}" for name, said in cost_of(a)),
-            a.reason,
+            folded(a.reason)[0],
         )
         for a in decision.alternatives
     ]
+    knobs = "".join(
+        f"<details><summary>knobs of {escape(a.name)}</summary>"
+        f'<p class="note">{escape(folded(a.reason)[1])}</p></details>'
+        for a in decision.alternatives
+        if folded(a.reason)[1]
+    )
     said = [f"evidence: {e}" for e in decision.evidence]
     said += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
     evidence = "".join(f'<p class="note">{escape(text)}</p>' for text in said)
@@ -281,7 +294,9 @@ def _decision(decision: Decision) -> str:
     names = ", ".join(a.name for a in others) or "nothing"
     return (
         '<details class="decision"><summary>'
-        f"<span>{escape(decision.site.pass_name)} <i>{escape(decision.site.op_id)}</i></span>"
+        f"<span>{escape(', '.join(decision.site.nodes))} {escape(decision.site.pass_name)} "
+        f"<i>{escape(decision.site.op_id)}</i></span>"
         f"<span><b>{escape(decision.chosen)}</b></span><span>{escape(names)}</span>"
-        f"<span>{escape(decision.decided_by)}</span></summary>{place}{table}{evidence}</details>"
+        f"<span>{escape(decision.decided_by)}</span></summary>{place}{table}{knobs}"
+        f"{evidence}</details>"
     )

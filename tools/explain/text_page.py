@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.picture import Layout
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
 from pyc_mlir.util.units import quantity
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
@@ -18,14 +19,16 @@ _WITHOUT_REPORT = "no memory report in this program: compile it with a planner m
 def overview(subject: Subject, levels: str = BLOCKS) -> str:
     """All of it, the decisions cut off after some."""
     shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
-    more = f"  ... and {left} more; --decisions shows all\n" if left > 0 else ""
+    more = f"  ... and {left} more; --decisions shows all, with knobs\n" if left > 0 else ""
+    if not any(d.site.nodes for d in subject.decisions):
+        more += f"  {NO_NAMES}\n"
     parts = [
-        f"{subject.name}\n{_rows(subject.facts())}",
+        f"{subject.name}: {headline(subject)}\n{_rows(subject.facts())}",
         _account(subject),
         _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
         _WITHOUT_REPORT if not subject.report.regions else "",
-        f"decisions, `>` marks the choice\n{''.join(map(decision_text, shown))}{more}",
+        f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)
 
@@ -38,6 +41,14 @@ def decisions(subject: Subject, levels: str = BLOCKS) -> str:
 def listing(shown: Sequence[Decision], levels: str = BLOCKS) -> str:
     """Decisions, one after the other."""
     return _plain("".join(map(decision_text, shown)), levels)
+
+
+def _by_layer(shown: Sequence[Decision]) -> str:
+    """Decisions under the layers that they are about, without knobs."""
+    return "".join(
+        f"  {layer}\n{textwrap.indent(''.join(decision_text(d, True) for d in found), '  ')}"
+        for layer, found in by_layer(shown).items()
+    )
 
 
 def _plain(text: str, levels: str) -> str:
@@ -117,16 +128,20 @@ def _frontier(story: Story) -> str:
     return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
 
 
-def decision_text(decision: Decision) -> str:
-    """A decision: site, alternatives with costs and reasons, evidence."""
-    place = f"  at {decision.site.location}" if decision.site.location else ""
-    head = f"  {decision.site.key}{place}  (by {decision.decided_by})\n"
+def decision_text(decision: Decision, short: bool = False) -> str:
+    """A decision: site, alternatives with costs and reasons, evidence; `short` folds knobs."""
+    site, names = decision.site, ", ".join(decision.site.nodes)
+    place = "" if short else place_of(decision)
+    place = f"  at {place}" if place else ""
+    named = f"{names}  " if names else ""
+    head = f"  {named}{site.key}{place}  (by {decision.decided_by})\n"
     width = max((len(a.name) for a in decision.alternatives), default=0)
     lines = []
     for a in decision.alternatives:
         mark = ">" if a.name == decision.chosen else " "
         costs = ", ".join(f"{name} {text}" for name, text in cost_of(a))
-        said = "; ".join(t for t in (costs, a.reason) if t)
+        reason = folded(a.reason)[0] if short else a.reason
+        said = "; ".join(t for t in (costs, reason) if t)
         lines.append(f"    {mark} {a.name:<{width}}  {said}".rstrip() + "\n")
     lines += [f"      evidence: {e}\n" for e in decision.evidence]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]

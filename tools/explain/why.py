@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from pyc_mlir.artifact.compile_log import Recorded
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Decision
 
 
@@ -13,10 +13,10 @@ def code_named(name: str) -> ReasonCode:
     """The reason code of a name, in any case. Raises PycError (BAD_ARGUMENT)."""
     found = ReasonCode.__members__.get(name.upper())
     if found is None:
-        near = get_close_matches(name.upper(), ReasonCode.__members__) or ["see docs/errors.md"]
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"--why {name}: expected a reason code, got none of that name; {', '.join(near)}",
+            f"--why {name}: expected a reason code, got none of that name; see docs/errors.md"
+            f"{did_you_mean(name.upper(), ReasonCode.__members__)}",
         )
     return found
 

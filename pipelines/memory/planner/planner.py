@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
 from pyc_mlir.pipelines.memory.planner.place import place
 from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
@@ -152,7 +153,9 @@ def mode_named(mode: str | PlannerMode) -> PlannerMode:
         return mode
     if mode not in MODES:
         raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"planner mode: expected one of {sorted(MODES)}, got {mode!r}"
+            ReasonCode.BAD_ARGUMENT,
+            f"planner mode: expected one of {sorted(MODES)}, got {mode!r}"
+            f"{did_you_mean(mode, MODES)}",
         )
     return MODES[mode]
 

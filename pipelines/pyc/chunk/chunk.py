@@ -17,6 +17,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, create
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.chunk.dims import part_params
@@ -46,7 +47,8 @@ class Chunk:
         if self.target not in ("", *TARGETS):
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
-                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}",
+                f"`target`: expected one of {', '.join(sorted(TARGETS))}, got {self.target!r}"
+                f"{did_you_mean(self.target, TARGETS)}",
             )
 
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:

@@ -31,8 +31,16 @@ from pyc_mlir.frontends.python.trace import (
     trace_bound,
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
+from pyc_mlir.util.captures import Captures
+from pyc_mlir.util.logs import JIT, logger
 
 Compiler = Callable[..., Callable[..., Any]]
+# From so many on, changes of captured values are told as a warning.
+_MANY_CHANGES = 8
+_CHANGED = (
+    "%s: captured `%s` has changed, so the function is compiled again (%d times so far); pass what "
+    "changes often as an argument"
+)
 
 
 class CacheInfo(NamedTuple):
@@ -46,6 +54,7 @@ class CacheInfo(NamedTuple):
 class _Compiled(NamedTuple):
     program: Callable[..., Any]
     traced: Traced
+    captures: Captures
     # Kept so that no other object gets the identity that the key holds.
     instance: Any
 
@@ -55,12 +64,16 @@ class JitFunction:
 
     Programs are kept by the dtypes and shapes of the array arguments and the values of all others
     (Python numbers are compiled in). Where an annotation gives a spec, that is compiled for
-    instead of the array's own shape, so that named dimensions share one program. What the function
-    captures from outside is read when it is traced: later changes of captured arrays are not seen
-    until `cache_clear`. Safe to call from many threads.
+    instead of the array's own shape, so that named dimensions share one program. Safe to call from
+    many threads.
 
-    On a method, `self` is captured too: each instance has programs of its own, which hold what its
-    attributes were when they were traced, and which keep it alive until `cache_clear`.
+    What the function captures from outside is a constant of its programs. Each call compares what
+    `pyc_mlir/util/captures.py` lists with what was traced, and compiles again where it has
+    changed: variables, attributes and small arrays. The contents of larger arrays are not
+    compared: after a change in place, call `cache_clear`, or pass the array as an argument.
+
+    On a method, `self` is captured too: each instance has programs of its own, which keep it alive
+    until `cache_clear`.
     """
 
     def __init__(
@@ -72,7 +85,7 @@ class JitFunction:
         self._annotated = annotated_specs(function)
         self._programs: dict[Hashable, _Compiled] = {}
         self._lock = threading.Lock()
-        self._hits = 0
+        self._hits = self._misses = self._changes = 0
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -119,13 +132,13 @@ class JitFunction:
 
     def cache_info(self) -> CacheInfo:
         """How often programs were found and made."""
-        return CacheInfo(self._hits, len(self._programs), len(self._programs))
+        return CacheInfo(self._hits, self._misses, len(self._programs))
 
     def cache_clear(self) -> None:
         """Forget all programs and counts."""
         with self._lock:
             self._programs.clear()
-            self._hits = 0
+            self._hits = self._misses = self._changes = 0
 
     def _specs(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments with a spec in place of each array."""
@@ -146,14 +159,24 @@ class JitFunction:
         named = leaves(_with_defaults(bound.signature, specs))
         key = (id(instance), *((path, type(v), _exact(v)) for path, v in named))
         with self._lock:
-            if key in self._programs:
+            found = self._programs.get(key)
+            change = "" if found is None else found.captures.changed()
+            if found is not None and not change:
                 self._hits += 1
-            else:
-                bound.arguments = specs
-                with memory_told():
-                    traced = trace_bound(function, bound)
-                program = self._compile(traced, **self._options)
-                self._programs[key] = _Compiled(program, traced, instance)
+                return found
+            if change:
+                self._changes += 1
+                log = logger(JIT)
+                told = log.warning if self._changes == _MANY_CHANGES else log.info
+                told(_CHANGED, _title(function), change, self._changes)
+            bound.arguments = specs
+            with memory_told():
+                traced = trace_bound(function, bound)
+            # Before the compile, during which others may change something.
+            captures = Captures.of(function)
+            program = self._compile(traced, **self._options)
+            self._misses += 1
+            self._programs[key] = _Compiled(program, traced, captures, instance)
             return self._programs[key]
 
 

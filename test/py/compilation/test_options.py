@@ -33,6 +33,7 @@ CHANGED: dict[str, Any] = {
     "calibration": Path("figures.json"),
     "recipe": "log.jsonl",
     "dims": {"batch": (1, 64)},
+    "node_names": True,
     "dump_phases": "phases",
     "iree_flags": ("--iree-opt-level=O2",),
 }
@@ -136,6 +137,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--also-mode", "memory_first"), ("--also-mode", "latency_first"),
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
+        ("--node-names",),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()
@@ -162,7 +164,11 @@ def test_options_of_a_manifest_take_the_place_of_given_ones():
 
 
 def test_what_a_manifest_records_is_the_data_of_its_dataclass():
-    assert make_options().replayed == {**to_data(ReplayOptions()), "planner_modes": ["balanced"]}
+    expected = {**to_data(ReplayOptions()), "planner_modes": ["balanced"]}
+    del expected["node_names"]  # recorded where it was given
+    assert make_options().replayed == expected
+    named = make_options(node_names=True).replayed
+    assert named == {**expected, "node_names": True}
     assert issubclass(Options, ReplayOptions)
 
 

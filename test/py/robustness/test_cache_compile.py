@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -333,3 +334,103 @@ def test_large_programs_are_not_copied(tmp_path):
     first, second = pyc_mlir.Program(found), pyc_mlir.Program(found)
     np.testing.assert_allclose(first(X), X @ large, rtol=1e-4)
     np.testing.assert_array_equal(first(X), second(X))
+
+
+def test_the_user_s_own_cache_is_the_default(tmp_path):
+    home = {"HOME": str(tmp_path)}
+    found = choose(None, home)
+    assert found is not None and found.store.folder == tmp_path / ".cache" / "pyc-mlir"
+    assert choose(None, {**home, "PYC_CACHE": "1"}) is found is choose(True, home)
+    assert choose(None, {**home, "PYC_CACHE": "0"}) is None and choose(False, home) is None
+    assert choose(True, {**home, "PYC_CACHE": "0"}) is found, "asked for"
+    assert not list(tmp_path.iterdir()), "nothing is made before a program is kept"
+    with pytest.raises(PycError, match=r"PYC_CACHE: expected 0 .* or 1, got 'no'") as caught:
+        choose(None, {**home, "PYC_CACHE": "no"})
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"HOME": ""},
+        {"HOME": "/"},
+        {"HOME": "/no-such-home"},
+        {"XDG_CACHE_HOME": "/"},
+        {"XDG_CACHE_HOME": "/no-such-folder"},
+        {"XDG_CACHE_HOME": "/tmp"},  # all may write there
+    ],
+)
+def test_no_folder_is_made_up(variables):
+    assert choose(None, variables) is None
+
+
+def test_a_folder_of_others_is_not_used_unasked(tmp_path, monkeypatch):
+    home = {"HOME": str(tmp_path)}
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+    assert choose(None, home) is None and choose(True, home) is not None
+    monkeypatch.undo()
+    folder = tmp_path / ".cache" / "pyc-mlir"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert choose(None, home) is None
+
+
+COMPILE = """
+import sys, numpy as np, pyc_mlir
+x = np.ones(4, np.float32)
+program = pyc_mlir.compile(lambda x: x + x, [x], kernels="iree", planner_mode="iree")
+record = program.stats().cache
+print(record and record.outcome, *(e.code.name for e in record.events) if record else ())
+assert np.all(pyc_mlir.jit(lambda x: x * 3)(x) == 3)
+"""
+
+
+def outcome(**variables: str) -> str:
+    """What the cache did for a compile in a process with these variables alone."""
+    base = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME", "PYC_CACHE")}
+    command = [sys.executable, "-c", COMPILE]
+    done = subprocess.run(command, env={**base, **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_second_process_finds_what_the_first_one_compiled(tmp_path):
+    newest = max(mtime for _, _, mtime in SEEN) / 1e9
+    time.sleep(min(max(0.0, newest + 1.0 - time.time()), 5.0))
+    assert outcome(HOME=str(tmp_path)).split()[0] == "miss"
+    assert outcome(HOME=str(tmp_path)) == "hit"
+    assert outcome(HOME=str(tmp_path), PYC_CACHE="0") == "None"
+
+
+def test_a_home_that_cannot_be_written_to_fails_no_compile(tmp_path):
+    before = set(os.listdir("/"))
+    assert outcome() == "None"
+    assert set(os.listdir("/")) == before
+    # Its owner is the process, and no folder can be made in it.
+    assert "CACHE_FOLDER" in outcome(HOME="/proc/self")
+    (tmp_path / ".cache").write_text("a file")
+    assert "CACHE_FOLDER" in outcome(HOME=str(tmp_path))
+
+
+def test_logs_and_artifacts_are_the_same_with_and_without_the_default(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyc_mlir.cache.cache.current_identity", lambda: WHO)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    source = tmp_path / "model.mlir"
+    source.write_text(str(pyc_mlir.trace(model)))
+    made, logs = [], []
+    for run, (switch, flags) in enumerate(
+        [("0", []), ("1", ["--log"]), ("1", []), ("1", []), ("1", ["--log"]), ("1", ["--no-cache"])]
+    ):
+        monkeypatch.setenv("PYC_CACHE", switch)
+        out, log = tmp_path / f"{run}.vmfb", tmp_path / f"{run}.jsonl"
+        more = [*flags, str(log)] if "--log" in flags else flags
+        line = [str(source), "-o", str(out), "--kernels", "iree", "--planner-mode", "iree", *more]
+        assert pyc_compile.run(line) == 0
+        made.append(out.read_bytes())
+        if "--log" in flags:
+            logs.append([replace(decision, measured={}) for decision in read_log(log)])
+    assert len(set(made)) == 1 and logs[0] == logs[1]
+    assert any(decision.site.location for decision in logs[0])
+    assert len(Store(tmp_path / ".cache" / "pyc-mlir").entries()) == 1

@@ -41,6 +41,8 @@ from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools import pyc_compile
+from pyc_mlir.tools.cli.common import run_tool
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import WorkerFault
 
@@ -461,3 +463,28 @@ def test_what_a_policy_raises_is_raised():
     with pytest.raises(KeyError, match="mine"):
         compiled(policy=Mine(seen=["raise"]), contract=LONG)
     assert compiled(contract=LONG).vmfb
+
+
+def test_seconds_that_are_over_before_the_compile_count():
+    options = make_options(contract=LONG)
+    made = build(TEXT, None, options, spent=300.0)
+    assert made.evidence is not None
+    (clause,) = (c for c in made.evidence.clauses if c.clause == "max_compile_seconds")
+    assert 300 < clause.measured["seconds"] < 600
+    with pytest.raises(PycError) as refused:
+        build(TEXT, None, options, spent=601.0)
+    assert refused.value.code is ReasonCode.COMPILE_TIMEOUT
+
+
+def test_a_command_counts_from_the_start_of_its_process(tmp_path, capsys):
+    source = tmp_path / "model.mlir"
+    source.write_text(TEXT)
+    line = [str(source), "-o", str(tmp_path / "m.vmfb"), "--max-compile-time", "10min"]
+
+    def ran(began: float) -> int:
+        return run_tool("pyc-compile", lambda: pyc_compile._run(line, began))
+
+    assert ran(time.time() - 601) == 1
+    assert "[COMPILE_TIMEOUT]" in capsys.readouterr().err
+    assert ran(time.time() - 1) == 0
+    assert "max_compile_seconds = 600.0: checked" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from pyc_mlir.artifact.compile_log import read_recorded
 from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.choices.choices import read_log
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site, read_log
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime import load as runtime
 from pyc_mlir.tools import pyc_compile, pyc_run
@@ -286,8 +286,10 @@ def test_listing_of_targets(capsys):
 
 
 def test_decisions_read_well():
-    assert compile_driver.place('loc("conv1"("m.onnx":1:2))') == "conv1 (m.onnx:1:2)"
-    assert compile_driver.place('loc("m.py":1:2)') == "m.py:1:2"
+    offered = (Alternative("keep"), Alternative("fuse:add+relu"))
+    site = Site("pyc-fuse", "add.01", 'loc("conv1"("m.onnx":1:2))')
+    told = compile_driver.describe(Decision(site, "keep", offered, "default"))
+    assert told == "add.01 (conv1): keep (not fuse:add+relu)"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from pyc_mlir.tools.pyc_explain import main
 sys.exit(main(sys.argv[1:]))
 """
 GOLDEN = """\
-model.vmfb
+model.vmfb: 12.00 MiB of working memory, 25 % less than IREE's plan
   target       cpu (device local)
   graph id     abcd
   compiled by  pyc-mlir 1
@@ -75,14 +75,17 @@ region g#0
   frontier: arena, predicted time of a call
   >    12.00 MiB  8 ms
 
-decisions, `>` marks the choice
-  pyc-fuse:matmul.0123  (by default)
-    > fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel
-      keep
-  plan-memory:g#0  (by default)
-      iree     time 8 ms, workspace 16.00 MiB; 16777216 bytes
-    > planned  time 8 ms, workspace 12.00 MiB; 12582912 bytes
-      evidence: smaller
+decisions by layer, `>` marks the choice
+  ops without names
+    pyc-fuse:matmul.0123  (by default)
+      > fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel
+        keep
+  the whole program
+    plan-memory:g#0  (by default)
+        iree     time 8 ms, workspace 16.00 MiB; 16777216 bytes
+      > planned  time 8 ms, workspace 12.00 MiB; 12582912 bytes
+        evidence: smaller
+  names of the model's nodes: compile with --node-names, or give the log of the compile by --log
 """
 
 
@@ -158,7 +161,9 @@ def test_decisions_of_an_op(program, tmp_path, capsys):
     placed = replace(FUSE, site=Site("pyc-fuse", "matmul.0123", 'loc("dense"("m.onnx":1:1))'))
     write_log([placed], tmp_path / "log.jsonl")
     out = ran(capsys, program, "--op", "dense", "--log", str(tmp_path / "log.jsonl"))
-    assert out.startswith('  pyc-fuse:matmul.0123  at loc("dense"("m.onnx":1:1))  (by default)')
+    assert out.startswith(
+        '  dense  pyc-fuse:matmul.0123  at loc("dense"("m.onnx":1:1))  (by default)'
+    )
 
 
 def test_json_holds_everything(program, tmp_path, capsys):

@@ -47,6 +47,7 @@ from pyc_mlir.tools.bench.peers.systems import PEERS, PYC
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.cpu import CALL, ROWS, make
+from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "latency"
 ROUNDS = 21
@@ -104,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=True)
+    parser = Parser(SUITE)
     parser.add_argument("--suite", choices=SUITES, default="cpu", help="which workloads; or cpu")
     parser.add_argument("--threads", type=counts, default=THREADS, metavar="N,...")
     parser.add_argument("--peers", type=_peers, default=PEERS, metavar="NAME,...",

@@ -52,6 +52,7 @@ from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
 from pyc_mlir.tools.bench.report.suite import Run, note, parse
 from pyc_mlir.tools.bench.workloads.case import Case
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
+from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "memory"
@@ -67,7 +68,7 @@ Timings = Mapping[int, Mapping[str, Timing]]
 
 def run(arguments: Sequence[str]) -> int:
     """Peaks and latency by planner mode, against plain IREE; temporary memory of XLA."""
-    parser = argparse.ArgumentParser(add_help=True)
+    parser = Parser(SUITE)
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="workloads")
     parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
     asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)

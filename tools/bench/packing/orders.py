@@ -8,7 +8,6 @@ greatest sum of live bytes, and the wall clock that the packer took: it finishes
 the limit, so that a shorter limit than they need is exceeded.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.tools.bench.packing.instances import FAMILIES
 from pyc_mlir.tools.bench.packing.suite import pack_record
 from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "pack-orders"
 SIZES = (500, 2000, 10_000, 50_000)
@@ -32,7 +32,7 @@ METRIC = "above the bound"
 
 def run(arguments: Sequence[str]) -> int:
     """The packer against each of its greedy orders on made families, under several time limits."""
-    parser = argparse.ArgumentParser()
+    parser = Parser(SUITE)
     parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help=f"buffers; {SIZES}")
     parser.add_argument(
         "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; {LIMITS}"

@@ -7,7 +7,6 @@ clock, so that a result may differ from run to run, and begins to count behind t
 each packing is checked before it is stored.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.validate import colliding
 from pyc_mlir.tools.bench.packing.instances import INSTANCES, read_csv
 from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "pack"
 SECONDS = 10.0
@@ -33,7 +33,7 @@ CUT_SHARE = 100
 
 def run(arguments: Sequence[str]) -> int:
     """Arena bytes and seconds of the packer on CSV files or made instances of 10,000 and 50,000."""
-    parser = argparse.ArgumentParser()
+    parser = Parser(SUITE)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.csv")
     parser.add_argument(
         "--capacity", type=int, help="stop as soon as the arena has that many bytes"

@@ -17,6 +17,7 @@ from typing import Any
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.tools.cli.common import Parser
 
 RESULTS = Path("docs/results")
 QUICK_ROUNDS = 2
@@ -57,7 +58,7 @@ def parse(
     `--json` goes before it.
     Raises PycError (FILE_ACCESS) when the report could not be stored: measuring takes minutes.
     """
-    parser = argparse.ArgumentParser(add_help=True) if parser is None else parser
+    parser = Parser(suite) if parser is None else parser
     parser.prog, parser.description = f"pyc-bench {suite}", description
     out = RESULTS / f"{suite}.json"
     parser.add_argument("--json", type=Path, metavar="OUT", help=f"file; or {out}")

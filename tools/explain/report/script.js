@@ -127,5 +127,6 @@
   filter.querySelector("input").addEventListener("input", (event) => {
     const asked = event.target.value.toLowerCase();
     for (const [e, text] of decisions) e.hidden = !text.includes(asked);
+    for (const layer of all(".layer")) layer.hidden = !layer.querySelector("details.decision:not([hidden])");
   });
 })();

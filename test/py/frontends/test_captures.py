@@ -1,0 +1,195 @@
+"""Captured values that change after the first call of a `jit` function: it is compiled again."""
+
+import logging
+from functools import partial
+
+import numpy as np
+from test_jit import oracle
+
+from pyc_mlir.frontends.python.jit import jit
+from pyc_mlir.util import captures
+from pyc_mlir.util.captures import MOST_ARRAYS, MOST_BYTES, Captures
+
+X = np.arange(4, dtype=np.float32)
+WEIGHT = np.ones(4, np.float32)
+SCALE = 2.0
+
+
+def reads_globals(x):
+    return x * SCALE + WEIGHT
+
+
+def test_globals(monkeypatch):
+    function = jit(reads_globals, compile=oracle)
+    np.testing.assert_array_equal(function(X), X * 2 + 1)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    np.testing.assert_array_equal(function(X), X * 3 + 1)
+    monkeypatch.setitem(globals(), "WEIGHT", WEIGHT * 5)
+    np.testing.assert_array_equal(function(X), X * 3 + 5)
+    assert function.cache_info() == (0, 3, 1)
+    monkeypatch.setitem(globals(), "SCALE", float("3"))  # another object, the same bits
+    np.testing.assert_array_equal(function(X), X * 3 + 5)
+    assert function.cache_info() == (1, 3, 1)
+
+
+def test_variables_of_enclosing_functions_and_small_arrays_in_place():
+    bias, layers = np.zeros(4, np.float32), [1.0]
+    function = jit(lambda x: x + bias + sum(layers), compile=oracle)
+    np.testing.assert_array_equal(function(X), X + 1)
+    bias += 1
+    np.testing.assert_array_equal(function(X), X + 2)
+    layers.append(2.0)
+    np.testing.assert_array_equal(function(X), X + 4)
+    layers.clear()
+    np.testing.assert_array_equal(function(X), X + 1)
+    layers.append(7.0)  # to a list that was empty
+    np.testing.assert_array_equal(function(X), X + 8)
+    bias = np.full(4, 9, np.float32)
+    np.testing.assert_array_equal(function(X), X + 16)
+    np.testing.assert_array_equal(function(X), X + 16)
+    assert function.cache_info() == (1, 6, 1)
+
+
+class Linear:
+    factor = 1
+
+    def __init__(self, weight):
+        self.weight = np.full(4, weight, np.float32)
+        self.calls = 0
+
+    def __call__(self, x):
+        return x * self.weight * self.factor
+
+
+class Slotted:
+    __slots__ = ("bias",)
+
+    def __init__(self, bias):
+        self.bias = bias
+
+
+class Model:
+    def __init__(self):
+        self.layers = {"first": Linear(1), "second": Linear(2)}
+        self.slotted = Slotted(0)
+        self.negate = False
+
+    @property
+    def sign(self):
+        return -1 if self.negate else 1
+
+    def body(self, x):
+        for layer in self.layers.values():
+            x = layer(x)
+        return x
+
+    @jit(compile=oracle)
+    def forward(self, x):
+        return self.body(x) * self.sign + self.slotted.bias
+
+
+def test_attributes_of_an_instance_and_of_what_it_holds():
+    Model.forward.cache_clear()
+    model = Model()
+    np.testing.assert_array_equal(model.forward(X), X * 2)
+    model.layers["second"].weight = np.full(4, 3, np.float32)
+    np.testing.assert_array_equal(model.forward(X), X * 3)
+    model.negate = True
+    np.testing.assert_array_equal(model.forward(X), X * -3)
+    model.slotted.bias = 4
+    np.testing.assert_array_equal(model.forward(X), X * -3 + 4)
+    model.layers["first"] = Linear(2)
+    np.testing.assert_array_equal(model.forward(X), X * -6 + 4)
+    del model.layers["first"]
+    np.testing.assert_array_equal(model.forward(X), X * -3 + 4)
+    assert Model.forward.cache_info() == (0, 6, 1)
+    model.layers["second"].calls += 1  # which no code of the model reads
+    np.testing.assert_array_equal(model.forward(X), X * -3 + 4)
+    assert Model.forward.cache_info() == (1, 6, 1)
+
+
+def test_attributes_of_a_class(monkeypatch):
+    layer = Linear(1)
+    function = jit(lambda x: layer(x), compile=oracle)
+    np.testing.assert_array_equal(function(X), X)
+    monkeypatch.setattr(Linear, "factor", 2)
+    np.testing.assert_array_equal(function(X), X * 2)
+    monkeypatch.setattr(Linear, "factor", 2.0)  # of another type, which traces differently
+    function(X)
+    assert function.cache_info().misses == 3
+
+
+def test_what_a_called_function_reads():
+    scale = [1.0]
+
+    def inner(x, k):
+        return x * k * scale[0]
+
+    function = jit(lambda x: partial(inner, k=2)(x), compile=oracle)
+    np.testing.assert_array_equal(function(X), X * 2)
+    scale[0] = 5.0
+    np.testing.assert_array_equal(function(X), X * 10)
+
+
+class Counting:
+    """Counts its changes, as torch's tensors do."""
+
+    _version = 0
+
+
+def test_torch_tensors_count_their_changes():
+    weight = Counting()
+    found = Captures.of(lambda x: x + weight)
+    assert found.changed() == ""
+    weight._version += 1
+    assert found.changed() == "weight"
+
+
+def test_contents_of_large_arrays_are_not_compared():
+    large = np.zeros(MOST_BYTES, np.float32)
+    function = jit(lambda x: x + large[:4], compile=oracle)
+    function(X)
+    large += 1
+    np.testing.assert_array_equal(function(X), X)
+    function.cache_clear()
+    np.testing.assert_array_equal(function(X), X + 1)
+
+
+def test_the_smallest_arrays_are_compared():
+    arrays = [np.zeros(n + 1, np.float32) for n in range(MOST_ARRAYS + 2)]
+    found = Captures.of(lambda x: x + arrays[0][0])
+    arrays[-1][0] = 1
+    assert found.changed() == ""
+    arrays[0][0] = 1
+    assert found.changed() == "arrays[0]"
+
+
+def test_what_a_trace_itself_changes_is_no_change():
+    seen = {"traces": 0}
+
+    def count(x):
+        seen["traces"] += 1
+        return x
+
+    function = jit(count, compile=oracle)
+    for _ in range(3):
+        function(X)
+    assert seen == {"traces": 1} and function.cache_info().misses == 1
+
+
+def test_too_many_values_are_not_watched():
+    many = [float(n) for n in range(captures.MOST_ELEMENTS + 1)]
+    found = Captures.of(lambda x: x + many[0])
+    many[0] = 5.0
+    assert found.changed() == ""
+
+
+def test_frequent_changes_are_a_warning(caplog):
+    caplog.set_level(logging.INFO, "pyc_mlir.jit")
+    step = 0
+    function = jit(lambda x: x + step, compile=oracle)
+    for step in range(12):  # noqa: B007  (captured)
+        function(X)
+    levels = [record.levelname for record in caplog.records]
+    assert levels.count("WARNING") == 1 and levels.count("INFO") == 10
+    assert "captured `step` has changed" in caplog.text and "as an argument" in caplog.text

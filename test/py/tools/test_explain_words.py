@@ -1,0 +1,172 @@
+"""The explanation in words: names of nodes, layers, folded knobs, chosen sizes, the headline."""
+
+from dataclasses import replace
+from html import escape
+
+import numpy as np
+import pytest
+from explain_programs import FUSE, explained
+from planner_problems import branches
+from test_explain import planned
+
+from pyc_mlir.api import build
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.store import Store
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.tools.demo.digits import MODELS
+from pyc_mlir.tools.explain import text_page
+from pyc_mlir.tools.explain.facts import Subject
+from pyc_mlir.tools.explain.html_page import page
+from pyc_mlir.tools.explain.sizes import Sizes
+from pyc_mlir.tools.explain.words import UNNAMED, WHOLE, by_layer, folded, headline, layer_of
+
+F32 = np.dtype(np.float32)
+BATCH = "hal.buffer_view.dim(arg0, index=0 : index)"
+FORMULA = f"8960 * {BATCH} + util.align(({BATCH} * 400), 64)"
+SIGNATURE = Signature(
+    (Argument("x", F32, ("batch", 4)), Argument("y", F32, (None, 2))),
+    (Argument("z", F32, ("batch",)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("location", "nodes"),
+    [
+        ("", ()),
+        ("loc(unknown)", ()),
+        ('loc("conv1"("a/model.onnx":1:1))', ("conv1",)),
+        ('loc("/home/me/model.py":12:5)', ("model.py:12",)),
+        ('fused["a"("m.onnx":1:1), "b"("m.onnx":2:1), "a"("m.onnx":1:1)]', ("a", "b")),
+        ('fused["/x/m.py":4:20, "/x/m.py":5:31]', ("m.py:4", "m.py:5")),
+        ('"conv1", "m.py:5"', ("conv1", "m.py:5")),
+        ('"a\\"b"("m.onnx":1:1)', ('a\\"b',)),
+        ('"bad\x1bname"("m.onnx":1:1)', ("bad\\u001bname",)),
+    ],
+)
+def test_nodes_of_a_location(location, nodes):
+    site = Site("p", "add.0123", location)
+    assert site.nodes == nodes
+    kept = site.without_paths
+    assert "/home" not in kept.location and len(kept.nodes) == len(nodes)
+    assert kept.without_paths == kept
+
+
+def at(name: str, op: str = "add.0123") -> Decision:
+    return replace(FUSE, site=Site("pyc-fuse", op, f'"{name}"("m.onnx":1:1)' if name else ""))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("/encoder/layer.0/attention/MatMul", "/encoder/layer.0"),
+        ("/blocks/blocks.11/mlp/fc1/Gemm_3", "/blocks/blocks.11"),
+        ("/layers1/conv/Conv", "/layers1"),
+        ("/head/Gemm", "/head"),
+        ("/MatMul_3", "MatMul_3"),
+        ("conv1", "conv1"),
+        ("", UNNAMED),
+    ],
+)
+def test_layers(name, layer):
+    assert layer_of(at(name)) == layer
+
+
+def test_decisions_are_grouped_in_the_order_of_layers():
+    whole = replace(FUSE, site=Site("arena-entry", "0123abcd"))
+    a, b, c = at("/l/0/x"), at("/l/1/x"), at("/l/0/y")
+    assert by_layer([whole, a, b, c]) == {"/l/0": [a, c], "/l/1": [b], WHOLE: [whole]}
+
+
+def test_knobs_are_folded():
+    knobs = (
+        "Gemm(rows=4, epilogue=Pointwise(reads=(Read(down=False),), steps=()), unroll=4, far=False)"
+    )
+    assert folded(knobs) == ("Gemm with 4 knobs", knobs)
+    assert folded("Gemm(rows=4)") == ("Gemm(rows=4)", "")
+    words = "IREE's own code generation, which has a long reason (so long) that it is cut by nobody"
+    assert folded(words) == (words, "")
+    decision = replace(FUSE, alternatives=(Alternative("gemm", reason=knobs),), chosen="gemm")
+    assert "Gemm with 4 knobs" in text_page.decision_text(decision, short=True)
+    assert knobs in text_page.decision_text(decision)
+    shown = page(Subject.of("m.vmfb", explained(decisions=[decision])))
+    assert "<summary>knobs of gemm</summary>" in shown and "Gemm with 4 knobs" in shown
+
+
+def test_chosen_sizes():
+    sizes = Sizes.parse(["batch=8", "y[0]=3"], SIGNATURE)
+    assert str(sizes) == "batch=8, y[0]=3" and sizes.names == ["batch", "y[0]"]
+    assert sizes.bytes_of(FORMULA) == 8960 * 8 + 3200
+    assert sizes.of(SIGNATURE.inputs) == 8 * 4 * 4 + 3 * 2 * 4
+    assert Sizes.parse(["batch=1"], SIGNATURE).bytes_of(FORMULA) == 8960 + 448
+    none = Sizes(SIGNATURE)
+    assert none.readable(FORMULA) == "8960 * batch + align((batch * 400), 64)"
+    assert none.bytes_of(FORMULA) is None and none.of(SIGNATURE.inputs) is None
+    for odd in ("__import__('os')", "2 ** 9999999", "f(1)", "1 +", "-1"):
+        assert sizes.bytes_of(odd) is None
+    assert none.readable("hal.buffer_view.dim(arg7, index=0 : index)").startswith("hal.")
+
+
+@pytest.mark.parametrize("text", ["batc=8", "batch", "batch=x", "batch=-1", "=8"])
+def test_sizes_of_what_there_is_not(text):
+    with pytest.raises(PycError, match="expected NAME=SIZE with a dynamic dimension") as refused:
+        Sizes.parse([text], SIGNATURE)
+    assert refused.value.code is ReasonCode.BAD_ARGUMENT
+    assert ("did you mean 'batch'?" in refused.value.message) == (text == "batc=8")
+
+
+def test_headlines():
+    region = planned(branches(3))
+    told = Subject.of("m.vmfb", explained([region]))
+    assert headline(told) == "12.00 MiB of working memory, 25 % less than IREE's plan"
+    iree = Subject.of("m.vmfb", explained([replace(region, chosen="iree")]))
+    assert headline(iree) == "16.00 MiB of working memory, as much as IREE's plan"
+    assert "not known" in headline(Subject.of("m.vmfb", explained()))
+
+
+@pytest.fixture(scope="module")
+def dynamic() -> artifacts.Artifact:
+    """The demo's network with a dynamic batch and the names of its nodes, saved and read."""
+    made = build(MODELS["cnn"], None, make_options(node_names=True))
+    return artifacts.from_bytes(artifacts.to_bytes(made))
+
+
+def test_a_dynamic_program_at_a_chosen_size(dynamic):
+    bare = Subject.of("m.vmfb", dynamic)
+    assert headline(bare) == (
+        "working memory depends on batch; --size batch=8 shows it for one size"
+    )
+    assert "hal.buffer_view" not in text_page.overview(bare)
+    chosen = Subject.of("m.vmfb", dynamic, sizes=["batch=8"])
+    assert " KiB of working memory for batch=8, " in headline(chosen)
+    assert escape(headline(chosen)) in page(chosen)
+    account = dict(chosen.account())
+    assert account["inputs"] == 8 * 64 * 4 and account["transients (the arena)"]
+    twice = dict(Subject.of("m.vmfb", dynamic, sizes=["batch=16"]).account())
+    assert twice["inputs"] == 2 * account["inputs"]
+
+
+def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
+    nodes = {name for d in dynamic.decisions for name in d.site.nodes}
+    assert {"conv1", "relu_conv1", "dense"} <= nodes
+    assert not any("onnx" in d.site.location for d in dynamic.decisions), "no paths"
+    assert dynamic.manifest["options"]["node_names"] is True
+    shown = Subject.of("m.vmfb", dynamic)
+    text = text_page.overview(shown)
+    assert "\n  conv1\n    conv1  pyc-fuse:conv2d." in text and "--node-names" not in text
+    assert "<h3>conv1</h3>" in page(shown)
+
+
+def test_names_are_asked_for_and_not_cached(tmp_path):
+    cache = Cache(Store(tmp_path))
+    plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
+    read = artifacts.from_bytes(artifacts.to_bytes(plain))
+    assert not any(d.site.location for d in read.decisions)
+    assert "node_names" not in read.manifest["options"]
+    options = make_options(kernels="iree", planner_mode="iree", node_names=True)
+    named = build(MODELS["mlp"], None, options, cache=cache)
+    assert named.cached is not None and named.cached.outcome == "bypass"
+    assert "node_names" in named.cached.events[0].why

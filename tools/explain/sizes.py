@@ -1,0 +1,108 @@
+"""Sizes that a reader chooses for the dynamic dimensions of a program, filled into its formulas.
+
+Formulas are sums, products and alignments of numbers and sizes, as IREE writes them:
+``8960 * hal.buffer_view.dim(arg0, index=0 : index) + util.align(...)``.
+"""
+
+import ast
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.pipelines.choices.choices import Decision
+
+_DIM = re.compile(r"hal\.buffer_view\.dim\(arg(\d+), index=(\d+) : index\)")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes that a reader chose for dynamic dimensions of a program, by their names."""
+
+    signature: Signature
+    chosen: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(texts: Sequence[str], signature: Signature) -> "Sizes":
+        """Read ``NAME=SIZE``. Raises PycError (BAD_ARGUMENT) for what is no dynamic dimension."""
+        known = Sizes(signature).names
+        chosen: dict[str, int] = {}
+        for text in texts:
+            name, _, number = text.rpartition("=")
+            if name not in known or not (number.isascii() and number.isdigit()):
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"--size {text}: expected NAME=SIZE with a dynamic dimension of the program "
+                    f"({', '.join(known) or 'it has none'})"
+                    f"{'' if name in known else did_you_mean(name, known)}",
+                )
+            chosen[name] = int(number)
+        return Sizes(signature, chosen)
+
+    @property
+    def names(self) -> list[str]:
+        """The dynamic dimensions of the program."""
+        every = (n for a in self.signature.inputs for n in a.dynamic.values())
+        return list(dict.fromkeys(every))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={number}" for name, number in self.chosen.items())
+
+    def readable(self, text: str) -> str:
+        """A text with the names of dimensions, or their chosen sizes, in its formulas."""
+        return _DIM.sub(lambda m: str(self._dim(m)), text).replace("util.align(", "align(")
+
+    def bytes_of(self, formula: str) -> int | None:
+        """What a formula gives at the chosen sizes; None where one is missing or it is no sum."""
+        try:
+            return _value(ast.parse(self.readable(formula), mode="eval").body)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
+
+    def of(self, arguments: Sequence[Argument]) -> int | None:
+        """The bytes of arguments."""
+        total = 0
+        for a in arguments:
+            shape = [
+                d if isinstance(d, int) else self.chosen.get(a.dynamic[axis])
+                for axis, d in enumerate(a.shape)
+            ]
+            known = [d for d in shape if d is not None]
+            if len(known) < len(shape):
+                return None
+            total += a.dtype.itemsize * math.prod(known)
+        return total
+
+    def filled(self, decision: Decision) -> Decision:
+        """A decision whose evidence and reasons are `readable`."""
+        return replace(
+            decision,
+            evidence=tuple(map(self.readable, decision.evidence)),
+            alternatives=tuple(
+                replace(a, reason=self.readable(a.reason)) for a in decision.alternatives
+            ),
+        )
+
+    def _dim(self, match: "re.Match[str]") -> int | str:
+        argument, axis = int(match[1]), int(match[2])
+        try:
+            name = self.signature.inputs[argument].dynamic[axis]
+        except (LookupError, AttributeError):
+            return match[0]
+        return self.chosen.get(name, name)
+
+
+def _value(node: ast.expr) -> int:
+    """The value of sums, products and alignments of numbers. Raises ValueError for others."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+        left, right = _value(node.left), _value(node.right)
+        return left + right if isinstance(node.op, ast.Add) else left * right
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "align":
+        given, to = map(_value, node.args)
+        return -(-given // max(to, 1)) * to
+    raise ValueError(ast.dump(node))

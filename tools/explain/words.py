@@ -1,0 +1,87 @@
+"""The explanation in words: a headline, decisions by layer of the model, knobs folded.
+
+Nothing here knows a terminal or a browser.
+"""
+
+import re
+from collections.abc import Sequence
+
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.tools.explain.facts import Subject, size
+
+WHOLE, UNNAMED = "the whole program", "ops without names"
+NO_NAMES = (
+    "names of the model's nodes: compile with --node-names, or give the log of the compile by --log"
+)
+# Passes that decide on all of a program, whose sites are no ops.
+_OPS = re.compile(r"[a-z]\w*\.[0-9a-f]+")
+_NUMBERED = re.compile(r"(^|[._-])\d+$|\D\d+$")
+_KNOBS = re.compile(r"(\w+)\((\w+=.*)\)")
+_LONGEST = 72
+
+
+def layer_of(decision: Decision) -> str:
+    """The layer that a decision is about.
+
+    Of a node's path the part up to the first number: ``/encoder/layer.0`` of
+    ``/encoder/layer.0/attention/MatMul``; without one, the folder of the path, or the node itself.
+    """
+    if not _OPS.fullmatch(decision.site.op_id):
+        return WHOLE
+    if not decision.site.nodes:
+        return UNNAMED
+    *parts, leaf = decision.site.nodes[0].split("/")
+    numbered = (n for n, part in enumerate(parts, 1) if _NUMBERED.search(part))
+    return "/".join(parts[: next(numbered, len(parts))]) or leaf
+
+
+def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
+    """Decisions by their layers, in the order in which these come first; the whole comes last."""
+    found: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        found.setdefault(layer_of(decision), []).append(decision)
+    whole = found.pop(WHOLE, None)
+    return found if whole is None else {**found, WHOLE: whole}
+
+
+def place_of(decision: Decision) -> str:
+    """The places in the source; empty where they say no more than the names of nodes do."""
+    site = decision.site
+    return "" if site.location == site.without_paths.location else site.location
+
+
+def folded(reason: str) -> tuple[str, str]:
+    """A reason in short, and the whole of it where the short one leaves knobs out (else empty)."""
+    match = _KNOBS.fullmatch(reason)
+    if match is None or len(reason) <= _LONGEST:
+        return reason, ""
+    knobs = len(re.findall(r"(?:^|, )\w+=", _top_level(match[2])))
+    return f"{match[1]} with {knobs} knobs", reason
+
+
+def _top_level(text: str) -> str:
+    """The text without what stands in brackets."""
+    before = ""
+    while before != text:
+        before, text = text, re.sub(r"\([^()]*\)|\[[^\[\]]*\]", "", text)
+    return text
+
+
+def headline(subject: Subject) -> str:
+    """What matters most, as one sentence."""
+    sizes = subject.sizes
+    after, before = subject.working_memory()
+    if after is None:
+        missing = [name for name in sizes.names if name not in sizes.chosen]
+        if not missing or not subject.report.regions:
+            return "no memory report: the working memory is not known"
+        flags = " ".join(f"--size {name}=8" for name in missing)
+        return f"working memory depends on {', '.join(missing)}; {flags} shows it for one size"
+    at = f" for {sizes}" if sizes.chosen else " for the largest sizes" if sizes.names else ""
+    head = f"{size(after)} of working memory{at}"
+    if before is None:
+        return head
+    share = round(100 * (1 - after / max(before, 1)))
+    if share == 0:
+        return f"{head}, {'as much as' if after == before else 'within 1 % of'} IREE's plan"
+    return f"{head}, {abs(share)} % {'less' if share > 0 else 'more'} than IREE's plan"
