@@ -27,6 +27,8 @@ from pyc_mlir.pipelines.target.target import TARGETS, Target
 from pyc_mlir.pipelines.target.work import Work
 
 IREE = "iree"
+# How the evidence begins that lists the ids of a group's ops.
+COMPUTES = "computes "
 # What no code is made for.
 _STORED = {"reshape"}
 
@@ -80,7 +82,7 @@ def select(
             if _STORED.issuperset(n.name for n in work.nodes):
                 continue
             offers = _offers(work, target, names)
-            chosen = _choose(op, ids, work, offers, target, choices)
+            chosen = _choose(op, ids, members, offers, target, choices)
             counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
             if chosen is not None:
@@ -107,11 +109,12 @@ def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
 def _choose(
     op: ir.Operation,
     ids: OpIds,
-    work: Work,
+    members: Members,
     offers: dict[str, Found],
     target: Target,
     choices: Choices,
 ) -> Found | None:
+    work = members.work()
     rest = {name: _iree_cost(work, o.covers, target) for name, (_, o) in offers.items()}
     listed = [
         Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
@@ -121,7 +124,8 @@ def _choose(
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))
-    return offers.get(choices.choose(site, ranked).name)
+    computes = f"{COMPUTES}{' '.join(ids[o] for o in members.ops)}"
+    return offers.get(choices.choose(site, ranked, (computes,)).name)
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:

@@ -83,10 +83,10 @@ class Subject:
         return [*rows, ("total", None if None in parts else sum(parts))]
 
     def stories(self) -> list["Story"]:
-        """One for each region."""
+        """One for each region whose memory was planned, or left to IREE as it is."""
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
-        return [Story(r, found.get(r.name)) for r in self.report.regions]
+        return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
 
 
 def concerning(

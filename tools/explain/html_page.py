@@ -99,7 +99,7 @@ def _overview(subject: Subject) -> str:
     tiles = "".join(_tile(story) for story in subject.stories())
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
-    note = "" if subject.report.regions else f'<p class="note">{_NO_REPORT}</p>'
+    note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
     told = [(c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.promises.clauses]
     contract = _table(("contract", "as compiled"), told, "facts") if told else ""
     return (

@@ -24,7 +24,7 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
         _account(subject),
         _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
-        _WITHOUT_REPORT if not subject.report.regions else "",
+        _WITHOUT_REPORT if not subject.stories() else "",
         f"decisions, `>` marks the choice\n{''.join(map(decision_text, shown))}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)

@@ -176,11 +176,16 @@ def _note_donations(module: Any, target: Target) -> None:
         note_donations(function, donations(function, buffer_number, bodies))
 
 
-def regions_of(module: Any, target: Target, ranges: Ranges | None = None) -> list[Region]:
-    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
+def regions_of(
+    module: Any, target: Target, ranges: Ranges | None = None, *, every: bool = False
+) -> list[Region]:
+    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment.
+
+    every: as of `read_regions`.
+    """
     bodies = Bodies.of(module, target.in_place)
     costs = DispatchCosts(module, target)
-    return read_regions(module, costs, bodies, target.alignment, ranges)
+    return read_regions(module, costs, bodies, target.alignment, ranges, every=every)
 
 
 def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:
