@@ -16,7 +16,7 @@ from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, COMPUTES, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
@@ -27,8 +27,6 @@ from pyc_mlir.pipelines.target.target import TARGETS, Target
 from pyc_mlir.pipelines.target.work import Work
 
 IREE = "iree"
-# How the evidence begins that lists the ids of a group's ops.
-COMPUTES = "computes "
 # What no code is made for.
 _STORED = {"reshape"}
 
@@ -37,7 +35,7 @@ _STORED = {"reshape"}
 class SelectKernels:
     """Choose generated kernels for groups and ops."""
 
-    name: ClassVar[str] = "pyc-select-kernels"
+    name: ClassVar[str] = SELECT
     target: str = option("", "the target that kernels are for; empty: the compile's")
     families: str = option("", "families to take kernels from, joined by +; empty: all")
 

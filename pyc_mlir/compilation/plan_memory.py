@@ -32,11 +32,12 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
 from pyc_mlir.pipelines.memory.on_stream.problem import Region
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.pipelines.memory.packing.pack import pack
-from pyc_mlir.pipelines.memory.picture import Layout, layout_of_plan
+from pyc_mlir.pipelines.memory.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.planner import (
     LAST_WORK,
     BudgetRefused,

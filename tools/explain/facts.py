@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
-from pyc_mlir.pipelines.memory.picture import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
 from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account, and what they are called.

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.dialects.printable import told
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.memory.picture import Layout
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
     Story,

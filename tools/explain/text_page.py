@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.memory.picture import Layout
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
 from pyc_mlir.util.units import quantity
 

@@ -22,6 +22,7 @@ from pyc_mlir.iree.memory.call_memory import (
     takes_buffers,
 )
 from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
 from pyc_mlir.pipelines.memory.on_stream.apply import (
     Packer,
@@ -35,7 +36,6 @@ from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
 from pyc_mlir.pipelines.memory.on_stream.donation import donations
 from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
 from pyc_mlir.pipelines.memory.on_stream.problem import Region, read_regions
-from pyc_mlir.pipelines.memory.picture import Layout
 from pyc_mlir.pipelines.memory.planner.problem import Plan
 from pyc_mlir.pipelines.streams.ir import (
     EXECUTE,
