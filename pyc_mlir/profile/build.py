@@ -207,11 +207,13 @@ def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> 
     groups = groups_of(artifact.decisions if decisions is None else decisions)
     rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]
     seconds = fsum(k.seconds for k in known)
-    basis = f"by the cost model from {report.basis or 'unknown figures'}"
     return Profile(
         program=artifact.manifest["graph_id"] or "",
         measured=False,
-        how=f"predicted {basis}, one dispatch after the other; measure with `pyc-run --profile`",
+        how=(
+            f"predicted by the cost model from {report.basis or 'unknown figures'}, for all cores, "
+            "one dispatch after the other; `pyc-run --profile` measures"
+        ),
         roof="",
         seconds=seconds,
         rows=with_rest(rows, seconds, _REST),

@@ -74,7 +74,7 @@ class Row:
         """Its ops in words; `unknown` where the artifact does not tell."""
         if not self.is_dispatch:
             return "outside of dispatches"
-        return ", ".join(self.ops) or "unknown"
+        return " and ".join(self.ops) or "unknown"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def summary(profile: "Profile") -> str:
     if profile.uncovered:
         most = ", ".join(f"{n} {share:.0%}" for n, share in uncovered(profile)[:3])
         parts.append(
-            f"{profile.uncovered / whole:.0%} in code of IREE's that no kernel covers ({most})"
+            f"{profile.uncovered / whole:.0%} in IREE's code for what no kernel covers ({most})"
         )
     parts.append(f"{profile.outside / whole:.0%} outside of dispatches")
     return f"{head}: {', '.join(parts)}."

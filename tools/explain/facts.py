@@ -6,12 +6,15 @@ Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
+from pyc_mlir.profile.build import placed, predict
+from pyc_mlir.profile.profile import Profile
 from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account, and what they are called.
@@ -26,26 +29,39 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 @dataclass(frozen=True)
 class Subject:
-    """What is explained: the program's file, itself, its decisions and its memory report."""
+    """What is explained: the program's file, itself, its decisions and its memory report.
+
+    profile: where the time of a call goes, measured or predicted; None where neither is known.
+    """
 
     name: str
     artifact: Artifact
     decisions: tuple[Decision, ...]
     report: MemoryReport
+    profile: Profile | None = None
 
     @staticmethod
-    def of(name: str, artifact: Artifact, log: Sequence[Decision] | None = None) -> "Subject":
+    def of(
+        name: str,
+        artifact: Artifact,
+        log: Sequence[Decision] | None = None,
+        measured: Profile | None = None,
+    ) -> "Subject":
         """A log of the same compile stands in for the decisions: it has source locations.
 
-        Raises PycError (BAD_ARTIFACT) for a memory report that cannot be read.
+        measured: a profile of the program; without one its time is that of the cost model.
+        Raises PycError: BAD_ARTIFACT for a memory report that cannot be read, BAD_ARGUMENT for a
+        profile of another program.
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
-        return Subject(name, artifact, tuple(artifact.decisions if log is None else log), report)
+        decisions = tuple(artifact.decisions if log is None else log)
+        _require_own(measured, artifact, name)
+        profile = predict(artifact, decisions) if measured is None else placed(measured, decisions)
+        return Subject(name, artifact, decisions, report, profile)
 
     def matching(self, text: str) -> "Subject":
         """With only those decisions that concern `text` (see `concerning`)."""
-        found = concerning(self.decisions, text, self.report)
-        return Subject(self.name, self.artifact, found, self.report)
+        return replace(self, decisions=concerning(self.decisions, text, self.report))
 
     def facts(self) -> list[tuple[str, str]]:
         """Rows for the head: what it is, for what it was compiled, by what."""
@@ -87,6 +103,17 @@ class Subject:
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
         return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+
+
+def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) for a profile of another program."""
+    graph = artifact.manifest["graph_id"] or ""
+    if profile is not None and profile.program != graph:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--profile: expected one of {name} (graph {graph or 'none'}), got one of graph "
+            f"{profile.program or 'none'}; measure it with `pyc-run {name} --profile FILE`",
+        )
 
 
 def concerning(

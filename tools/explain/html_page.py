@@ -12,6 +12,7 @@ from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.dialects.printable import told
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
     Story,
@@ -31,6 +32,7 @@ from pyc_mlir.tools.explain.svg import (
     line_kind,
     live_chart,
 )
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
 from pyc_mlir.util.units import quantity
 
 _FOLDER = Path(__file__).parent / "report"
@@ -64,6 +66,7 @@ def page(subject: Subject) -> str:
             f"<h1>{escape(subject.name)}</h1>",
             _facts(subject.facts()),
             "</header>",
+            _time(subject.profile),
             _overview(subject),
             *(_region(story) for story in subject.stories()),
             _decisions(subject.decisions),
@@ -105,6 +108,21 @@ def _overview(subject: Subject) -> str:
     return (
         f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'
         "</section>"
+    )
+
+
+def _time(profile: Profile | None) -> str:
+    """Where the time goes: the answer, what no kernel covers, and every dispatch folded away."""
+    if profile is None:
+        return ""
+    kind = "measured" if profile.measured else "predicted"
+    found = uncovered(profile)
+    table = _table(HEAD, [u.cells for u in found], "numbers") if found else ""
+    left = f"<h3>Ops that no generated kernel covers, {kind}</h3>" if found else ""
+    return (
+        f'<section id="time"><h2>Where the time goes</h2><p>{escape(answer(profile))}</p>'
+        f'{left}<div class="scroll">{table}</div><details><summary>Every dispatch, {kind}'
+        f'</summary><div class="scroll">{profile._repr_html_()}</div></details></section>'
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
 from pyc_mlir.util.units import quantity
 
 # Levels of a cell, from empty to full: for terminals with Unicode, and for those without.
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"
 _WIDTH, _HEIGHT = 64, 6
 _FIRST = 12
+_INDENTED = {"initial_indent": "  ", "subsequent_indent": "  "}
 _WITHOUT_REPORT = "no memory report in this program: compile it with a planner mode to have one\n"
 
 
@@ -20,7 +22,8 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
     shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
     more = f"  ... and {left} more; --decisions shows all\n" if left > 0 else ""
     parts = [
-        f"{subject.name}\n{_rows(subject.facts())}",
+        f"{subject.name}\n{_answer(subject)}{_rows(subject.facts())}",
+        _time(subject),
         _account(subject),
         _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
@@ -49,6 +52,28 @@ def _plain(text: str, levels: str) -> str:
 def _rows(rows: Sequence[tuple[str, str]]) -> str:
     width = max((len(name) for name, _ in rows), default=0) + 2
     return "".join(f"  {name:<{width}}{text}\n" for name, text in rows)
+
+
+def _answer(subject: Subject) -> str:
+    """Where the time goes, above all else."""
+    if subject.profile is None:
+        return ""
+    return f"{textwrap.fill(answer(subject.profile), 100, **_INDENTED)}\n"
+
+
+def _time(subject: Subject) -> str:
+    """What no generated kernel covers."""
+    found = [] if subject.profile is None else uncovered(subject.profile)
+    if subject.profile is None or not found:
+        return ""
+    cells = [HEAD, *(u.cells for u in found[:_FIRST])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    left = len(found) - _FIRST
+    more = f"  ... and {left} more\n" if left > 0 else ""
+    kind = "measured" if subject.profile.measured else "predicted"
+    title = f"time in ops that no generated kernel covers, {kind}\n"
+    return title + "".join(f"  {line}\n" for line in lines) + more
 
 
 def _account(subject: Subject) -> str:
