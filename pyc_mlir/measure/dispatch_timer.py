@@ -27,6 +27,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
@@ -122,7 +123,7 @@ def time_calls(
     how = how or How()
     with temporary_folder("pyc-dispatches-") as folder:
         if not isinstance(vmfb, Path):
-            (folder / "module.vmfb").write_bytes(vmfb)
+            write_file(folder / "module.vmfb", vmfb)
         module = vmfb if isinstance(vmfb, Path) else folder / "module.vmfb"
         clock, events = folder / "calls.json", folder / "calls.ireeprof"
         _run(
@@ -144,7 +145,7 @@ def time_calls(
         flags = ("dispatch", "--dispatch_events", "--format=jsonl", str(events))
         said = _run(how, "iree-profile", *flags) if how.profiling else ""
         with _irees_format():
-            seconds = read_clock(clock.read_text())
+            seconds = read_clock(read_file(clock))
             return read_calls(said.splitlines(), seconds)[WARMUP:]
 
 
@@ -156,12 +157,12 @@ def _input_flags(inputs: Sequence[np.ndarray], folder: Path) -> Iterator[str]:
     """Each array as a file of its bytes: the .npy format has no name for bf16."""
     for number, array in enumerate(inputs):
         path = folder / f"{number}.bin"
-        path.write_bytes(np.ascontiguousarray(array).tobytes())
+        write_file(path, np.ascontiguousarray(array).tobytes())
         kind = "x".join([*map(str, array.shape), dtype_name(array.dtype)])
         yield f"--input={kind}=@{path}"
 
 
-def read_clock(text: str) -> list[float]:
+def read_clock(text: str | bytes) -> list[float]:
     """Seconds of each call, from what ``--benchmark_out_format=json`` writes."""
     rows = json.loads(text)["benchmarks"]
     calls = [row for row in rows if row["run_type"] == "iteration"]
