@@ -143,7 +143,8 @@ def time_calls(
             *(_profiling_flags(events) if how.profiling else ()),
         )
         flags = ("dispatch", "--dispatch_events", "--format=jsonl", str(events))
-        said = _run(how, "iree-profile", *flags) if how.profiling else ""
+        # A call that uses no device leaves no profile.
+        said = _run(how, "iree-profile", *flags) if events.exists() else ""
         with _irees_format():
             seconds = read_clock(read_file(clock))
             return read_calls(said.splitlines(), seconds)[WARMUP:]

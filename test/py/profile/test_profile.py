@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from math import fsum
 
+import ml_dtypes
 import numpy as np
 import pytest
 from profiled import X, artifact_of
@@ -157,6 +158,24 @@ def test_dynamic_shapes_have_seconds_but_no_recorded_work():
     dispatches = [r for r in profile.rows if r.is_dispatch]
     assert dispatches and all(r.seconds > 0 for r in dispatches)
     assert all(r.flops is r.traffic_bytes is r.roofline is None for r in dispatches)
+
+
+def test_inputs_of_every_kind():
+    def several(x, scale, mask, numbers):
+        return np.where(mask, x * scale, x), numbers + 1
+
+    x, scale = np.ones((4, 8), ml_dtypes.bfloat16), np.array(2, ml_dtypes.bfloat16)
+    inputs = [x, scale, np.ones((4, 8), bool), np.arange(3)]
+    program = pyc_mlir.compile(several, inputs, device=Device("local-sync"))
+    names = [i.name for i in program.signature.inputs]
+    profile = program.profile(**dict(zip(names, inputs, strict=True)), calls=1)
+    assert sorted(r.code for r in profile.rows) == ["", "IREE", "IREE"]
+
+
+def test_a_program_without_dispatches_has_one_row():
+    program = pyc_mlir.compile(lambda x: x, [X], device=Device("local-sync"))
+    (rest,) = program.profile(X, calls=1).rows
+    assert rest.share == 1.0 and not rest.is_dispatch
 
 
 def test_other_modes_are_profiled_on_local_task():
