@@ -3,7 +3,8 @@
 Calls are profiled in a process of IREE's own, in rounds that alternate with the same calls without
 profiling and with calls of the program itself. Of all profiled calls the half in the middle counts,
 by their seconds; a row's seconds are its mean over them, so that rows add up, and what no dispatch
-covers is the last row.
+covers is the last row. What profiling adds is told by the quickest calls of each kind, since on a
+machine that is shared nothing but disturbance makes one slower.
 """
 
 import statistics
@@ -33,7 +34,7 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.profile import Profile, Row, with_rest
+from pyc_mlir.profile.profile import Profile, Quickest, Row, with_rest
 
 ROUNDS = 3
 # How long the profiled calls may take in all, and how many there are at least and at most.
@@ -78,7 +79,7 @@ def measure(
     _require_equal(timed)
     kept = _middle(timed)
     rows = _rows(artifact, kept, timed, model)
-    seconds, unprofiled = (statistics.fmean(c.seconds for c in m) for m in (kept, _middle(plain)))
+    seconds = statistics.fmean(c.seconds for c in kept)
     threads = (
         f"{how.threads} thread{'s' if how.threads > 1 else ''}" if how.threads else "all cores"
     )
@@ -92,8 +93,7 @@ def measure(
         roof=roof_of(model),
         seconds=seconds,
         rows=with_rest(rows, seconds, replace(_REST, calls=len(timed))),
-        unprofiled_seconds=unprofiled,
-        own_seconds=statistics.median(own),
+        quickest=Quickest(*(min(c.seconds for c in calls) for calls in (timed, plain)), min(own)),
         device=how.device,
         threads=how.threads,
         entry=call.function,

@@ -78,13 +78,29 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Quickest:
+    """Seconds of the quickest of several calls, which were made in turn.
+
+    profiled and plain: by IREE's tool, with and without profiling. own: by the program, in Python.
+    """
+
+    profiled: float
+    plain: float
+    own: float
+
+    @property
+    def overhead(self) -> float:
+        """What profiling adds to a call, as a share of it."""
+        return self.profiled / self.plain - 1 if self.plain else 0.0
+
+
+@dataclass(frozen=True)
 class Profile:
     """The rows of one call in the order in which they ran, the rest last.
 
     program: its graph id. how: what the seconds rest on. roof: what rooflines rest on.
     seconds: the profiled (or predicted) call, the sum of all rows.
-    unprofiled_seconds: the same call by the same tool without profiling, measured in between.
-    own_seconds: the median of the program's own calls, measured in between.
+    quickest: what profiling adds is seen from these calls; None for a prediction.
     device, threads, entry: what was called; threads 0 is one a core.
     spans: one call, the one with the median time.
     """
@@ -95,8 +111,7 @@ class Profile:
     roof: str
     seconds: float
     rows: tuple[Row, ...]
-    unprofiled_seconds: float | None = None
-    own_seconds: float | None = None
+    quickest: Quickest | None = None
     device: str = ""
     threads: int = 0
     entry: str = ""
@@ -122,11 +137,6 @@ class Profile:
     def uncovered(self) -> float:
         """Seconds in dispatches of IREE's code."""
         return fsum(r.seconds for r in self.rows if r.is_dispatch and not r.is_kernel)
-
-    @property
-    def overhead(self) -> float | None:
-        """What profiling adds to a call, as a share of it; None for predictions."""
-        return self.seconds / self.unprofiled_seconds - 1 if self.unprofiled_seconds else None
 
     def __str__(self) -> str:
         return views.table(self, _SHOWN)

@@ -121,14 +121,12 @@ def uncovered(profile: "Profile") -> list[tuple[str, float]]:
 def notes(profile: "Profile") -> str:
     """How it was measured, against what, and what the roof is."""
     lines = [profile.how]
-    if profile.unprofiled_seconds is not None and profile.overhead is not None:
-        alone = quantity(profile.unprofiled_seconds, "s")
+    if (best := profile.quickest) is not None:
+        profiled, plain, own = (quantity(v, "s") for v in (best.profiled, best.plain, best.own))
         lines.append(
-            f"profiling changes a call by {profile.overhead:+.1%}: {alone} without (in turn)"
+            f"profiling changes a call by {best.overhead:+.1%}; quickest calls, made in turn: "
+            f"{profiled} profiled, {plain} without, {own} from Python"
         )
-    if profile.own_seconds is not None:
-        own = quantity(profile.own_seconds, "s")
-        lines.append(f"a call from Python, with its checks, measured in turn: median {own}")
     if any(row.roofline is not None for row in profile.rows):
         lines.append(f"roof: {profile.roof}")
     return "".join(f"  {line}\n" for line in lines)

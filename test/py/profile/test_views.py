@@ -20,8 +20,8 @@ covers (conv2d 60%, unknown 10%), 10% outside of dispatches.
    1 s   10.0%                                             outside of dispatches
   10 s  100.0%                                             the call
   measured by hand
-  profiling changes a call by +25.0%: 8 s without (in turn)
-  a call from Python, with its checks, measured in turn: median 9 s
+  profiling changes a call by +25.0%; quickest calls, made in turn: 10 s profiled, 8 s without, \
+9 s from Python
   roof: 1 GFLOP/s
 """
 
@@ -40,7 +40,6 @@ def test_rows_add_up_to_the_call():
     assert fsum(r.seconds for r in profile.rows) == pytest.approx(profile.seconds)
     assert fsum(r.share for r in profile.rows) == pytest.approx(1.0)
     assert profile.kernels + profile.uncovered + profile.outside == pytest.approx(profile.seconds)
-    assert profile.overhead == pytest.approx(0.25)
 
 
 def test_html_is_escaped():
