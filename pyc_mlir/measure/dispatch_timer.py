@@ -55,10 +55,14 @@ class Span:
 
 @dataclass(frozen=True)
 class TimedCall:
-    """One call: its seconds by the clock, and its dispatches in the order in which they began."""
+    """One call: its seconds by the clock, and its dispatches in the order in which they began.
+
+    cpu_seconds: those that all threads of the process spent.
+    """
 
     seconds: float
     spans: tuple[Span, ...]
+    cpu_seconds: float = 0.0
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -146,8 +150,7 @@ def time_calls(
         # A call that uses no device leaves no profile.
         said = _run(how, "iree-profile", *flags) if events.exists() else ""
         with _irees_format():
-            seconds = read_clock(read_file(clock))
-            return read_calls(said.splitlines(), seconds)[WARMUP:]
+            return read_calls(said.splitlines(), read_clock(read_file(clock)))[WARMUP:]
 
 
 def _profiling_flags(events: Path) -> tuple[str, ...]:
@@ -163,15 +166,24 @@ def _input_flags(inputs: Sequence[np.ndarray], folder: Path) -> Iterator[str]:
         yield f"--input={kind}=@{path}"
 
 
-def read_clock(text: str | bytes) -> list[float]:
-    """Seconds of each call, from what ``--benchmark_out_format=json`` writes."""
-    rows = json.loads(text)["benchmarks"]
-    calls = [row for row in rows if row["run_type"] == "iteration"]
-    return [row["real_time"] * _UNITS[row["time_unit"]] for row in calls]
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of one call by the clock, and CPU seconds of the process."""
+
+    seconds: float
+    cpu_seconds: float = 0.0
 
 
-def read_calls(lines: Iterable[str], seconds: Sequence[float]) -> list[TimedCall]:
-    """The calls, from what ``iree-profile dispatch`` prints, and from the seconds of each call.
+def read_clock(text: str | bytes) -> list[Clock]:
+    """The clock of each call, from what ``--benchmark_out_format=json`` writes."""
+    rows = [r for r in json.loads(text)["benchmarks"] if r["run_type"] == "iteration"]
+    units = (_UNITS[row["time_unit"]] for row in rows)
+    pairs = zip(rows, units, strict=True)
+    return [Clock(row["real_time"] * unit, row["cpu_time"] * unit) for row, unit in pairs]
+
+
+def read_calls(lines: Iterable[str], clocks: Sequence[Clock]) -> list[TimedCall]:
+    """The calls, from what ``iree-profile dispatch`` prints, and from the clock of each call.
 
     Raises PycError (RUNTIME_FAILED) where calls differ in their dispatches.
     """
@@ -179,16 +191,19 @@ def read_calls(lines: Iterable[str], seconds: Sequence[float]) -> list[TimedCall
     rows = [row for row in rows if row["valid"]]
     # Command buffers of a call run one after another; within one, commands have numbers.
     rows.sort(key=lambda row: (row["submission_id"], row["command_index"], row["event_id"]))
-    each, left = divmod(len(rows), len(seconds))
+    each, left = divmod(len(rows), len(clocks))
     names = [row["key"] for row in rows]
     if left or any(names[i] != names[i % each] for i in range(len(names))):
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
-            f"dispatch timer: expected the same dispatches in each of {len(seconds)} calls, got "
+            f"dispatch timer: expected the same dispatches in each of {len(clocks)} calls, got "
             f"{len(rows)} in all; time a program whose dispatches do not depend on data",
         )
-    found = (rows[i * each : (i + 1) * each] for i in range(len(seconds)))
-    return [TimedCall(call, _spans(events)) for call, events in zip(seconds, found, strict=True)]
+    events = (_spans(rows[i * each : (i + 1) * each]) for i in range(len(clocks)))
+    return [
+        TimedCall(clock.seconds, spans, clock.cpu_seconds)
+        for clock, spans in zip(clocks, events, strict=True)
+    ]
 
 
 def _spans(rows: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:

@@ -3,8 +3,7 @@
 Calls are profiled in a process of IREE's own, in rounds that alternate with the same calls without
 profiling and with calls of the program itself. Of all profiled calls the half in the middle counts,
 by their seconds; a row's seconds are its mean over them, so that rows add up, and what no dispatch
-covers is the last row. What profiling adds is told by the quickest calls of each kind, since on a
-machine that is shared nothing but disturbance makes one slower.
+covers is the last row.
 """
 
 import statistics
@@ -34,7 +33,7 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.profile import Profile, Quickest, Row, with_rest
+from pyc_mlir.profile.profile import Disturbance, Profile, Row, with_rest
 
 ROUNDS = 3
 # How long the profiled calls may take in all, and how many there are at least and at most.
@@ -93,7 +92,11 @@ def measure(
         roof=roof_of(model),
         seconds=seconds,
         rows=with_rest(rows, seconds, replace(_REST, calls=len(timed))),
-        quickest=Quickest(*(min(c.seconds for c in calls) for calls in (timed, plain)), min(own)),
+        disturbance=Disturbance(
+            statistics.median(c.cpu_seconds for c in timed),
+            statistics.median(c.cpu_seconds for c in plain),
+            statistics.median(own),
+        ),
         device=how.device,
         threads=how.threads,
         entry=call.function,

@@ -26,6 +26,8 @@ SCHEMA_VERSION = 1
 # Under which a trace holds the profile.
 KEY = "pyc"
 _SHOWN = 30
+# Seconds by the clock over CPU seconds from which on other processes disturbed a call.
+_CALM = 1.2
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Quickest:
-    """Seconds of the quickest of several calls, which were made in turn.
+class Disturbance:
+    """What profiling and other processes do to a call: medians of calls that were made in turn.
 
-    profiled and plain: by IREE's tool, with and without profiling. own: by the program, in Python.
+    profiled and plain: CPU seconds by IREE's tool, with and without profiling; unlike seconds by
+    the clock, other processes change them little. own: seconds of a call from Python.
     """
 
     profiled: float
@@ -100,7 +103,7 @@ class Profile:
 
     program: its graph id. how: what the seconds rest on. roof: what rooflines rest on.
     seconds: the profiled (or predicted) call, the sum of all rows.
-    quickest: what profiling adds is seen from these calls; None for a prediction.
+    disturbance: what profiling adds; None for a prediction.
     device, threads, entry: what was called; threads 0 is one a core.
     spans: one call, the one with the median time.
     """
@@ -111,7 +114,7 @@ class Profile:
     roof: str
     seconds: float
     rows: tuple[Row, ...]
-    quickest: Quickest | None = None
+    disturbance: Disturbance | None = None
     device: str = ""
     threads: int = 0
     entry: str = ""
@@ -137,6 +140,12 @@ class Profile:
     def uncovered(self) -> float:
         """Seconds in dispatches of IREE's code."""
         return fsum(r.seconds for r in self.rows if r.is_dispatch and not r.is_kernel)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a call on one thread took far longer than the CPU was at work for it."""
+        alone = self.device == "local-sync" and self.disturbance is not None
+        return alone and self.seconds > _CALM * self.disturbance.profiled
 
     def __str__(self) -> str:
         return views.table(self, _SHOWN)

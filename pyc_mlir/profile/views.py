@@ -121,12 +121,14 @@ def uncovered(profile: "Profile") -> list[tuple[str, float]]:
 def notes(profile: "Profile") -> str:
     """How it was measured, against what, and what the roof is."""
     lines = [profile.how]
-    if (best := profile.quickest) is not None:
-        profiled, plain, own = (quantity(v, "s") for v in (best.profiled, best.plain, best.own))
+    if (seen := profile.disturbance) is not None:
+        profiled, plain, own = (quantity(v, "s") for v in (seen.profiled, seen.plain, seen.own))
         lines.append(
-            f"profiling changes a call by {best.overhead:+.1%}; quickest calls, made in turn: "
-            f"{profiled} profiled, {plain} without, {own} from Python"
+            f"profiling changes the CPU time of a call by {seen.overhead:+.1%}: {profiled} with, "
+            f"{plain} without, in turn; a call from Python takes {own} (medians)"
         )
+    if profile.is_disturbed:
+        lines.append("other processes disturbed the calls: measure again on a quiet machine")
     if any(row.roofline is not None for row in profile.rows):
         lines.append(f"roof: {profile.roof}")
     return "".join(f"  {line}\n" for line in lines)

@@ -8,6 +8,7 @@ import pytest
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.dispatch_timer import (
+    Clock,
     How,
     Span,
     TimedCall,
@@ -37,8 +38,8 @@ def test_each_call_has_its_dispatches_and_seconds():
     lines = ["", '{"type": "dispatch_summary"}']
     lines += [event("b", 140, 150, 2, 1), event("a", 100, 130, 1, 1)]
     lines += [event("a", 500, 520, 6, 2), event("b", 530, 560, 7, 2)]
-    first, second = read_calls(lines, [1e-6, 2e-6])
-    assert (first.seconds, second.seconds) == (1e-6, 2e-6)
+    first, second = read_calls(lines, [Clock(1e-6, 3e-6), Clock(2e-6)])
+    assert (first.seconds, second.seconds, first.cpu_seconds) == (1e-6, 2e-6, 3e-6)
     assert [s.symbol for s in first.spans] == ["a", "b"]
     assert [(s.start, s.end) for s in first.spans] == [
         pytest.approx((0.0, 30e-9)),
@@ -49,7 +50,7 @@ def test_each_call_has_its_dispatches_and_seconds():
 
 
 def test_calls_without_dispatches_are_calls():
-    assert read_calls([], [1e-6]) == [TimedCall(1e-6, ())]
+    assert read_calls([], [Clock(1e-6)]) == [TimedCall(1e-6, ())]
     assert TimedCall(1e-6, ()).shares == ()
 
 
@@ -57,7 +58,7 @@ def test_calls_without_dispatches_are_calls():
 def test_calls_that_differ_are_refused(names: str):
     lines = [event(name, i, i + 1, i, i // 2) for i, name in enumerate(names)]
     with pytest.raises(PycError, match="the same dispatches") as caught:
-        read_calls(lines, [1.0, 1.0])
+        read_calls(lines, [Clock(1.0), Clock(1.0)])
     assert caught.value.code is ReasonCode.RUNTIME_FAILED
 
 
@@ -71,11 +72,11 @@ def test_dispatches_that_overlap_share_the_time():
 
 def test_the_clock_of_each_repetition():
     rows = [
-        {"run_type": "iteration", "real_time": 2.0, "time_unit": "ms"},
-        {"run_type": "iteration", "real_time": 3.0, "time_unit": "us"},
-        {"run_type": "aggregate", "real_time": 9.0, "time_unit": "ms"},
+        {"run_type": "iteration", "real_time": 2.0, "cpu_time": 1.0, "time_unit": "s"},
+        {"run_type": "iteration", "real_time": 0.0, "cpu_time": 0.0, "time_unit": "us"},
+        {"run_type": "aggregate", "real_time": 9.0, "cpu_time": 9.0, "time_unit": "ms"},
     ]
-    assert read_clock(json.dumps({"benchmarks": rows})) == pytest.approx([2e-3, 3e-6])
+    assert read_clock(json.dumps({"benchmarks": rows})) == [Clock(2.0, 1.0), Clock(0.0, 0.0)]
 
 
 @pytest.mark.parametrize(

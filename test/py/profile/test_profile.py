@@ -112,7 +112,7 @@ def test_a_program_is_profiled(device, tmp_path):
     assert all(r.p10_seconds <= r.median_seconds <= r.p90_seconds for r in dispatches)
     # This process compiled it, so that decisions have places.
     assert all(p.startswith("profiled.py:") for r in dispatches for p in r.locations)
-    assert profile.quickest and min(vars(profile.quickest).values()) > 0
+    assert profile.disturbance and min(vars(profile.disturbance).values()) > 0
     profile.trace(tmp_path / "trace.json")
 
 

@@ -1,13 +1,14 @@
 """Views of a profile: the table, HTML, the trace, JSON and back."""
 
 import json
+from dataclasses import replace
 from math import fsum
 
 import pytest
 from profiled import made_by_hand
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.profile.profile import KEY, Profile
+from pyc_mlir.profile.profile import KEY, Disturbance, Profile
 from pyc_mlir.profile.views import table
 
 GOLDEN = """\
@@ -20,8 +21,8 @@ covers (conv2d 60%, unknown 10%), 10% outside of dispatches.
    1 s   10.0%                                             outside of dispatches
   10 s  100.0%                                             the call
   measured by hand
-  profiling changes a call by +25.0%; quickest calls, made in turn: 10 s profiled, 8 s without, \
-9 s from Python
+  profiling changes the CPU time of a call by +25.0%: 10 s with, 8 s without, in turn; a call from \
+Python takes 9 s (medians)
   roof: 1 GFLOP/s
 """
 
@@ -40,6 +41,14 @@ def test_rows_add_up_to_the_call():
     assert fsum(r.seconds for r in profile.rows) == pytest.approx(profile.seconds)
     assert fsum(r.share for r in profile.rows) == pytest.approx(1.0)
     assert profile.kernels + profile.uncovered + profile.outside == pytest.approx(profile.seconds)
+
+
+def test_disturbed_calls_are_called_so():
+    calm = made_by_hand()
+    disturbed = replace(calm, disturbance=Disturbance(5.0, 5.0, 9.0))
+    assert disturbed.is_disturbed and "measure again" in str(disturbed)
+    # Several threads together may take more CPU time than the call, or less.
+    assert not replace(disturbed, device="local-task").is_disturbed and not calm.is_disturbed
 
 
 def test_html_is_escaped():

@@ -7,7 +7,7 @@ import numpy as np
 from pyc_mlir import compile
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.measure.dispatch_timer import Span
-from pyc_mlir.profile.profile import Profile, Quickest, Row, with_rest
+from pyc_mlir.profile.profile import Disturbance, Profile, Row, with_rest
 
 X = np.ones((8, 64), np.float32)
 WEIGHT = np.full((64, 64), 0.01, np.float32)
@@ -57,7 +57,7 @@ def made_by_hand() -> Profile:
         roof="1 GFLOP/s",
         seconds=10.0,
         rows=with_rest(rows, 10.0, Row("", 0.0, 0.0, calls=9)),
-        quickest=Quickest(10.0, 8.0, 9.0),
+        disturbance=Disturbance(10.0, 8.0, 9.0),
         device="local-sync",
         threads=1,
         entry="main",
