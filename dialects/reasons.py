@@ -221,6 +221,12 @@ class ReasonCode(Enum):
         "run `pyc-doctor`",
         '`Device("cuda")` on a machine without a GPU',
     )
+    CANNOT_PROFILE = Reason(
+        "the times of a program's dispatches cannot be measured as it runs now",
+        "a GPU, another mode's plan on `local-sync`, or a fallback that answers",
+        "run it on `local-task` or compile it for a CPU, as the message says",
+        "`program.profile(x)` of a program for CUDA",
+    )
     RUNTIME_DIFFERS = Reason(
         "a program runs under another release of IREE's runtime than it was compiled for",
         "the runtime was updated, or the program was compiled on a machine with another one",

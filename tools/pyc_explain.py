@@ -17,6 +17,7 @@ from pyc_mlir.artifact.compile_log import Recorded, read_recorded
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
 from pyc_mlir.tools.explain import text_page as explain_text
@@ -29,7 +30,8 @@ SCHEMA_VERSION = 1
 # What names a model, and no program or log.
 _MODEL = re.compile(r"\.(onnx|mlir|mlirbc|py(:[\w.]*)?)$|^-$")
 _EPILOG = """\
-Prints the program's memory (before and after planning), its frontier and its decisions.
+Prints where the time of a call goes (predicted, or measured with --profile), the program's memory
+(before and after planning), its frontier and its decisions.
 In place of a program, a model: how much of it can be compiled, and what breaks it.
 Decisions in a program name the model's nodes if it was compiled with --node-names; the log that
 `pyc-compile --log` writes has them and their places in the source.
@@ -37,6 +39,7 @@ Decisions in a program name the model's nodes if it was compiled with --node-nam
 examples:
   pyc-explain model.vmfb
   pyc-explain model.vmfb --html report.html
+  pyc-explain model.vmfb --profile trace.json --html report.html
   pyc-explain model.vmfb --op matmul
   pyc-explain model.vmfb --size batch=8
   pyc-explain model.vmfb --op dense --log decisions.jsonl
@@ -83,7 +86,7 @@ def _run(argv: Sequence[str]) -> int:
 
 def _model(flags: argparse.Namespace) -> int:
     """Show what the import of a model finds; nothing was decided or planned yet."""
-    programs = ("html", "op", "why", "decisions", "log")
+    programs = ("html", "op", "why", "decisions", "log", "profile")
     if given := [f"--{name}" for name in programs if getattr(flags, name)]:
         raise _usage(f"expected a program for {', '.join(given)}, got the model {flags.program}")
 
@@ -115,8 +118,9 @@ def _usage(problem: str) -> PycError:
 
 def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) -> None:
     """Show a program, wherever the flags want it."""
+    measured = None if flags.profile is None else Profile.load(flags.profile)
     name = Path(flags.program).name
-    subject = Subject.of(name, artifact, recorded.decisions, flags.size)
+    subject = Subject.of(name, artifact, recorded.decisions, flags.size, measured)
     if flags.op is not None:
         subject = subject.matching(flags.op)
         _require(subject.decisions, recorded, flags.op)
@@ -183,6 +187,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--log", metavar="LOG", help="the log of this compile: decisions with source locations"
     )
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="measured times in place of predicted ones: what `pyc-run --profile FILE` wrote",
+    )
     _add_bisect(parser)
     return parser
 
@@ -222,12 +231,13 @@ def _require(found: Sequence[Decision], recorded: Recorded, text: str) -> None:
 
 
 def as_json(subject: Subject) -> str:
-    """Manifest, decisions and memory report as one JSON object."""
+    """Manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,
         "manifest": dict(subject.artifact.manifest),
         "decisions": [d.to_json() for d in subject.decisions],
         "memory": memory_report.to_json(subject.report) if subject.artifact.memory else None,
+        "time": None if subject.profile is None else subject.profile.to_json(),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 

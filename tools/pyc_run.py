@@ -21,7 +21,8 @@ from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli import run_inputs
 
 if TYPE_CHECKING:
-    from pyc_mlir.runtime.program import Program, ProgramStats
+    from pyc_mlir.runtime.events import ProgramStats
+    from pyc_mlir.runtime.program import Program
 
 TOOL = "pyc-run"
 # Calls before the ones that --repeat times: caches and pools fill.
@@ -34,6 +35,7 @@ examples:
   pyc-run model.vmfb --input image.npy
   pyc-run model.vmfb --input x=2x784xf32=@seed:0 --output results.npz
   pyc-run model.vmfb --input 1x784xf32=0.5 --repeat 1000 --device local-sync
+  pyc-run model.vmfb --input x=2x784xf32=@seed:0 --profile trace.json
 """
 
 
@@ -45,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     flags = make_parser().parse_args(argv)
     _check_output(flags.output)
+    if flags.profile:
+        require_writable(flags.profile)
     cli.require_own_log(TOOL, flags.log, (flags.program, flags.output))
     program = _loaded(flags)
     try:
@@ -90,9 +94,19 @@ def _called(flags: argparse.Namespace, program: "Program") -> int:
     if flags.repeat is not None:
         placed = [to_device(a, program.device) for a in arrays]
         print(latency(lambda: program(*placed), flags.repeat))
+    if flags.profile is not None:
+        _profile(flags, program, arrays)
     if flags.stats:
         print(statistics(program.stats(), program), end="")
     return cli.OK
+
+
+def _profile(flags: argparse.Namespace, program: "Program", arrays: Sequence[np.ndarray]) -> None:
+    """Print where the time of a call goes; write it as a trace if a file is named."""
+    profile = program.profile(*arrays, calls=flags.repeat, calibration=flags.calibration)
+    print(profile, end="")
+    if flags.profile:
+        profile.trace(flags.profile)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -107,6 +121,17 @@ def make_parser() -> argparse.ArgumentParser:
         "--output", metavar="FILE", help="write the results to FILE.npz (or .npy for one)"
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print the time of each dispatch, of as many calls as --repeat says; FILE gets a "
+        "trace for ui.perfetto.dev, which `pyc-explain --profile` reads too",
+    )
+    parser.add_argument(
+        "--calibration", metavar="FILE", help="of `pyc-doctor --calibrate`, for --profile"
+    )
     parser.add_argument("--stats", action="store_true", help="print calls, times and memory")
     parser.add_argument(
         "--log", metavar="LOG", help="write what happened as JSON lines, also where a call fails"

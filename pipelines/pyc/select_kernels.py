@@ -18,7 +18,7 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
-from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, COMPUTES, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
@@ -37,7 +37,7 @@ _STORED = {"reshape"}
 class SelectKernels:
     """Choose generated kernels for groups and ops."""
 
-    name: ClassVar[str] = "pyc-select-kernels"
+    name: ClassVar[str] = SELECT
     target: str = option("", "the target that kernels are for; empty: the compile's")
     families: str = option("", "families to take kernels from, joined by +; empty: all")
 
@@ -82,11 +82,11 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
             if _STORED.issuperset(n.name for n in work.nodes):
                 continue
             found = _offers(work, context.target, names)
-            offers = {
-                n: f for n, f in found.items() if not (context.bounds_error and f[1].indirect)
-            }
-            evidence = _left_out([n for n in found if n not in offers])
-            chosen = _choose(op, ids, work, offers, context, evidence)
+            why = _against_indirect(context)
+            left_out = [n for n, (_, o) in found.items() if why and o.indirect]
+            offers = {n: f for n, f in found.items() if n not in left_out}
+            evidence = [f"not offered: {', '.join(left_out)}: {why}"] if left_out else []
+            chosen = _choose(op, ids, members, offers, context, evidence)
             counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
             if chosen is not None:
@@ -110,20 +110,24 @@ def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
     return found
 
 
-def _left_out(names: list[str]) -> list[str]:
-    """Why kernels are not offered, for the log."""
-    why = "they add other numbers than the plain form, and the contract bounds the error"
-    return [f"not offered: {', '.join(names)}: {why}"] if names else []
+def _against_indirect(context: PassContext) -> str:
+    """Why kernels that add other numbers than an op's plain form are not offered, or ""."""
+    if context.bounds_error:
+        return "they add other numbers than the plain form, and the contract bounds the error"
+    if context.mode == "memory_first":
+        return "their weights take more memory, and the mode is memory_first"
+    return ""
 
 
 def _choose(
     op: ir.Operation,
     ids: OpIds,
-    work: Work,
+    members: Members,
     offers: dict[str, Found],
     context: PassContext,
     evidence: Sequence[str],
 ) -> Found | None:
+    work = members.work()
     rest = {name: _iree_cost(work, o.covers, context.target) for name, (_, o) in offers.items()}
     listed = [
         Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
@@ -133,7 +137,8 @@ def _choose(
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location))
-    return offers.get(context.choices.choose(site, ranked, evidence).name)
+    computes = f"{COMPUTES}{' '.join(ids[o] for o in members.ops)}"
+    return offers.get(context.choices.choose(site, ranked, (computes, *evidence)).name)
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.memory.picture import Layout, Rectangle, Run
+from pyc_mlir.pipelines.memory.layout import Layout, Rectangle, Run
 from pyc_mlir.pipelines.memory.planner.problem import Problem
 
 SCHEMA_VERSION = 2

@@ -48,7 +48,6 @@ from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
 
 
-
 def build_here(
     source: Any, inputs: Sequence[Any] | None, options: Options, stage: Stage = logged
 ) -> Artifact:

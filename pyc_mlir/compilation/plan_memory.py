@@ -32,11 +32,12 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
 from pyc_mlir.pipelines.memory.on_stream.problem import Region
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.pipelines.memory.packing.pack import pack
-from pyc_mlir.pipelines.memory.picture import Layout, layout_of_plan
+from pyc_mlir.pipelines.memory.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.planner import (
     LAST_WORK,
     BudgetRefused,
@@ -146,11 +147,13 @@ class Planning:
         start = session.module
         reference = self._carried(session, start, {})
         answers = Choices(self.request.policy, self.request.recipe)
+        every: list[Region] = []
         regions: list[Region] = []
         offers: list[_Offer] = []
         try:
             with session.context:
-                regions = regions_of(start, self.target, self.ranges)
+                every = regions_of(start, self.target, self.ranges, every=True)
+            regions = [r for r in every if r.can_change]
             offers = self._offers(session, start, regions, reference)
             # The first plan offered for a region stays, also for those of further modes alone.
             self.preferred = {i: p.seconds for o in reversed(offers) for i, p in o.plans.items()}
@@ -172,11 +175,12 @@ class Planning:
             failed = error
             finish(session, reference)
         if failed is not None:
-            regions, offers, chosen = [], [], []
+            offers, chosen = [], []
             answers = Choices(self.request.policy, self.request.recipe)
             answers.record(self._failure(failed))
         self.decisions = answers.log
-        self.report = self._report(regions, offers, chosen, reference)
+        taken = dict(zip((r.index for r in regions), chosen, strict=False))
+        self.report = self._report(every, offers, taken, reference)
 
     def _carried(self, session: Session, start: Any, plans: Plans) -> Version:
         return carry_out(
@@ -386,24 +390,26 @@ class Planning:
         self,
         regions: list[Region],
         offers: list[_Offer],
-        chosen: list[_Offer | None],
+        taken: Mapping[int, _Offer | None],
         reference: Version,
     ) -> MemoryReport:
         """What there is to see of the function that PyC calls: the last one, if there are two.
 
-        Not those of further modes.
+        Not those of further modes. Of a region for which nothing was chosen only its tasks.
         """
-        shown = next(
-            (r.function for r in reversed(regions) if r.function not in self.request.only), ""
-        )
-        return MemoryReport(
-            tuple(
-                _region_report(f"{SITE}:{self.request.name}#{r.index}", r, offers, o, reference)
-                for r, o in zip(regions, chosen, strict=False)
-                if r.function == shown
-            ),
-            CostModel(self.target).basis,
-        )
+        calls = (r.function for r in reversed(regions) if r.function)
+        shown = next((name for name in calls if name not in self.request.only), "")
+        found = []
+        for r in regions:
+            if r.function == shown:
+                name = f"{SITE}:{self.request.name}#{r.index}"
+                planned = r.index in taken
+                found.append(
+                    _region_report(name, r, offers, taken[r.index], reference)
+                    if planned
+                    else region_report(name, r.problem, {}, "")
+                )
+        return MemoryReport(tuple(found), CostModel(self.target).basis)
 
 
 def _not_proven() -> PycError:

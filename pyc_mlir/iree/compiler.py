@@ -17,6 +17,7 @@ from iree.compiler import ir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
 from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
+from pyc_mlir.iree.sources import FORMED, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
 from pyc_mlir.iree.workarounds.slice_views import share_parts
@@ -70,10 +71,15 @@ def compile_module(
 def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
     """`Session.run` with PyC's steps at the ends of phases.
 
-    Kernels are let go at the end of `flow`, and get their code at that of `stream` if another
-    phase follows. Contraction is forbidden at the end of code generation.
+    Dispatches are named after their ops as soon as they are formed. Kernels are let go at the end
+    of `flow`, and get their code at that of `stream` if another phase follows. Contraction is
+    forbidden at the end of code generation.
     """
     place = PHASES.index
+    if place(start) < place(FORMED) <= place(to):
+        session.run(to=FORMED, start=start)
+        name_sources(session.module)
+        start = FORMED
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
         let_go(session.module)

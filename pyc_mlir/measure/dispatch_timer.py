@@ -1,20 +1,24 @@
 """Seconds of each dispatch of a program on a CPU, measured by IREE's own runtime profiling.
 
 Comes in: a vmfb (or an artifact of PyC, which is one), the name of a function and its arguments.
-Goes out: a `DispatchTime` for each dispatch of a call, in the order in which they ran.
+Goes out: a `TimedCall` for each call: its seconds by the clock, and when each dispatch ran.
 
 `iree-benchmark-module` of the runtime's wheel calls the function so many times in a process of its
 own and writes a profile (`--device_profiling_mode=host-execution`: the only family that IREE 3.13
 offers on ``local-sync`` and ``local-task``; `dispatch-events` is for GPUs); `iree-profile dispatch`
-reads it. A dispatch's time is the least of all calls: on a machine that is shared nothing but
-disturbance makes one slower. The clock is read before and after each dispatch, which adds to what
-lies between dispatches, not to their seconds.
+reads it. Each call is a repetition of its own, so that its seconds are known too. The clock is read
+before and after each dispatch, which adds to what lies between dispatches, not to their seconds.
+
+On ``local-sync`` IREE 3.13 records nothing of a function that neither waits nor allocates, such as
+PyC's entry with an arena: time the plain entry there.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from subprocess import STDOUT
 from typing import Any
@@ -22,101 +26,164 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.children import run as run_child
 from pyc_mlir.util.children import temporary_folder
 
 CALLS = 50
+# Calls before those that count: caches and pools fill.
+WARMUP = 3
 DEVICES = ("local-sync", "local-task")
 _NANO = 1e-9
+_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _SAID = 400
 
 
 @dataclass(frozen=True)
-class Dispatch:
-    """What is known of a dispatch when it is compiled: one task of the memory report."""
+class Span:
+    """One run of a dispatch: seconds since the first dispatch of its call began.
 
-    symbol: str
-    seconds: float = 0.0
-    flops: float = 0.0
-    traffic_bytes: int = 0
-    sources: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class DispatchTime:
-    """One dispatch of a call: the least and the median seconds of so many calls.
-
-    `workgroups` is the grid. flops, traffic_bytes, sources and predicted_seconds come from the
-    compile (`joined`): zeros and empty where nothing is known.
+    `workgroups` is the grid.
     """
 
     symbol: str
-    seconds: float
-    median_seconds: float
-    calls: int
+    start: float
+    end: float
     workgroups: tuple[int, ...] = ()
-    flops: float = 0.0
-    traffic_bytes: int = 0
-    sources: tuple[str, ...] = ()
-    predicted_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimedCall:
+    """One call: its seconds by the clock, and its dispatches in the order in which they began.
+
+    cpu_seconds: those that all threads of the process spent.
+    """
+
+    seconds: float
+    spans: tuple[Span, ...]
+    cpu_seconds: float = 0.0
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Seconds of the call that fall to each dispatch.
+
+        A moment in which several run counts for each in equal parts: the sum is at most `seconds`.
+        """
+        if all(before.end <= after.start for before, after in pairwise(self.spans)):
+            return tuple(span.end - span.start for span in self.spans)
+        shares = [0.0] * len(self.spans)
+        times = sorted({t for s in self.spans for t in (s.start, s.end)})
+        for begin, end in pairwise(times):
+            running = [i for i, s in enumerate(self.spans) if s.start <= begin and end <= s.end]
+            for i in running:
+                shares[i] += (end - begin) / len(running)
+        return tuple(shares)
 
 
 @dataclass(frozen=True)
 class How:
-    """How to measure: the device, its threads (``local-task``), and the number of calls."""
+    """How to measure: the device and its threads (0: one a core), the number of calls.
+
+    allocator: what `iree-benchmark-module --device_allocator` is given. profiling: False to time
+    calls alone, to see what profiling adds.
+    """
 
     device: str = "local-sync"
     threads: int = 1
     calls: int = CALLS
+    allocator: str = ""
+    profiling: bool = True
     environ: Mapping[str, str] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises PycError (BAD_ARGUMENT)."""
-        if self.device not in DEVICES or self.calls < 1 or self.threads < 1:
+        """Raises PycError (CANNOT_PROFILE) for other devices, BAD_ARGUMENT for other numbers."""
+        if self.device not in DEVICES:
+            raise PycError(
+                ReasonCode.CANNOT_PROFILE,
+                f"dispatch timer: expected a device of {', '.join(DEVICES)}, got "
+                f"{self.device!r}; compile for `cpu` to see times of dispatches",
+            )
+        if self.calls < 1 or self.threads < 0:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
-                f"dispatch timer: expected a device of {', '.join(DEVICES)}, one call and one "
-                f"thread or more, got {self.device!r}, {self.calls} and {self.threads}",
+                f"dispatch timer: expected one call or more and no negative number of threads, "
+                f"got {self.calls} and {self.threads}",
             )
 
 
-def time_dispatches(
-    vmfb: bytes | Path, function: str, inputs: Sequence[np.ndarray], how: How | None = None
-) -> list[DispatchTime]:
-    """Run `function` and time its dispatches.
+def time_calls(
+    vmfb: bytes | memoryview | Path,
+    function: str,
+    inputs: Sequence[np.ndarray],
+    how: How | None = None,
+    storage: Sequence[int] = (),
+) -> list[TimedCall]:
+    """Call `function` and time its dispatches; calls to warm up are left out.
 
+    storage: bytes of each buffer that the function takes after its inputs.
     Raises PycError (RUNTIME_FAILED) with what IREE's tools say.
     """
     how = how or How()
     with temporary_folder("pyc-dispatches-") as folder:
-        if isinstance(vmfb, bytes):
+        if not isinstance(vmfb, Path):
             write_file(folder / "module.vmfb", vmfb)
         module = vmfb if isinstance(vmfb, Path) else folder / "module.vmfb"
-        named = []
-        for number, array in enumerate(inputs):
-            np.save(folder / f"{number}.npy", np.ascontiguousarray(array), allow_pickle=False)
-            named.append(f"--input=@{folder / f'{number}.npy'}")
-        profile = folder / "calls.ireeprof"
+        clock, events = folder / "calls.json", folder / "calls.ireeprof"
         _run(
             how,
             "iree-benchmark-module",
             f"--module={module}",
             f"--function={function}",
-            *named,
+            *_input_flags(inputs, folder),
+            *(f"--input=&{max(size, 1)}xi8" for size in storage),
             f"--device={how.device}",
+            *([f"--device_allocator={how.allocator}"] if how.allocator else []),
             f"--task_topology_group_count={how.threads}",
-            f"--benchmark_min_time={how.calls}x",
-            "--device_profiling_mode=host-execution",
-            f"--device_profiling_output={profile}",
+            "--benchmark_min_time=1x",
+            f"--benchmark_repetitions={WARMUP + how.calls}",
+            f"--benchmark_out={clock}",
+            "--benchmark_out_format=json",
+            *(_profiling_flags(events) if how.profiling else ()),
         )
-        flags = ("--dispatch_events", "--format=jsonl")
-        said = _run(how, "iree-profile", "dispatch", *flags, str(profile))
-    return read_events(said.splitlines(), how.calls)
+        flags = ("dispatch", "--dispatch_events", "--format=jsonl", str(events))
+        # A call that uses no device leaves no profile.
+        said = _run(how, "iree-profile", *flags) if events.exists() else ""
+        with _irees_format():
+            return read_calls(said.splitlines(), read_clock(read_file(clock)))[WARMUP:]
 
 
-def read_events(lines: Iterable[str], calls: int) -> list[DispatchTime]:
-    """The dispatches of one call, from what ``iree-profile dispatch`` prints for so many calls.
+def _profiling_flags(events: Path) -> tuple[str, ...]:
+    return "--device_profiling_mode=host-execution", f"--device_profiling_output={events}"
+
+
+def _input_flags(inputs: Sequence[np.ndarray], folder: Path) -> Iterator[str]:
+    """Each array as a file of its bytes: the .npy format has no name for bf16."""
+    for number, array in enumerate(inputs):
+        path = folder / f"{number}.bin"
+        write_file(path, np.ascontiguousarray(array).tobytes())
+        kind = "x".join([*map(str, array.shape), dtype_name(array.dtype)])
+        yield f"--input={kind}=@{path}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds of one call by the clock, and CPU seconds of the process."""
+
+    seconds: float
+    cpu_seconds: float = 0.0
+
+
+def read_clock(text: str | bytes) -> list[Clock]:
+    """The clock of each call, from what ``--benchmark_out_format=json`` writes."""
+    rows = [r for r in json.loads(text)["benchmarks"] if r["run_type"] == "iteration"]
+    units = (_UNITS[row["time_unit"]] for row in rows)
+    pairs = zip(rows, units, strict=True)
+    return [Clock(row["real_time"] * unit, row["cpu_time"] * unit) for row, unit in pairs]
+
+
+def read_calls(lines: Iterable[str], clocks: Sequence[Clock]) -> list[TimedCall]:
+    """The calls, from what ``iree-profile dispatch`` prints, and from the clock of each call.
 
     Raises PycError (RUNTIME_FAILED) where calls differ in their dispatches.
     """
@@ -124,52 +191,49 @@ def read_events(lines: Iterable[str], calls: int) -> list[DispatchTime]:
     rows = [row for row in rows if row["valid"]]
     # Command buffers of a call run one after another; within one, commands have numbers.
     rows.sort(key=lambda row: (row["submission_id"], row["command_index"], row["event_id"]))
-    each, left = divmod(len(rows), calls)
+    each, left = divmod(len(rows), len(clocks))
     names = [row["key"] for row in rows]
     if left or any(names[i] != names[i % each] for i in range(len(names))):
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
-            f"dispatch timer: expected the same dispatches in each of {calls} calls, got "
+            f"dispatch timer: expected the same dispatches in each of {len(clocks)} calls, got "
             f"{len(rows)} in all; time a program whose dispatches do not depend on data",
         )
-    return [_time(rows[i::each]) for i in range(each)]
+    events = (_spans(rows[i * each : (i + 1) * each]) for i in range(len(clocks)))
+    return [
+        TimedCall(clock.seconds, spans, clock.cpu_seconds)
+        for clock, spans in zip(clocks, events, strict=True)
+    ]
 
 
-def joined(times: Sequence[DispatchTime], known: Sequence[Dispatch]) -> list[DispatchTime]:
-    """The times with what the compile knows of each dispatch: the next of its symbol, in order."""
-    waiting: dict[str, list[Dispatch]] = {}
-    for dispatch in known:
-        waiting.setdefault(dispatch.symbol, []).append(dispatch)
-    made = []
-    for time in times:
-        same = waiting.get(time.symbol, [])
-        # A region that runs again repeats its dispatches.
-        found = same.pop(0) if len(same) > 1 else same[0] if same else Dispatch(time.symbol)
-        made.append(
-            DispatchTime(
-                time.symbol,
-                time.seconds,
-                time.median_seconds,
-                time.calls,
-                time.workgroups,
-                found.flops,
-                found.traffic_bytes,
-                found.sources,
-                found.seconds,
-            )
+def _spans(rows: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
+    first = min((row["start_host_time_ns"] for row in rows), default=0)
+    return tuple(
+        Span(
+            row["key"],
+            (row["start_host_time_ns"] - first) * _NANO,
+            (row["end_host_time_ns"] - first) * _NANO,
+            tuple(row["workgroup_count"]),
         )
-    return made
-
-
-def _time(rows: Sequence[Mapping[str, Any]]) -> DispatchTime:
-    seconds = sorted(row["duration_ns"] * _NANO for row in rows)
-    middle = seconds[len(seconds) // 2]
-    groups = tuple(rows[0]["workgroup_count"])
-    return DispatchTime(rows[0]["key"], seconds[0], middle, len(rows), groups)
+        for row in rows
+    )
 
 
 def _parsed(line: str) -> Mapping[str, Any]:
     return json.loads(line) if line.startswith("{") else {}
+
+
+@contextmanager
+def _irees_format() -> Iterator[None]:
+    """Raise PycError (RUNTIME_FAILED) where IREE's tools write something else."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            f"dispatch timer: expected a profile as IREE 3.13 writes it, got one with: {error}; "
+            "install iree-base-runtime 3.13",
+        ) from None
 
 
 def _run(how: How, tool: str, *arguments: str) -> str:

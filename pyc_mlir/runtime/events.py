@@ -1,4 +1,4 @@
-"""Events of a running program (guards, fallbacks, switches) as decisions of a log.
+"""What a program did: its counts, and events (guards, fallbacks, switches) as decisions of a log.
 
 A call that just answers leaves nothing here but a count. The lines have the schema of a compile's
 decisions (`pipelines/choices/choices.py`), under the pass ``run``; no recipe repeats them.
@@ -6,12 +6,24 @@ decisions (`pipelines/choices/choices.py`), under the pass ``run``; no recipe re
 
 import threading
 from collections import deque
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.cache_record import CacheRecord
+from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import RUN, Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.util.logs import RUN as LOGGED
 from pyc_mlir.util.logs import logger
+from pyc_mlir.util.notebook import html_table
+from pyc_mlir.util.units import quantity
+
+if TYPE_CHECKING:
+    from pyc_mlir.runtime.device import MemoryStatistics
+    from pyc_mlir.runtime.monitor import Fallback
+    from pyc_mlir.runtime.plans import ModeSwitch
 
 MOST_EVENTS = 256
 # The events, and what is turned down by each.
@@ -83,3 +95,65 @@ class RunLog:
         offered = (Alternative(ANSWERED),)
         last = Decision(Site(RUN, CALLS), ANSWERED, offered, CALLS, (), measured)
         return (*cached, *events, last)
+
+
+@dataclass(frozen=True)
+class ProgramStats:
+    """What a program did. Times are seconds of whole calls, guards and conversions included;
+    the median is that of the last 1,024 calls; memory is that of the whole device.
+
+    `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
+    and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
+    `mode_switches` counts the changes of it, and `switches` are the latest. `contract` tells of
+    each clause; `comparisons` counts calls that were compared with the reference (which is no part
+    of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
+    were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
+    did for it, if it was asked. `other_runtime` says which release of IREE's runtime the program
+    was compiled for, if this is another one (RUNTIME_DIFFERS)."""
+
+    calls: int
+    guard_failures: int
+    seconds_total: float
+    seconds_last: float | None
+    seconds_median: float | None
+    memory: "MemoryStatistics"
+    artifact_bytes: int
+    constants_bytes: int
+    account: Account
+    arena_bytes: int
+    arena_waits: int
+    mode: str
+    mode_switches: int
+    switches: "tuple[ModeSwitch, ...]"
+    contract: ContractReport
+    comparisons: int
+    wrong_results: int
+    fallbacks: "tuple[Fallback, ...]"
+    imported: ImportReport
+    cache: CacheRecord | None = None
+    other_runtime: str = ""
+
+    def __repr__(self) -> str:
+        return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return html_table("ProgramStats", self._shown())
+
+    def _shown(self) -> dict[str, str]:
+        """What is looked at most, in words."""
+        median = self.seconds_median
+        shown = {
+            "calls": str(self.calls),
+            "median": "none" if median is None else quantity(median, "s"),
+            "guard failures": str(self.guard_failures),
+            "artifact": quantity(self.artifact_bytes, "B"),
+            "constants": quantity(self.constants_bytes, "B"),
+            "scratch": quantity(self.arena_bytes, "B"),
+        }
+        if self.mode:
+            shown["mode"] = self.mode
+        if self.wrong_results or self.fallbacks:
+            shown["wrong results"] = str(self.wrong_results)
+            shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"
+        return shown

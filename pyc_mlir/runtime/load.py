@@ -6,7 +6,8 @@ from pyc_mlir.artifact import artifact
 from pyc_mlir.dialects.errors import memory_told
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
-from pyc_mlir.runtime.program import Program, ProgramStats
+from pyc_mlir.runtime.events import ProgramStats
+from pyc_mlir.runtime.program import Program
 
 __all__ = ["Array", "Device", "Program", "ProgramStats", "load", "to_device"]
 

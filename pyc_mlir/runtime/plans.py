@@ -215,6 +215,23 @@ class Serving:
         mode = self.plans.current
         return self._answer(mode.arena if mode.by_arena else None, inputs)
 
+    def entry_by_name(self, mode: PlannedMode, launch: Launch) -> tuple[str, tuple[int, ...]]:
+        """The function that calls in a mode take, and bytes of the buffers after its inputs.
+
+        For IREE's own tools, whose profiles hold nothing of an entry with an arena on local-sync:
+        there it is the plain entry, which has the plan of the first mode.
+        Raises PycError (CANNOT_PROFILE) where no function of the artifact stands for the calls.
+        """
+        entries, arena = self.artifact.manifest["entries"], mode.arena
+        if mode.stand_in:
+            raise _cannot_profile("the program's own code", f"the fallback `{mode.stand_in}`", "")
+        if self.device.kind != "local-sync" and mode.by_arena and arena is not None:
+            return arena.name, (launch.arena_bytes, *(size for _, _, size in launch.outputs))
+        if arena is not None and arena.name != entries[ARENA]["function"]:
+            remedy = "; load the program on `local-task`, with threads=1 for one thread"
+            raise _cannot_profile("the first mode on `local-sync`", f"mode `{mode.name}`", remedy)
+        return entries[MAIN]["function"], ()
+
     def ways(self) -> Ways:
         """All code that calls may take, by mode and entry, that of the plan in use first."""
         found = {}
@@ -252,6 +269,10 @@ class Serving:
         sources = [readable(a, self.device) for a in arrays]
         self.artifact.signature.check([(tuple(s.shape), s.dtype) for s in sources])
         return self.entry.bare_call([to_device(s, self.device) for s in sources])
+
+
+def _cannot_profile(expected: str, got: str, remedy: str) -> PycError:
+    return PycError(ReasonCode.CANNOT_PROFILE, f"profile: expected {expected}, got {got}{remedy}")
 
 
 def planned_modes(

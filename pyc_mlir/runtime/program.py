@@ -25,31 +25,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.contract_status import Counts, so_far
-from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.artifact.signature import PLAIN
 from pyc_mlir.artifact.verification import Verdict
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
-from pyc_mlir.pipelines.choices.contract_report import ContractReport
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
-from pyc_mlir.runtime.device import Device, MemoryStatistics
-from pyc_mlir.runtime.events import LOAD
-from pyc_mlir.runtime.monitor import Code, Fallback, Watch
+from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
+from pyc_mlir.runtime.events import LOAD, ProgramStats
+from pyc_mlir.runtime.monitor import Code, Watch
 from pyc_mlir.runtime.outputs import (
     check_outputs,
     donated_memory,
@@ -58,9 +54,13 @@ from pyc_mlir.runtime.outputs import (
     no_entry,
     on_host,
 )
-from pyc_mlir.runtime.plans import ModeSwitch, PlannedMode, Run, Serving
+from pyc_mlir.runtime.plans import PlannedMode, Run, Serving
 from pyc_mlir.util.notebook import html_table
 from pyc_mlir.util.units import quantity
+
+if TYPE_CHECKING:
+    from pyc_mlir.pipelines.target.calibration import Calibration
+    from pyc_mlir.profile.profile import Profile
 
 # Verdicts of the guards that are remembered, and call times that the median is taken from.
 _MAX_VERDICTS = 4096
@@ -71,68 +71,6 @@ _SHOWN = 4
 _KEEP_ALL: tuple[int, ...] = ()
 # In C, as is all that can be on the way of every call.
 _spec_of = attrgetter("spec")
-
-
-@dataclass(frozen=True)
-class ProgramStats:
-    """What a program did. Times are seconds of whole calls, guards and conversions included;
-    the median is that of the last 1,024 calls; memory is that of the whole device.
-
-    `account` is what the program needs by its manifest, `arena_bytes` what its arenas hold now,
-    and `arena_waits` counts the calls that found all arenas in use. `mode` names the plan in use,
-    `mode_switches` counts the changes of it, and `switches` are the latest. `contract` tells of
-    each clause; `comparisons` counts calls that were compared with the reference (which is no part
-    of their times), `wrong_results` samples and calls that differed, and `fallbacks` are those that
-    were taken. `imported` is how much of the program PyC compiles, `cache` what the compile cache
-    did for it, if it was asked. `other_runtime` says which release of IREE's runtime the program
-    was compiled for, if this is another one (RUNTIME_DIFFERS)."""
-
-    calls: int
-    guard_failures: int
-    seconds_total: float
-    seconds_last: float | None
-    seconds_median: float | None
-    memory: MemoryStatistics
-    artifact_bytes: int
-    constants_bytes: int
-    account: Account
-    arena_bytes: int
-    arena_waits: int
-    mode: str
-    mode_switches: int
-    switches: tuple[ModeSwitch, ...]
-    contract: ContractReport
-    comparisons: int
-    wrong_results: int
-    fallbacks: tuple[Fallback, ...]
-    imported: ImportReport
-    cache: CacheRecord | None = None
-    other_runtime: str = ""
-
-    def __repr__(self) -> str:
-        return f"ProgramStats({', '.join(f'{n}: {v}' for n, v in self._shown().items())})"
-
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        return html_table("ProgramStats", self._shown())
-
-    def _shown(self) -> dict[str, str]:
-        """What is looked at most, in words."""
-        median = self.seconds_median
-        shown = {
-            "calls": str(self.calls),
-            "median": "none" if median is None else quantity(median, "s"),
-            "guard failures": str(self.guard_failures),
-            "artifact": quantity(self.artifact_bytes, "B"),
-            "constants": quantity(self.constants_bytes, "B"),
-            "scratch": quantity(self.arena_bytes, "B"),
-        }
-        if self.mode:
-            shown["mode"] = self.mode
-        if self.wrong_results or self.fallbacks:
-            shown["wrong results"] = str(self.wrong_results)
-            shown["fallbacks"] = "; ".join(map(str, self.fallbacks)) or "none"
-        return shown
 
 
 class Program:
@@ -330,6 +268,38 @@ class Program:
         What the compile cache did comes first, if it was asked. `choices.write_log` writes it.
         """
         return self._log.told(self.stats())
+
+    def profile(
+        self,
+        /,
+        *args: Any,
+        calls: int | None = None,
+        calibration: "Calibration | str | Path | None" = None,
+        **named: Any,
+    ) -> "Profile":
+        """Where the time of a call with these arguments goes: a row for each dispatch.
+
+        calls: how many are profiled; None: as many as take two seconds, 9 to 90.
+        calibration: figures of this machine, or their file; rooflines rest on them.
+        Raises PycError as `__call__`, CANNOT_PROFILE on devices without IREE's profiling.
+        """
+        # Measuring takes what calls do not need.
+        from pyc_mlir.profile import build
+
+        device, mode = self.device, self._plans.current
+        allocator = ALLOCATORS.get(device.allocator or "", "")
+        how = build.How(device.kind, device.threads or 0, allocator=allocator)
+        arrays, launch, _ = self._admit(args, named, mode)
+        function, storage = self._serving.entry_by_name(mode, launch)
+
+        def own() -> float:
+            began = perf_counter()
+            self(*arrays)
+            return perf_counter() - began
+
+        model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)
+        call = build.Call(function, [a.numpy() for a in arrays], storage, own)
+        return build.measure(self.artifact, call, how, model, calls)
 
     def compare_every(self, calls: int) -> None:
         """Compare every so many calls with the reference too, besides the first of each shape.

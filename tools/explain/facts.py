@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
-from pyc_mlir.pipelines.memory.picture import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
+from pyc_mlir.profile.build import placed, predict
+from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.sizes import Sizes
 from pyc_mlir.util.units import quantity
 
@@ -28,13 +31,17 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 @dataclass(frozen=True)
 class Subject:
-    """What is explained: the program's file, itself, its decisions and its memory report."""
+    """What is explained: the program's file, itself, its decisions and its memory report.
+
+    profile: where the time of a call goes, measured or predicted; None where neither is known.
+    """
 
     name: str
     artifact: Artifact
     decisions: tuple[Decision, ...]
     report: MemoryReport
     sizes: Sizes
+    profile: Profile | None = None
 
     @staticmethod
     def of(
@@ -42,16 +49,22 @@ class Subject:
         artifact: Artifact,
         log: Sequence[Decision] | None = None,
         sizes: Sequence[str] = (),
+        measured: Profile | None = None,
     ) -> "Subject":
         """A log of the same compile stands in for the decisions: it has source locations.
 
-        sizes: ``batch=8``, for dynamic dimensions. Raises PycError: BAD_ARTIFACT for a memory
-        report that cannot be read, BAD_ARGUMENT for sizes of what is no dynamic dimension.
+        sizes: ``batch=8``, for dynamic dimensions. measured: a profile of the program; without one
+        its time is that of the cost model. Raises PycError: BAD_ARTIFACT for a memory report that
+        cannot be read, BAD_ARGUMENT for sizes of what is no dynamic dimension and for a profile of
+        another program.
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
+        decisions = tuple(artifact.decisions if log is None else log)
         chosen = Sizes.parse(sizes, artifact.signature)
-        shown = tuple(artifact.decisions if log is None else log)
-        return Subject(name, artifact, tuple(map(chosen.filled, shown)), report, chosen)
+        _require_own(measured, artifact, name)
+        profile = predict(artifact, decisions) if measured is None else placed(measured, decisions)
+        shown = tuple(map(chosen.filled, decisions))
+        return Subject(name, artifact, shown, report, chosen, profile)
 
     def matching(self, text: str) -> "Subject":
         """With only those decisions that concern `text` (see `concerning`)."""
@@ -123,10 +136,21 @@ class Subject:
         return (after.arena_bytes, before.arena_bytes) if after and before else (None, None)
 
     def stories(self) -> list["Story"]:
-        """One for each region."""
+        """One for each region whose memory was planned, or left to IREE as it is."""
         every = (*self.artifact.decisions, *self.decisions)
         found = {key: d for d in every for key in (d.site.op_id, d.site.key)}
-        return [Story(r, found.get(r.name)) for r in self.report.regions]
+        return [Story(r, found.get(r.name)) for r in self.report.regions if r.chosen]
+
+
+def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) for a profile of another program."""
+    graph = artifact.manifest["graph_id"] or ""
+    if profile is not None and profile.program != graph:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"--profile: expected one of {name} (graph {graph or 'none'}), got one of graph "
+            f"{profile.program or 'none'}; measure it with `pyc-run {name} --profile FILE`",
+        )
 
 
 def concerning(

@@ -11,7 +11,8 @@ from pathlib import Path
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.dialects.printable import told
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.memory.picture import Layout
+from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
     Story,
@@ -31,6 +32,7 @@ from pyc_mlir.tools.explain.svg import (
     line_kind,
     live_chart,
 )
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
 from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
 from pyc_mlir.util.units import quantity
 
@@ -66,6 +68,7 @@ def page(subject: Subject) -> str:
             f'<p class="headline">{escape(headline(subject))}</p>',
             _facts(subject.facts()),
             "</header>",
+            _time(subject.profile),
             _overview(subject),
             *(_region(story) for story in subject.stories()),
             _decisions(subject.decisions),
@@ -101,12 +104,27 @@ def _overview(subject: Subject) -> str:
     tiles = "".join(_tile(story) for story in subject.stories())
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
-    note = "" if subject.report.regions else f'<p class="note">{_NO_REPORT}</p>'
+    note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
     told = [(c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.promises.clauses]
     contract = _table(("contract", "as compiled"), told, "facts") if told else ""
     return (
         f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'
         "</section>"
+    )
+
+
+def _time(profile: Profile | None) -> str:
+    """Where the time goes: the answer, what no kernel covers, and every dispatch folded away."""
+    if profile is None:
+        return ""
+    kind = "measured" if profile.measured else "predicted"
+    found = uncovered(profile)
+    table = _table(HEAD, [u.cells for u in found], "numbers") if found else ""
+    left = f"<h3>Ops that no generated kernel covers, {kind}</h3>" if found else ""
+    return (
+        f'<section id="time"><h2>Where the time goes</h2><p>{escape(answer(profile))}</p>'
+        f'{left}<div class="scroll">{table}</div><details><summary>Every dispatch, {kind}'
+        f'</summary><div class="scroll">{profile._repr_html_()}</div></details></section>'
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import escape
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.pipelines.memory.picture import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
 from pyc_mlir.tools.explain.axes import Scale, bytes_scale, line, px, seconds_scale, svg, text
 from pyc_mlir.tools.explain.facts import alive_at_peak, compared, rectangle_facts, role, size
 from pyc_mlir.util.units import quantity

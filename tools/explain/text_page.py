@@ -4,8 +4,9 @@ import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.memory.picture import Layout
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
 from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
 from pyc_mlir.util.units import quantity
 
@@ -13,6 +14,7 @@ from pyc_mlir.util.units import quantity
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " #"
 _WIDTH, _HEIGHT = 64, 6
 _FIRST = 12
+_INDENT = "  "
 _WITHOUT_REPORT = "no memory report in this program: compile it with a planner mode to have one\n"
 
 
@@ -23,11 +25,12 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
     if not any(d.site.nodes for d in subject.decisions):
         more += f"  {NO_NAMES}\n"
     parts = [
-        f"{subject.name}: {headline(subject)}\n{_rows(subject.facts())}",
+        f"{subject.name}: {headline(subject)}\n{_answer(subject)}{_rows(subject.facts())}",
+        _time(subject),
         _account(subject),
         _promises(subject),
         *(_region(story, levels) for story in subject.stories()),
-        _WITHOUT_REPORT if not subject.report.regions else "",
+        _WITHOUT_REPORT if not subject.stories() else "",
         f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
     ]
     return _plain("\n".join(p for p in parts if p), levels)
@@ -60,6 +63,32 @@ def _plain(text: str, levels: str) -> str:
 def _rows(rows: Sequence[tuple[str, str]]) -> str:
     width = max((len(name) for name, _ in rows), default=0) + 2
     return "".join(f"  {name:<{width}}{text}\n" for name, text in rows)
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
+
+
+def _answer(subject: Subject) -> str:
+    """Where the time goes, above all else."""
+    if subject.profile is None:
+        return ""
+    return f"{_filled(answer(subject.profile))}\n"
+
+
+def _time(subject: Subject) -> str:
+    """What no generated kernel covers."""
+    found = [] if subject.profile is None else uncovered(subject.profile)
+    if subject.profile is None or not found:
+        return ""
+    cells = [HEAD, *(u.cells for u in found[:_FIRST])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+    left = len(found) - _FIRST
+    more = f"  ... and {left} more\n" if left > 0 else ""
+    kind = "measured" if subject.profile.measured else "predicted"
+    title = f"time in ops that no generated kernel covers, {kind}\n"
+    return title + "".join(f"  {line}\n" for line in lines) + more
 
 
 def _account(subject: Subject) -> str:

@@ -8,7 +8,8 @@ the constants there after (`WatchedPack.layout`). Nothing is edited.
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.pipelines.memory.picture import Layout, layout_of_slices
+from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.pipelines.streams.ir import constant_of, group, ir, operations
 
 _CMD_DISPATCH = "stream.cmd.dispatch"

@@ -76,6 +76,11 @@ class Region:
     waves: tuple[tuple[int, ...], ...]
     exact: bool
 
+    @property
+    def can_change(self) -> bool:
+        """Whether there is more than one place for what it holds: two buffers or more."""
+        return sum(not b.pinned for b in self.problem.buffers) > 1
+
 
 def read_regions(
     module: Any,
@@ -83,9 +88,12 @@ def read_regions(
     bodies: Bodies,
     alignment: int = 64,
     ranges: Ranges | None = None,
+    *,
+    every: bool = False,
 ) -> list[Region]:
     """The regions of a module that a plan can change: all of known ops, two buffers to place.
 
+    With `every` also those with less to place, whose tasks are of interest alone.
     Sizes that are unknown enter the problem as a guess (as the largest where `ranges` of dimensions
     bound them) and clear `exact`. `bodies` tells which results may take over an operand's storage.
     """
@@ -94,7 +102,7 @@ def read_regions(
         reader = _Reader(execute, estimate, bodies, alignment, ranges)
         if all(op.name in _TASKS or is_scalar(op) for op in leaves(reader.block)):
             region = reader.read(index)
-            if sum(not b.pinned for b in region.problem.buffers) > 1:
+            if every or region.can_change:
                 found.append(region)
     return found
 
@@ -204,7 +212,8 @@ class _Reader:
                 tied=tied,
                 flops=cost.flops,
                 traffic_bytes=traffic,
-                sources=source_ids(op),
+                # Fills and copies are shared by what needs equal ones.
+                sources=source_ids(op) if op.name == DISPATCH else (),
             )
         )
         return len(self._tasks) - 1

@@ -22,6 +22,7 @@ from pyc_mlir.iree.memory.call_memory import (
     takes_buffers,
 )
 from pyc_mlir.iree.session import Session
+from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
 from pyc_mlir.pipelines.memory.on_stream.apply import (
     Packer,
@@ -35,7 +36,6 @@ from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
 from pyc_mlir.pipelines.memory.on_stream.donation import donations
 from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
 from pyc_mlir.pipelines.memory.on_stream.problem import Region, read_regions
-from pyc_mlir.pipelines.memory.picture import Layout
 from pyc_mlir.pipelines.memory.planner.problem import Plan
 from pyc_mlir.pipelines.streams.ir import (
     EXECUTE,
@@ -176,11 +176,16 @@ def _note_donations(module: Any, target: Target) -> None:
         note_donations(function, donations(function, buffer_number, bodies))
 
 
-def regions_of(module: Any, target: Target, ranges: Ranges | None = None) -> list[Region]:
-    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment."""
+def regions_of(
+    module: Any, target: Target, ranges: Ranges | None = None, *, every: bool = False
+) -> list[Region]:
+    """The planning problems of a module after TO_ASYNC, with the target's costs and alignment.
+
+    every: as of `read_regions`.
+    """
     bodies = Bodies.of(module, target.in_place)
     costs = DispatchCosts(module, target)
-    return read_regions(module, costs, bodies, target.alignment, ranges)
+    return read_regions(module, costs, bodies, target.alignment, ranges, every=every)
 
 
 def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:

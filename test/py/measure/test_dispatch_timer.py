@@ -1,4 +1,4 @@
-"""The dispatch timer: events read, joined with the compile's facts, and a program timed."""
+"""The dispatch timer: events and clocks read, overlaps shared out, and a program timed."""
 
 import json
 
@@ -8,21 +8,23 @@ import pytest
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.dispatch_timer import (
-    Dispatch,
-    DispatchTime,
+    Clock,
     How,
-    joined,
-    read_events,
-    time_dispatches,
+    Span,
+    TimedCall,
+    read_calls,
+    read_clock,
+    time_calls,
 )
 
 
-def event(key: str, nanoseconds: int, number: int, submission: int) -> str:
+def event(key: str, start: int, end: int, number: int, submission: int) -> str:
     return json.dumps(
         {
             "type": "host_dispatch_event",
             "key": key,
-            "duration_ns": nanoseconds,
+            "start_host_time_ns": start,
+            "end_host_time_ns": end,
             "event_id": number,
             "submission_id": submission,
             "command_index": 4294967295,
@@ -32,36 +34,63 @@ def event(key: str, nanoseconds: int, number: int, submission: int) -> str:
     )
 
 
-def test_the_least_of_all_calls_by_place():
+def test_each_call_has_its_dispatches_and_seconds():
     lines = ["", '{"type": "dispatch_summary"}']
-    lines += [event("a", 30, 1, 1), event("b", 9, 2, 1), event("a", 20, 3, 1)]
-    lines += [event("a", 10, 4, 2), event("b", 8, 5, 2), event("a", 40, 6, 2)]
-    times = read_events(lines, calls=2)
-    assert [t.symbol for t in times] == ["a", "b", "a"]
-    assert [t.seconds for t in times] == pytest.approx([10e-9, 8e-9, 20e-9])
-    assert times[0].calls == 2 and times[0].workgroups == (2, 1, 1)
+    lines += [event("b", 140, 150, 2, 1), event("a", 100, 130, 1, 1)]
+    lines += [event("a", 500, 520, 6, 2), event("b", 530, 560, 7, 2)]
+    first, second = read_calls(lines, [Clock(1e-6, 3e-6), Clock(2e-6)])
+    assert (first.seconds, second.seconds, first.cpu_seconds) == (1e-6, 2e-6, 3e-6)
+    assert [s.symbol for s in first.spans] == ["a", "b"]
+    assert [(s.start, s.end) for s in first.spans] == [
+        pytest.approx((0.0, 30e-9)),
+        pytest.approx((40e-9, 50e-9)),
+    ]
+    assert first.spans[0].workgroups == (2, 1, 1)
+    assert second.shares == pytest.approx((20e-9, 30e-9))
+
+
+def test_calls_without_dispatches_are_calls():
+    assert read_calls([], [Clock(1e-6)]) == [TimedCall(1e-6, ())]
+    assert TimedCall(1e-6, ()).shares == ()
 
 
 @pytest.mark.parametrize("names", ["abba", "aba"])
 def test_calls_that_differ_are_refused(names: str):
-    lines = [event(name, 1, i, i // 2) for i, name in enumerate(names)]
+    lines = [event(name, i, i + 1, i, i // 2) for i, name in enumerate(names)]
     with pytest.raises(PycError, match="the same dispatches") as caught:
-        read_events(lines, calls=2)
+        read_calls(lines, [Clock(1.0), Clock(1.0)])
     assert caught.value.code is ReasonCode.RUNTIME_FAILED
 
 
-def test_facts_of_the_compile_are_joined_in_order():
-    times = [DispatchTime(name, 1.0, 1.0, 1) for name in ("a", "b", "a", "a", "c")]
-    known = [Dispatch("a", 2.0, 3.0, 4, ("x",)), Dispatch("a", 5.0), Dispatch("b", 6.0)]
-    made = joined(times, known)
-    assert [t.predicted_seconds for t in made] == [2.0, 6.0, 5.0, 5.0, 0.0]
-    assert (made[0].flops, made[0].traffic_bytes, made[0].sources) == (3.0, 4, ("x",))
+def test_dispatches_that_overlap_share_the_time():
+    call = TimedCall(10.0, (Span("a", 0, 4), Span("b", 2, 6), Span("c", 2, 3), Span("d", 7, 8)))
+    # Alone to 2, three to 3, two to 4, b alone to 6; nothing from 6 to 7.
+    third = 1 / 3
+    assert call.shares == pytest.approx((2 + third + 0.5, third + 0.5 + 2, third, 1))
+    assert sum(call.shares) == pytest.approx(7)
 
 
-@pytest.mark.parametrize("arguments", [{"device": "cuda"}, {"calls": 0}, {"threads": 0}])
-def test_wrong_ways_are_refused(arguments: dict):
-    with pytest.raises(PycError, match="dispatch timer"):
+def test_the_clock_of_each_repetition():
+    rows = [
+        {"run_type": "iteration", "real_time": 2.0, "cpu_time": 1.0, "time_unit": "s"},
+        {"run_type": "iteration", "real_time": 0.0, "cpu_time": 0.0, "time_unit": "us"},
+        {"run_type": "aggregate", "real_time": 9.0, "cpu_time": 9.0, "time_unit": "ms"},
+    ]
+    assert read_clock(json.dumps({"benchmarks": rows})) == [Clock(2.0, 1.0), Clock(0.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        ({"device": "cuda"}, ReasonCode.CANNOT_PROFILE),
+        ({"calls": 0}, ReasonCode.BAD_ARGUMENT),
+        ({"threads": -1}, ReasonCode.BAD_ARGUMENT),
+    ],
+)
+def test_wrong_ways_are_refused(arguments: dict, code: ReasonCode):
+    with pytest.raises(PycError, match="dispatch timer") as caught:
         How(**arguments)
+    assert caught.value.code is code
 
 
 def test_a_program_is_timed(tmp_path):
@@ -69,11 +98,14 @@ def test_a_program_is_timed(tmp_path):
     x = np.ones((8, 64), np.float32)
     pyc_mlir.compile(lambda x: x @ weights, [x]).save(tmp_path / "p.vmfb")
     for device in ("local-sync", "local-task"):
-        times = time_dispatches(tmp_path / "p.vmfb", "main", [x], How(device, 1, 3))
-        assert times and all(t.seconds > 0 and t.calls == 3 for t in times)
+        calls = time_calls(tmp_path / "p.vmfb", "main", [x], How(device, 1, 3))
+        assert len(calls) == 3 and all(c.seconds > 0 and c.spans for c in calls)
+        assert all(sum(c.shares) <= c.seconds for c in calls)
+        plain = time_calls(tmp_path / "p.vmfb", "main", [x], How(device, 1, 2, profiling=False))
+        assert len(plain) == 2 and not any(c.spans for c in plain)
 
 
 def test_what_irees_tools_say_stands_in_the_error(tmp_path):
     (tmp_path / "p.vmfb").write_bytes(b"none")
     with pytest.raises(PycError, match="iree-benchmark-module"):
-        time_dispatches(tmp_path / "p.vmfb", "main", [], How(calls=1))
+        time_calls(tmp_path / "p.vmfb", "main", [], How(calls=1))

@@ -20,11 +20,22 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.runtime.device import Device
 
 # Calls of one program: more make its compile long, fewer make more compiles.
 AT_ONCE = 40
 TYPES = FLOATS if FULL else FLOATS[:1]
+
+
+class DirectKernels(OwnKernels):
+    """Without minimal filtering, which spreads infinities over tiles (docs/kernels.md)."""
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """The first kernel that adds the numbers of the op's plain form."""
+        return super().prefer(site, [a for a in alternatives if not a.name.startswith("winograd")])
+
+
 # Several roundings, and sums of up to 131 terms.
 SCALE = 8.0
 
@@ -32,7 +43,7 @@ SCALE = 8.0
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
     "own": {"policy": OwnKernels()},
-    "constants": {"policy": OwnKernels()},
+    "constants": {"policy": DirectKernels()},
     "iree": {"kernels": "iree"},
 }
 # Below these a kernel's silu and gelu are 0, also at minus infinity, where the reference's are NaN

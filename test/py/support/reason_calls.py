@@ -139,6 +139,13 @@ def _(here: Here) -> Codes:
     return told(lambda: Program(build(small, [X], make_options(target="cuda")), SYNC))
 
 
+@provokes(ReasonCode.CANNOT_PROFILE)
+def _(here: Here) -> Codes:
+    program = Program(two_plans().artifact, SYNC)
+    program.use_mode("memory_first")
+    return told(lambda: program.profile(np.ones((8, 64), np.float32)))
+
+
 @provokes(ReasonCode.RUNTIME_DIFFERS)
 def _(here: Here) -> Codes:
     here.patch.setattr("pyc_mlir.runtime.load_check.runtime_version", lambda: "0.0")

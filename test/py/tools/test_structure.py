@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.pipelines.memory.picture import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
 from pyc_mlir.tools.docs.picture import picture
 from pyc_mlir.tools.docs.structure import Checkout, cycles, table
 

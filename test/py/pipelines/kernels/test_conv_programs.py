@@ -82,3 +82,19 @@ def test_batches_of_any_size(image):
     for n in (1, 2):
         got = np.asarray(program(image[:n]))
         assert np.abs(got - np.asarray(whole)[:n]).max() < 1e-4
+
+
+def test_little_memory_takes_weights_as_they_are(image):
+    program = compile(network, [image], planner_mode="memory_first", device=Device("local-sync"))
+    assert "winograd" not in families(program)
+
+
+def test_an_infinity_stays_within_the_tiles_that_read_it():
+    """Outputs that a direct sum would keep finite are NaN, at most m + 2 away (docs/kernels.md)."""
+    x = RANDOM.normal(size=(1, 16, 40, 40)).astype(np.float32)
+    w = weights(16, 16, 3, 3)
+    program = compile(lambda x: nn.conv2d(x, w, pads=1), [x], device=Device("local-sync"))
+    assert families(program).count("winograd") == 1
+    x[0, 3, 20, 21] = np.inf
+    lost = np.argwhere(~np.isfinite(np.asarray(program(x))).all((0, 1)))
+    assert len(lost) >= 9 and np.abs(lost - (20, 21)).max() <= 5

@@ -1,0 +1,1 @@
+"""Time per op: where the time of a call goes, measured or predicted, and its views."""

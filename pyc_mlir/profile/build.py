@@ -1,0 +1,253 @@
+"""Make profiles: measured with the dispatch timer, or predicted from what the compile recorded.
+
+Calls are profiled in a process of IREE's own, in rounds that alternate with the same calls without
+profiling and with calls of the program itself. Of all profiled calls the half in the middle counts,
+by their seconds; a row's seconds are its mean over them, so that rows add up, and what no dispatch
+covers is the last row.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from pathlib import Path
+
+import numpy as np
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.dispatch_timer import How, TimedCall, time_calls
+from pyc_mlir.measure.interleave import Spread
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.target.calibration import Calibration
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.target import CpuInfo, Target
+from pyc_mlir.profile.known import (
+    Group,
+    Known,
+    assigned,
+    family_of,
+    groups_behind,
+    groups_of,
+    ops_behind,
+    recorded,
+    report_of,
+)
+from pyc_mlir.profile.profile import Disturbance, Profile, Row, with_rest
+
+ROUNDS = 3
+# How long the profiled calls may take in all, and how many there are at least and at most.
+_SECONDS, _FEWEST, _MOST = 2.0, 9, 90
+_REST = Row("", 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is called: a function of the artifact with its inputs, and bytes of further buffers.
+
+    own: seconds of one call of the program itself, by its own way.
+    """
+
+    function: str
+    inputs: Sequence[np.ndarray]
+    storage: tuple[int, ...]
+    own: Callable[[], float]
+
+
+def measure(
+    artifact: Artifact, call: Call, how: How, model: CostModel, calls: int | None = None
+) -> Profile:
+    """Profile `calls` calls (None: as many as take two seconds, 9 to 90).
+
+    how: the device and its allocator. model: of the machine's CPU, for rooflines.
+    Raises PycError: CANNOT_PROFILE, BAD_ARGUMENT, RUNTIME_FAILED.
+    """
+    if calls is not None and (type(calls) is not int or calls < 1):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"profile: expected one call or more, got {calls!r}"
+        )
+    each = _each_round(calls, [call.own() for _ in range(ROUNDS)])
+    timed: list[TimedCall] = []
+    plain: list[TimedCall] = []
+    own: list[float] = []
+    for _ in range(ROUNDS):
+        own += [call.own() for _ in range(each)]
+        for made, profiling in ((plain, False), (timed, True)):
+            here = replace(how, calls=each, profiling=profiling)
+            made += time_calls(artifact.vmfb, call.function, call.inputs, here, call.storage)
+    _require_equal(timed)
+    kept = _middle(timed)
+    rows = _rows(artifact, kept, timed, model)
+    seconds = statistics.fmean(c.seconds for c in kept)
+    threads = (
+        f"{how.threads} thread{'s' if how.threads > 1 else ''}" if how.threads else "all cores"
+    )
+    return Profile(
+        program=artifact.manifest["graph_id"] or "",
+        measured=True,
+        how=(
+            f"measured on {how.device}, {threads}, entry `{call.function}`: the mean of the middle "
+            f"{len(kept)} of {len(timed)} calls; spread is p10 and p90 of all against the median"
+        ),
+        roof=roof_of(model),
+        seconds=seconds,
+        rows=with_rest(rows, seconds, replace(_REST, calls=len(timed))),
+        disturbance=Disturbance(
+            statistics.median(c.cpu_seconds for c in timed),
+            statistics.median(c.cpu_seconds for c in plain),
+            statistics.median(own),
+        ),
+        device=how.device,
+        threads=how.threads,
+        entry=call.function,
+        spans=kept[len(kept) // 2].spans,
+    )
+
+
+def _each_round(calls: int | None, seconds: Sequence[float]) -> int:
+    """Calls in each round."""
+    if calls is None:
+        fit = _SECONDS / max(statistics.median(seconds), 1e-9)
+        calls = int(min(max(fit, _FEWEST), _MOST))
+    return -(-calls // ROUNDS)
+
+
+def _middle(timed: Sequence[TimedCall]) -> list[TimedCall]:
+    """The half of the calls in the middle, by their seconds."""
+    ordered = sorted(timed, key=lambda c: c.seconds)
+    cut = len(ordered) // 4
+    return ordered[cut : len(ordered) - cut]
+
+
+def _require_equal(timed: Sequence[TimedCall]) -> None:
+    """Raise PycError (RUNTIME_FAILED) unless each round saw the same dispatches."""
+    if len({tuple(s.symbol for s in call.spans) for call in timed}) > 1:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            "profile: expected the same dispatches in each call, got others; profile a program "
+            "whose dispatches do not depend on data",
+        )
+
+
+def _rows(
+    artifact: Artifact, kept: Sequence[TimedCall], timed: Sequence[TimedCall], model: CostModel
+) -> list[Row]:
+    symbols = [s.symbol for s in timed[0].spans]
+    known = assigned(symbols, recorded(report_of(artifact)))
+    means = np.mean([c.shares for c in kept], axis=0) if symbols else []
+    every = np.transpose([c.shares for c in timed]) if symbols else []
+    groups, static = groups_of(artifact.decisions), _is_static(artifact)
+    rows = []
+    for symbol, k, mean, samples in zip(symbols, known, means, every, strict=True):
+        spread = Spread.of(samples)
+        row = _described(symbol, float(mean), k, groups)
+        rows.append(
+            replace(
+                row if static else replace(row, flops=None, traffic_bytes=None),
+                median_seconds=spread.median,
+                p10_seconds=spread.p10,
+                p90_seconds=spread.p90,
+                calls=len(timed),
+                roofline=_roofline(k, float(mean), model) if static else None,
+            )
+        )
+    return rows
+
+
+def _described(symbol: str, seconds: float, known: Known | None, groups: dict[str, Group]) -> Row:
+    """A row without what was measured of it."""
+    code = family_of(symbol)
+    if known is None:
+        return Row(symbol, seconds, 0.0, code=code)
+    behind = groups_behind(known.sources, groups)
+    chosen = (g.knobs for g in behind if g.chosen.partition(":")[0] == code)
+    return Row(
+        symbol,
+        seconds,
+        0.0,
+        known.sources,
+        ops_behind(known.sources, groups),
+        tuple(g.name for g in behind),
+        tuple(dict.fromkeys(place for g in behind for place in g.locations)),
+        code,
+        next(chosen, ""),
+        flops=known.flops,
+        traffic_bytes=known.traffic_bytes,
+    )
+
+
+def _is_static(artifact: Artifact) -> bool:
+    """Whether the recorded operations and bytes are those of every call."""
+    return all(isinstance(d, int) for a in artifact.signature.inputs for d in a.shape)
+
+
+def _roofline(known: Known | None, seconds: float, model: CostModel) -> float | None:
+    """The share of the roof that a dispatch reaches; above 1 where a cache held more."""
+    if known is None or not seconds or not (known.flops or known.traffic_bytes):
+        return None
+    computing = known.flops / (model.core_flops * model.cores)
+    return max(computing, model.moving(known.traffic_bytes)) / seconds
+
+
+def roof_of(model: CostModel) -> str:
+    """What rooflines rest on, with the figures."""
+    flops, bandwidth = model.core_flops * model.cores / 1e9, model.bandwidth / 1e9
+    return (
+        f"{flops:.0f} GFLOP/s on {model.cores} core{'s' if model.cores > 1 else ''}, "
+        f"{bandwidth:.0f} GB/s of memory and more of caches, by {model.basis}"
+    )
+
+
+def predict(artifact: Artifact, decisions: Sequence[Decision] | None = None) -> Profile | None:
+    """The call as the cost model predicted it when it was compiled; None without a memory report.
+
+    decisions: a log of the same compile, whose locations the artifact does not keep.
+    """
+    report = report_of(artifact)
+    known = recorded(report)
+    if not any(k.seconds for k in known):
+        return None
+    groups = groups_of(artifact.decisions if decisions is None else decisions)
+    rows = [_described(k.symbol, k.seconds, k, groups) for k in known if not k.is_command]
+    seconds = fsum(k.seconds for k in known)
+    return Profile(
+        program=artifact.manifest["graph_id"] or "",
+        measured=False,
+        how=(
+            f"predicted by the cost model from {report.basis or 'unknown figures'}, for all cores, "
+            "one dispatch after the other; `pyc-run --profile` measures"
+        ),
+        roof="",
+        seconds=seconds,
+        rows=with_rest(rows, seconds, _REST),
+    )
+
+
+def placed(profile: Profile, decisions: Sequence[Decision]) -> Profile:
+    """The profile with the locations that a log of the same compile tells."""
+    groups = groups_of(decisions)
+    rows = []
+    for row in profile.rows:
+        behind = groups_behind(row.sources, groups)
+        places = tuple(dict.fromkeys(p for g in behind for p in g.locations))
+        rows.append(replace(row, locations=places or row.locations))
+    return replace(profile, rows=tuple(rows))
+
+
+def model_of(
+    artifact: Artifact,
+    cpu: CpuInfo | None,
+    threads: int,
+    calibration: Calibration | str | Path | None = None,
+) -> CostModel:
+    """The cost model of this machine for an artifact's target and so many threads (0: all cores).
+
+    Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a calibration of another CPU.
+    """
+    target = Target.named(artifact.manifest["target"])
+    target = target if cpu is None else target.on(cpu)
+    if isinstance(calibration, str | Path):
+        calibration = Calibration.load(calibration)
+    if calibration is not None:
+        target = target.calibrated(calibration)
+    return CostModel(target, calibration, threads)

@@ -1,0 +1,148 @@
+"""What an artifact says of each dispatch: its source ops, its code, its operations and bytes.
+
+Comes in: an artifact (decisions, memory report). Goes out: a `Known` for each dispatch of a call in
+the order in which they run. Nothing is guessed: `assigned` leaves None where several dispatches
+share a symbol and the order of a call is not the one that was recorded.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport, from_bytes
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
+
+# Whose code a dispatch is, if it is no kernel's.
+IREE = "IREE"
+# The names that kernels' dispatches have (pipelines/linalg/kernel_call.py).
+_KERNEL = re.compile(r"pyc_(\w+)_\d+_*")
+# Commands of a call that are no dispatches: fills and copies.
+_COMMAND = "stream."
+# In a location a name stands alone, and a file with line and column.
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+):\d+)?')
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ops that were to become one kernel: the id that decisions name, and those of the ops.
+
+    locations: names of the model's nodes, or files with lines, as far as the decisions tell.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    chosen: str = ""
+    knobs: str = ""
+    locations: tuple[str, ...] = ()
+
+    @property
+    def ops(self) -> str:
+        """The names of its ops: ``conv2d+add+relu``."""
+        return "+".join(map(op_name, self.members))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A dispatch as it was compiled; `sources` are canonical ids, empty where not known."""
+
+    symbol: str
+    seconds: float = 0.0
+    flops: float = 0.0
+    traffic_bytes: int = 0
+    sources: tuple[str, ...] = ()
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is a fill or a copy, which IREE does without a dispatch."""
+        return self.symbol.startswith(_COMMAND)
+
+
+def op_name(op_id: str) -> str:
+    """The op's name of a canonical id."""
+    return op_id.partition(".")[0]
+
+
+def family_of(symbol: str) -> str:
+    """The family of a kernel's dispatch; `IREE` for IREE's own code."""
+    found = _KERNEL.fullmatch(symbol)
+    return found[1] if found else IREE
+
+
+def report_of(artifact: Artifact) -> MemoryReport:
+    """The memory report, which lists the dispatches; an empty one where there is none."""
+    return from_bytes(artifact.memory) if artifact.memory else MemoryReport()
+
+
+def recorded(report: MemoryReport) -> list[Known]:
+    """The dispatches and commands of a call, in the order of the plans that run."""
+    return [_known(task) for region in report.regions for task in _in_order(region)]
+
+
+def _in_order(region: RegionReport) -> Iterator[TaskReport]:
+    """A plan may change the order and run a task again."""
+    runs = region.after.runs if region.after is not None else ()
+    return (region.tasks[r.task] for r in runs) if runs else iter(region.tasks)
+
+
+def _known(task: TaskReport) -> Known:
+    return Known(task.name, task.seconds, task.flops, task.traffic_bytes, task.sources)
+
+
+def assigned(symbols: Sequence[str], known: Sequence[Known]) -> list[Known | None]:
+    """What is known of each dispatch of a call, by the symbols in the order in which they ran.
+
+    By position where the order is the recorded one; else by symbol where that says all; None where
+    neither does.
+    """
+    dispatches = [k for k in known if not k.is_command]
+    if [k.symbol for k in dispatches] == list(symbols):
+        return list(dispatches)
+    named: dict[str, set[Known]] = {}
+    for k in dispatches:
+        named.setdefault(k.symbol, set()).add(k)
+    return [next(iter(s)) if len(s := named.get(n, set())) == 1 else None for n in symbols]
+
+
+def groups_of(decisions: Iterable[Decision]) -> dict[str, Group]:
+    """The group of each op id that kernels were chosen for: by its own id and by its members'."""
+    found: dict[str, Group] = {}
+    for decision in decisions:
+        if decision.site.pass_name != SELECT:
+            continue
+        group = _group(decision)
+        found.update(dict.fromkeys((*group.members, group.name), group))
+    return found
+
+
+def _group(decision: Decision) -> Group:
+    name = decision.site.op_id
+    listed = (e.removeprefix(COMPUTES).split() for e in decision.evidence if e.startswith(COMPUTES))
+    knobs = (a.reason for a in decision.alternatives if a.name == decision.chosen)
+    members = tuple(next(listed, [name]))
+    places = places_of(decision.site.location)
+    return Group(name, members, decision.chosen, next(knobs, ""), places)
+
+
+def places_of(location: str) -> tuple[str, ...]:
+    """The readable parts of an MLIR location: names of nodes; files with lines if it has none."""
+    found = _NAME.findall(location)
+    names = [name for name, line in found if not line]
+    return tuple(dict.fromkeys(names or (f"{PurePath(name).name}:{line}" for name, line in found)))
+
+
+def groups_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> list[Group]:
+    """The groups that a dispatch computes something of; an op without a decision is its own."""
+    return list(dict.fromkeys(groups.get(s) or Group(s, (s,)) for s in sources))
+
+
+def ops_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> tuple[str, ...]:
+    """What a dispatch computes, in words: whole groups, or those of their ops that are sources."""
+    told = []
+    for group in groups_behind(sources, groups):
+        whole = group.name in sources
+        members = [m for m in group.members if whole or m in sources]
+        told.append("+".join(map(op_name, members)))
+    return tuple(told)

@@ -1,0 +1,212 @@
+"""`Profile`: where the time of one call goes, a row for each dispatch and one for the rest.
+
+    profile = program.profile(x)
+    print(profile)                  # a table, the longest rows first
+    profile.trace("trace.json")     # for ui.perfetto.dev and chrome://tracing
+
+Rows add up to the call. Seconds are measured (build.py) or predicted; `how` says which, and how.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.measure.dispatch_timer import Span
+from pyc_mlir.profile import views
+from pyc_mlir.profile.known import IREE
+
+SCHEMA_VERSION = 1
+# Under which a trace holds the profile.
+KEY = "pyc"
+_SHOWN = 30
+# Seconds by the clock over CPU seconds from which on other processes disturbed a call.
+_CALM = 1.2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One dispatch of a call, or all that lies outside of dispatches (`dispatch` is empty).
+
+    sources: canonical ids of the ops that it computes something of; empty where not known.
+    ops: the same in words, a group of fused ops each. groups: the ids that decisions name.
+    locations: the model's names for them, where the artifact or its log tells.
+    code: a family of generated kernels with its `knobs`, or `IREE`.
+    seconds: of a call, so that rows add up; median, p10 and p90 are those of the single calls.
+    share: of the call. calls: how many were timed; 0 for a prediction.
+    flops, traffic_bytes, roofline: None where not known. `roofline` is the share of the speed that
+        `Profile.roof` allows.
+    """
+
+    dispatch: str
+    seconds: float
+    share: float
+    sources: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
+    code: str = ""
+    knobs: str = ""
+    median_seconds: float | None = None
+    p10_seconds: float | None = None
+    p90_seconds: float | None = None
+    calls: int = 0
+    flops: float | None = None
+    traffic_bytes: int | None = None
+    roofline: float | None = None
+
+    @property
+    def is_dispatch(self) -> bool:
+        """False for what lies outside of dispatches."""
+        return bool(self.dispatch)
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether its code is a generated kernel's."""
+        return self.is_dispatch and self.code != IREE
+
+    @property
+    def computes(self) -> str:
+        """Its ops in words; `unknown` where the artifact does not tell."""
+        if not self.is_dispatch:
+            return "outside of dispatches"
+        return " and ".join(self.ops) or "unknown"
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What profiling and other processes do to a call: medians of calls that were made in turn.
+
+    profiled and plain: CPU seconds by IREE's tool, with and without profiling; unlike seconds by
+    the clock, other processes change them little. own: seconds of a call from Python.
+    """
+
+    profiled: float
+    plain: float
+    own: float
+
+    @property
+    def overhead(self) -> float:
+        """What profiling adds to a call, as a share of it."""
+        return self.profiled / self.plain - 1 if self.plain else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The rows of one call in the order in which they ran, the rest last.
+
+    program: its graph id. how: what the seconds rest on. roof: what rooflines rest on.
+    seconds: the profiled (or predicted) call, the sum of all rows.
+    disturbance: what profiling adds; None for a prediction.
+    device, threads, entry: what was called; threads 0 is one a core.
+    spans: one call, the one with the median time.
+    """
+
+    program: str
+    measured: bool
+    how: str
+    roof: str
+    seconds: float
+    rows: tuple[Row, ...]
+    disturbance: Disturbance | None = None
+    device: str = ""
+    threads: int = 0
+    entry: str = ""
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def longest_first(self) -> list[Row]:
+        """The rows of dispatches, by their seconds."""
+        rows = [row for row in self.rows if row.is_dispatch]
+        return sorted(rows, key=lambda row: -row.seconds)
+
+    @property
+    def outside(self) -> float:
+        """Seconds outside of dispatches."""
+        return fsum(row.seconds for row in self.rows if not row.is_dispatch)
+
+    @property
+    def kernels(self) -> float:
+        """Seconds in generated kernels."""
+        return fsum(row.seconds for row in self.rows if row.is_kernel)
+
+    @property
+    def uncovered(self) -> float:
+        """Seconds in dispatches of IREE's code."""
+        return fsum(r.seconds for r in self.rows if r.is_dispatch and not r.is_kernel)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a call on one thread took far longer than the CPU was at work for it."""
+        if self.device != "local-sync" or self.disturbance is None:
+            return False
+        return self.seconds > _CALM * self.disturbance.profiled
+
+    def __str__(self) -> str:
+        return views.table(self, _SHOWN)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return views.html(self)
+
+    def trace(self, path: str | Path) -> None:
+        """Write a trace for Perfetto or Chrome, with the profile in it.
+
+        Raises PycError: FILE_ACCESS, and BAD_ARGUMENT for a prediction.
+        """
+        if not self.measured:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                "trace: expected a measured profile, got a prediction; measure with "
+                "`program.profile(...)`",
+            )
+        data = {**views.trace_events(self), KEY: self.to_json()}
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        write_file(path, f"{text}\n".encode())
+
+    def to_json(self) -> dict[str, Any]:
+        """The profile as plain JSON data."""
+        return {"schema": SCHEMA_VERSION, **to_data(self, "profile")}
+
+    @staticmethod
+    def from_json(data: Any, where: str = "profile") -> "Profile":
+        """Read what `to_json` made. Raises PycError (BAD_ARGUMENT), with `where` first."""
+        try:
+            if not isinstance(data, Mapping) or data.get("schema") != SCHEMA_VERSION:
+                raise ValueError(f"expected a profile of schema {SCHEMA_VERSION}")
+            fields = {k: v for k, v in data.items() if k != "schema"}
+            return from_data(Profile, fields, "profile")
+        except ValueError as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"{where}: {error}; write it with `pyc-run --profile`"
+            ) from None
+
+    @staticmethod
+    def load(path: str | Path) -> "Profile":
+        """Read a trace that `trace` wrote. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
+        try:
+            data = parse_json(read_file(path, "a profile"))
+        except ValueError as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"{path}: expected a profile as JSON, got: {error}"
+            ) from None
+        held = data.get(KEY) if isinstance(data, Mapping) else None
+        return Profile.from_json(held, str(path))
+
+
+def with_rest(rows: Sequence[Row], seconds: float, rest: Row) -> tuple[Row, ...]:
+    """The rows and what is left of a call of `seconds`, with the share of each."""
+    left = seconds - fsum(row.seconds for row in rows)
+    whole = seconds or 1.0
+    shared = [_shared(row, row.seconds, whole) for row in rows]
+    return (*shared, _shared(rest, left, whole))
+
+
+def _shared(row: Row, seconds: float, whole: float) -> Row:
+    return replace(row, seconds=seconds, share=seconds / whole)

@@ -1,0 +1,213 @@
+"""Profiles of programs: dispatches joined with their ops, kernels known, rows that add up."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from math import fsum
+
+import ml_dtypes
+import numpy as np
+import pytest
+from profiled import X, artifact_of
+from reason_table import two_plans
+
+import pyc_mlir
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
+from pyc_mlir.pipelines.memory.layout import Layout, Run
+from pyc_mlir.profile.build import placed, predict
+from pyc_mlir.profile.known import (
+    SELECT,
+    Known,
+    assigned,
+    family_of,
+    groups_of,
+    ops_behind,
+    places_of,
+    recorded,
+)
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+
+WITHOUT_COMPILERS = """
+import sys
+for name in ("torch_mlir", "iree.compiler", "onnx"):
+    sys.modules[name] = None
+from pyc_mlir.tools.pyc_run import main
+sys.exit(main(sys.argv[1:]))
+"""
+GROUP = Decision(
+    Site(SELECT, "group.1", 'loc(fused["conv"("m.onnx":3:1), "relu"("m.onnx":4:1)])'),
+    "gemm:matmul+add",
+    (Alternative("gemm:matmul+add", reason="Gemm()"), Alternative("iree")),
+    "default",
+    ("computes matmul.1 add.2",),
+)
+
+
+def test_names_of_nodes_come_before_files():
+    assert places_of(GROUP.site.location) == ("conv", "relu")
+    assert places_of('loc(fused["/a/m.py":3:1, "/a/m.py":3:9])') == ("m.py:3",)
+    assert places_of("") == ()
+
+
+def test_sources_in_words():
+    groups = groups_of([GROUP])
+    assert groups["add.2"] is groups["group.1"]
+    assert groups["group.1"].knobs == "Gemm()"
+    assert ops_behind(("matmul.1", "group.1"), groups) == ("matmul+add",)
+    assert ops_behind(("matmul.1",), groups) == ("matmul",)
+    assert ops_behind(("exp.7", "group.1"), groups) == ("exp", "matmul+add")
+    assert ops_behind((), groups) == ()
+
+
+@pytest.mark.parametrize(
+    "symbol, family",
+    [("pyc_gemm_0", "gemm"), ("pyc_batch_gemm_12", "batch_gemm"), ("main_dispatch_3_x", "IREE")],
+)
+def test_families_by_symbol(symbol, family):
+    assert family_of(symbol) == family
+
+
+def test_dispatches_are_joined_by_place_or_not_at_all():
+    a, b, c = Known("d", sources=("x.1",)), Known("d", sources=("y.2",)), Known("e")
+    known = [a, Known("stream.async.copy"), c, b]
+    assert assigned(["d", "e", "d"], known) == [a, c, b]
+    # In another order nobody knows which of both `d` this is; `e` is the only one.
+    assert assigned(["e", "d", "d"], known) == [c, None, None]
+    assert assigned(["d", "f"], [a]) == [a, None]
+
+
+def test_the_order_is_that_of_the_plan_which_runs():
+    tasks = (TaskReport("first"), TaskReport("second"))
+    runs = (Run(1, 0, 0), Run(0, 0, 1), Run(1, 1, 2))
+    region = RegionReport("g#0", tasks, {"planned": Layout(0, runs, ())}, "planned")
+    assert [k.symbol for k in recorded(MemoryReport((region,)))] == ["second", "first", "second"]
+    unplanned = replace(region, layouts={}, chosen="")
+    assert [k.symbol for k in recorded(MemoryReport((unplanned,)))] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "device", [Device("local-sync"), Device("local-task", threads=2)], ids=repr
+)
+def test_a_program_is_profiled(device, tmp_path):
+    program = Program(artifact_of(), device)
+    profile = program.profile(X, calls=3)
+    assert profile.measured and profile.device == device.kind
+    assert fsum(r.seconds for r in profile.rows) == pytest.approx(profile.seconds)
+    assert fsum(r.share for r in profile.rows) == pytest.approx(1.0)
+    *dispatches, rest = profile.rows
+    assert [r.code for r in dispatches] == ["gemm", "gemm", "rows", "IREE"]
+    assert [r.computes for r in dispatches] == [
+        "matmul+add+maximum",
+        "matmul+exp",
+        "reduce_sum",
+        "div",
+    ]
+    assert dispatches[0].knobs.startswith("Gemm(rows=8, columns=64")
+    assert not rest.dispatch and rest.share > 0
+    assert all(r.flops and r.traffic_bytes and r.roofline and r.calls == 3 for r in dispatches)
+    for r in dispatches:
+        assert r.p10_seconds is not None and r.p90_seconds is not None
+        assert r.median_seconds is not None
+        assert r.p10_seconds <= r.median_seconds <= r.p90_seconds
+    # This process compiled it, so that decisions have places.
+    assert all(p.startswith("profiled.py:") for r in dispatches for p in r.locations)
+    assert profile.disturbance and min(vars(profile.disturbance).values()) > 0
+    profile.trace(tmp_path / "trace.json")
+
+
+def test_ids_are_those_of_decisions():
+    sites = {d.site.op_id for d in artifact_of().decisions}
+    profile = Program(artifact_of(), Device("local-sync")).profile(X, calls=1)
+    assert all(set(r.groups) <= sites for r in profile.rows)
+
+
+def test_fused_dispatches_name_all_their_ops():
+    profile = predict(artifact_of("iree"))
+    assert profile is not None and not profile.measured
+    assert all(r.code == "IREE" for r in profile.rows if r.is_dispatch)
+    named = {s.partition(".")[0] for r in profile.rows for s in r.sources}
+    # The normalization's ops end up in one dispatch, or beside the second product.
+    assert {"matmul", "reduce_sum", "div"} <= named
+    assert fsum(r.seconds for r in profile.rows) == pytest.approx(profile.seconds)
+
+
+def test_unknown_ops_are_called_unknown():
+    program = Program(replace(artifact_of(), memory=b""), Device("local-sync"))
+    profile = program.profile(X, calls=1)
+    assert {r.computes for r in profile.rows if r.is_dispatch} == {"unknown"}
+    assert [r.code for r in profile.rows[:2]] == ["gemm", "gemm"]
+    assert predict(program.artifact) is None
+
+
+def test_locations_come_from_a_log():
+    saved = artifacts.from_bytes(artifacts.to_bytes(artifact_of()))
+    profile = Program(saved, Device("local-sync")).profile(X, calls=1)
+    assert not any(r.locations for r in profile.rows)
+    found = placed(profile, artifact_of().decisions)
+    assert all(r.locations for r in found.rows if r.is_dispatch)
+    assert [r.seconds for r in found.rows] == [r.seconds for r in profile.rows]
+
+
+def test_dynamic_shapes_have_seconds_but_no_recorded_work():
+    def doubled(x):
+        return np.tanh(x @ np.ones((64, 64), np.float32))
+
+    program = pyc_mlir.compile(doubled, [pyc_mlir.TensorSpec("f32", "n", 64)])
+    profile = program.profile(X[:3], calls=1)
+    dispatches = [r for r in profile.rows if r.is_dispatch]
+    assert dispatches and all(r.seconds > 0 for r in dispatches)
+    assert all(r.flops is r.traffic_bytes is r.roofline is None for r in dispatches)
+
+
+def test_inputs_of_every_kind():
+    def several(x, scale, mask, numbers):
+        return np.where(mask, x * scale, x), numbers + 1
+
+    x, scale = np.ones((4, 8), ml_dtypes.bfloat16), np.array(2, ml_dtypes.bfloat16)
+    inputs = [x, scale, np.ones((4, 8), bool), np.arange(3)]
+    program = pyc_mlir.compile(several, inputs, device=Device("local-sync"))
+    names = [i.name for i in program.signature.inputs]
+    profile = program.profile(**dict(zip(names, inputs, strict=True)), calls=1)
+    assert sorted(r.code for r in profile.rows) == ["", "IREE", "IREE"]
+
+
+def test_a_program_without_dispatches_has_one_row():
+    program = pyc_mlir.compile(lambda x: x, [X], device=Device("local-sync"))
+    (rest,) = program.profile(X, calls=1).rows
+    assert rest.share == 1.0 and not rest.is_dispatch
+
+
+def test_other_modes_are_profiled_on_local_task():
+    artifact = two_plans().artifact
+    tasks = Program(artifact, Device("local-task", threads=1))
+    tasks.use_mode("memory_first")
+    profile = tasks.profile(X, calls=1)
+    assert profile.entry.endswith("memory_first")
+    sync = Program(artifact, Device("local-sync"))
+    sync.use_mode("memory_first")
+    with pytest.raises(PycError, match="local-task") as caught:
+        sync.profile(X, calls=1)
+    assert caught.value.code is ReasonCode.CANNOT_PROFILE
+
+
+def test_wrong_arguments_are_refused_before_anything_runs():
+    program = Program(artifact_of(), Device("local-sync"))
+    with pytest.raises(PycError) as caught:
+        program.profile(X[:1])
+    assert caught.value.code is ReasonCode.ARGUMENT_SHAPE
+    with pytest.raises(PycError, match="one call or more"):
+        program.profile(X, calls=0)
+
+
+def test_pyc_run_needs_no_compiler(tmp_path):
+    artifacts.write(artifact_of(), tmp_path / "p.vmfb")
+    command = [sys.executable, "-c", WITHOUT_COMPILERS, str(tmp_path / "p.vmfb")]
+    command += ["--input", "8x64xf32=1", "--repeat", "2", "--profile", str(tmp_path / "t.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "kernel gemm  matmul+add+maximum" in done.stdout
+    assert "outside of dispatches" in done.stdout and (tmp_path / "t.json").exists()

@@ -1,0 +1,80 @@
+"""pyc-explain: where the time goes, predicted or measured, and what no kernel covers."""
+
+import json
+from dataclasses import replace
+
+from explain_programs import ran, refused
+from profiled import X, artifact_of, made_by_hand
+
+from pyc_mlir.artifact import artifact as artifacts
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+from pyc_mlir.tools.explain.facts import Subject
+from pyc_mlir.tools.explain.html_page import page
+from pyc_mlir.tools.explain.text_page import overview
+from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
+
+
+def saved(folder) -> str:
+    artifacts.write(artifact_of(), folder / "p.vmfb")
+    return str(folder / "p.vmfb")
+
+
+def test_what_no_kernel_covers_by_its_groups():
+    by_hand = made_by_hand()
+    again = replace(by_hand.rows[1], dispatch="main_dispatch_9", seconds=0.5, share=0.05)
+    found = uncovered(replace(by_hand, rows=(*by_hand.rows, again)))
+    assert [(u.computes, u.groups, u.dispatches) for u in found] == [
+        ("conv2d", ("conv2d.2",), 2),
+        ("unknown", (), 1),
+    ]
+    assert (found[0].seconds, round(found[0].share, 9)) == (6.5, 0.65)
+    assert all(len(u.cells) == len(HEAD) for u in found)
+    assert answer(by_hand).endswith("outside of dispatches. Measured by hand.")
+
+
+def test_a_prediction_is_called_one(tmp_path, capsys):
+    text = ran(capsys, saved(tmp_path))
+    head = text.partition("target")[0]
+    assert "(predicted, not measured)" in head and "published figures of `cpu`" in head
+    assert "time in ops that no generated kernel covers, predicted\n" in text
+    (row,) = (line for line in text.splitlines() if " div " in line and "div." in line)
+    assert row.split()[0].endswith("%")
+
+
+def test_a_measurement_takes_its_place(tmp_path, capsys):
+    program = saved(tmp_path)
+    profile = Program(artifact_of(), Device("local-sync")).profile(X, calls=1)
+    trace, html = str(tmp_path / "t.json"), str(tmp_path / "r.html")
+    profile.trace(trace)
+    text = ran(capsys, program, "--profile", trace, "--html", html)
+    assert "(measured)" in text and "Measured on local-sync, 1 thread" in text
+    assert "generated kernel covers, measured\n" in text and "predicted, not" not in text
+    shown = (tmp_path / "r.html").read_text()
+    assert "Where the time goes" in shown and "Every dispatch, measured" in shown
+    assert "kernel gemm" in shown
+    data = json.loads(ran(capsys, program, "--profile", trace, "--json", "-"))
+    assert data["time"] == json.loads(json.dumps(profile.to_json()))
+
+
+def test_a_log_tells_where(tmp_path, capsys):
+    profile = Program(artifact_of(), Device("local-sync")).profile(X, calls=1)
+    bare = tuple(replace(d, site=replace(d.site, location="")) for d in artifact_of().decisions)
+    subject = Subject.of("p", replace(artifact_of(), decisions=bare), artifact_of().decisions)
+    assert subject.profile is not None and any(r.locations for r in subject.profile.rows)
+    assert "profiled.py:" in overview(Subject.of("p", artifact_of(), None, measured=profile))
+
+
+def test_profiles_of_other_programs_are_refused(tmp_path, capsys):
+    made_by_hand().trace(tmp_path / "other.json")
+    said = refused(capsys, saved(tmp_path), "--profile", str(tmp_path / "other.json"))
+    assert "got one of graph abcd" in said and "[BAD_ARGUMENT]" in said
+    (tmp_path / "m.onnx").write_bytes(b"")
+    said = refused(capsys, str(tmp_path / "m.onnx"), "--profile", str(tmp_path / "other.json"))
+    assert "expected a program for --profile" in said
+
+
+def test_programs_without_a_report_have_no_times():
+    subject = Subject.of("p", replace(artifact_of(), memory=b""))
+    assert subject.profile is None
+    assert "A call takes" not in overview(subject) and "Where the time goes" not in page(subject)
