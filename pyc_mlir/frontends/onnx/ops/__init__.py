@@ -10,6 +10,7 @@ from pyc_mlir.frontends.onnx.ops import (
     movement,
     normalization,
     reduction,
+    transposed,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "movement",
     "normalization",
     "reduction",
+    "transposed",
 ]
