@@ -78,6 +78,8 @@ def resize(
             dims[stage.axis] = stage.out
         return lowering.empty(dims, x.dtype)
     times = [stage.repeats(x.dims[stage.axis]) for stage in stages]
+    if times == [1, 1]:
+        return x
     if None not in times:
         return _repeated(lowering, x, stages, [t or 1 for t in times])
     out, dtype = x, x.dtype if mode == "nearest" else accumulator(x.dtype)

@@ -10,6 +10,7 @@ from pyc_mlir.frontends.onnx.ops import (
     movement,
     normalization,
     reduction,
+    resize,
     transposed,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "movement",
     "normalization",
     "reduction",
+    "resize",
     "transposed",
 ]
