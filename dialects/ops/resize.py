@@ -97,10 +97,10 @@ class Resize(OpDef, name="resize", operands="x"):
     """out[n, c, i, j] = x[n, c] interpolated at row u(i) and column u(j), borders repeated.
 
     `sizes` are the result's rows and columns; -1 is floor(scale * size of x). `scales` (default:
-    result / x) are s in the table of coordinates above. `nearest` rounds u by `rounding`; `linear`
-    is bilinear, with the 16-bit floats computed in f32 and rounded once; an infinite element makes
-    NaN where its weight is 0. A dynamic size takes -1 and an integer scale, with any coordinates
-    but align_corners.
+    result / x) are s in the table of coordinates above. `nearest` rounds u by `rounding`, and takes
+    integers too; `linear` is bilinear, with the 16-bit floats computed in f32 and rounded once; an
+    infinite element makes NaN where its weight is 0. A dynamic size takes -1 and an integer scale,
+    with any coordinates but align_corners.
     """
 
     sizes: tuple[int, ...]
