@@ -35,7 +35,7 @@ class Param:
     """A compile-time parameter: its Python type decides the MLIR attribute that carries it.
 
     int -> i64, float -> f64, bool -> i1, str -> string, tuple[int, ...] -> array<i64>,
-    np.dtype -> type, np.ndarray -> elements.
+    tuple[float, ...] -> array<f64>, np.dtype -> type, np.ndarray -> elements.
     """
 
     name: str

@@ -11,6 +11,7 @@ that do not fit.
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -206,6 +207,37 @@ def avg_pool2d(
     size = _pair(kernel, "kernel")
     steps = size if strides is None else _pair(strides, "strides")
     return _record("avg_pool2d", x, kernel=size, strides=steps, **window)
+
+
+def resize(
+    x: Array,
+    sizes: Pair | None = None,
+    *,
+    scales: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    coordinates: str = "half_pixel",
+    rounding: str = "round_prefer_floor",
+    layout: str = "NCHW",
+) -> Array:
+    """Images of `sizes` (rows, columns), or floor(scale * size), by `nearest` or `linear`.
+
+    `scales` is a number, or (vertical, horizontal). Raises PycError (BAD_ARGUMENT) for other forms.
+    """
+    if sizes is None and scales is None:
+        raise _malformed("sizes", "sizes or `scales`", None)
+    wanted = (-1, -1) if sizes is None else _pair(sizes, "sizes")
+    how = {"mode": mode, "coordinates": coordinates, "rounding": rounding, "layout": layout}
+    return _record("resize", x, sizes=wanted, scales=_factors(scales), **how)
+
+
+def _factors(given: float | Sequence[float] | None) -> tuple[float, ...]:
+    """(vertical, horizontal), from one number for both; empty for none."""
+    if given is None:
+        return ()
+    pair: Any = (given, given) if isinstance(given, Real) else given
+    if not (_is_sequence(pair, 2) and all(isinstance(s, Real) for s in pair)):
+        raise _malformed("scales", "a number or (vertical, horizontal)", given)
+    return tuple(map(float, pair))
 
 
 def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:

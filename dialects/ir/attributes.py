@@ -1,7 +1,8 @@
 """Op parameters as MLIR attributes and back: one encoding for each Python type.
 
 int <-> i64, float <-> f64, bool <-> i1, str <-> string, tuple[int, ...] <-> array<i64>,
-np.dtype <-> type, np.ndarray <-> elements (a resource above `INLINE_BYTES`, printed whole).
+tuple[float, ...] <-> array<f64>, np.dtype <-> type, np.ndarray <-> elements (a resource above
+`INLINE_BYTES`, printed whole).
 """
 
 from collections.abc import Callable
@@ -133,6 +134,8 @@ def encode(value: Any, kind: Any) -> ir.Attribute:
         return ir.TypeAttr.get(element_type(np.dtype(value)))
     if kind is np.ndarray:
         return elements_attr(np.asarray(value))
+    if kind == tuple[float, ...]:
+        return ir.DenseF64ArrayAttr.get([float(v) for v in value])
     assert kind == tuple[int, ...], kind
     return ir.DenseI64ArrayAttr.get([int(v) for v in value])
 
@@ -145,6 +148,7 @@ _DECODERS: dict[Any, tuple[str, Callable[[Any], Any], tuple[type, ...]]] = {
     np.dtype: ("an element type", lambda a: dtype_of(a.value), (ir.TypeAttr,)),
     np.ndarray: ("dense elements", array_of, (ir.Attribute,)),
     tuple[int, ...]: ("array<i64: ...>", tuple, (ir.DenseI64ArrayAttr,)),
+    tuple[float, ...]: ("array<f64: ...>", tuple, (ir.DenseF64ArrayAttr,)),
 }
 
 

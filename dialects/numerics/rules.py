@@ -288,6 +288,17 @@ def _max_pool2d(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
     return _swing("max_pool2d", x, **params)
 
 
+@_rule("resize")
+def _resize(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
+    """Rounded are, for each axis, two weights, two products and a sum."""
+    resized = OPS["resize"].reference
+    # As if the errors of the neighbours were one: no smaller than if they are independent.
+    moved = resized(x.deviation, **params)
+    if params["mode"] == "nearest":
+        return moved
+    return moved + summed(resized(np.abs(_wide(x)), **params), 10, value)
+
+
 @_rule("reduce_max")
 def _reduce_max(value: np.ndarray, x: Uncertain, **params: Any) -> np.ndarray:
     return _swing("reduce_max", x, **params)

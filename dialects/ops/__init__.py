@@ -13,6 +13,7 @@ from pyc_mlir.dialects.ops import (
     movement,
     normalization,
     reduction,
+    resize,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "movement",
     "normalization",
     "reduction",
+    "resize",
 ]

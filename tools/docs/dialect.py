@@ -23,6 +23,7 @@ _ATTRIBUTES: dict[Any, str] = {
     np.dtype: "element type",
     np.ndarray: "elements",
     tuple[int, ...]: "array<i64>",
+    tuple[float, ...]: "array<f64>",
 }
 
 _INTRODUCTION = f"""\

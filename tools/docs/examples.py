@@ -56,6 +56,7 @@ EXAMPLES: dict[str, Example] = {
     "conv2d": _call(_IMAGES, tensor("f32", 16, 3, 3, 3), pads=(1, 1, 1, 1)),
     "max_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
     "avg_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
+    "resize": _call(_IMAGES, sizes=(16, 16), mode="linear"),
     "constant": _call(value=np.array([0.5, 2.0], np.float32)),
     "iota": _call(_ROWS, shape=(-1, 1)),
     "size": _call(_ROWS, axes=(0,)),

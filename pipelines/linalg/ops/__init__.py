@@ -8,6 +8,7 @@ from pyc_mlir.pipelines.linalg.ops import (
     movement,
     power,
     reduction,
+    resize,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "movement",
     "power",
     "reduction",
+    "resize",
 ]

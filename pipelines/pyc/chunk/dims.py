@@ -138,7 +138,7 @@ def _conv2d(call: Call, dim: int) -> Dims | None:
     return (0, None) if dim == 0 else None
 
 
-@runs("max_pool2d", "avg_pool2d")
+@runs("max_pool2d", "avg_pool2d", "resize")
 def _pool(call: Call, dim: int) -> Dims | None:
     channels = 1 if call.params["layout"] == "NCHW" else 3
     return (dim,) if dim in (0, channels) else None

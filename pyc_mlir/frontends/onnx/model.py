@@ -31,6 +31,10 @@ from pyc_mlir.frontends.onnx.weights import Weights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 23
+# `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
+# ONNX's: nobody but `_converted` writes it.
+SIMPLE = "simple"
+_RESIZE_WITH_COORDINATES = 11
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 _NATIVE = (
     onnx.shape_inference.InferenceError,
@@ -173,13 +177,24 @@ def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> Non
 
 def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
     try:
-        return onnx.version_converter.convert_version(model, OLDEST)
+        converted = onnx.version_converter.convert_version(model, OLDEST)
     except _NATIVE as error:
         raise PycError(
             ReasonCode.UNSUPPORTED_OP,
             f"{source.name}: opset {opset} could not be converted to {OLDEST}: {error}; export "
             f"the model with opset {OLDEST} or newer",
         ) from error
+    if opset < _RESIZE_WITH_COORDINATES:
+        _state_coordinates(converted)
+    return converted
+
+
+def _state_coordinates(model: onnx.ModelProto) -> None:
+    """What Upsample and the first Resize mean; onnx's converter leaves the defaults of later."""
+    meant = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": SIMPLE}
+    for node in model.graph.node:
+        if node.op_type == "Resize" and is_default_domain(node):
+            node.attribute.extend(onnx.helper.make_attribute(*pair) for pair in meant.items())
 
 
 def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.ModelProto:

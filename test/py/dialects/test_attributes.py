@@ -122,6 +122,7 @@ PARAMS = [
     (str, ["", "NCHW", 'with "quotes"\n']),
     (np.dtype, list(DTYPES.values())),
     (tuple[int, ...], [(), (1,), (-1, 2**63 - 1, -(2**63))]),
+    (tuple[float, ...], [(), (2.0,), (0.1, float(np.float32(0.6)), -1e300)]),
 ]
 
 
@@ -144,6 +145,6 @@ def test_an_attribute_of_another_kind_is_refused(kind, values):
 
 @pytest.mark.parametrize("text", ["1 : i32", "1 : index", "unit", "[1, 2]", "1.0 : f32", "@f"])
 def test_near_misses_are_refused(text):
-    for kind in (int, bool, str, tuple[int, ...], np.ndarray, np.dtype):
+    for kind in (int, bool, str, tuple[int, ...], tuple[float, ...], np.ndarray, np.dtype):
         with pytest.raises(VerificationError, match="expected"):
             decode(ir.Attribute.parse(text), Param("p", kind, None))

@@ -122,6 +122,8 @@ def types(*shapes: tuple[int, ...], dtype: str = "f32") -> list[TensorType]:
         ("matmul", types((4,), (4,)), {}, 8, 4 * 9),
         ("conv2d", types((1, 4, 8, 8), (6, 2, 3, 3)), {"groups": 2}, 2 * 216 * 18, 4 * 580),
         ("max_pool2d", types((1, 1, 4, 4)), {"kernel": (2, 2), "strides": (2, 2)}, 16, 80),
+        ("resize", types((1, 2, 4, 4)), {"sizes": (8, 8), "mode": "linear"}, 3 * 192, 640),
+        ("resize", types((1, 2, 4, 4)), {"sizes": (8, 8)}, 0, 640),
         ("reduce_sum", types((3, 4)), {"axes": (1,)}, 12, 4 * 15),
         ("softmax", types((2, 8)), {}, 14 * 16, 128),
         ("layernorm", types((2, 8), (8,), (8,)), {}, 128, 4 * 48),

@@ -42,6 +42,8 @@ CASES = [
         IMAGE,
     ),
     (lambda x: nn.avg_pool2d(x, 2, pads=1, count_include_pad=True), IMAGE),
+    (lambda x: (nn.resize(x, (5, 9), mode="linear"), nn.resize(x, scales=(2, 1.5))), IMAGE),
+    (lambda x: nn.resize(x, scales=2, layout="NHWC"), IMAGE),
     (lambda x: (nn.update_slice(x, np.zeros((1, 2, 3)), (1, 0, 5)), nn.take(x, [0, 1], 1)), X),
     (lambda x: (x + nn.iota((3, 8), axis=1, dtype="f32"), nn.iota((2,)) * 2), X),
 ]
@@ -111,5 +113,8 @@ def test_windows_of_another_form_are_refused(window, expected):
     with pytest.raises(PycError, match=expected) as caught:
         nn.conv2d(IMAGE, KERNEL, groups=2, **window)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
+    for given in ({}, {"sizes": 1.5}, {"scales": (1, 2, 3)}, {"scales": "2"}):
+        with pytest.raises(PycError, match=r"`(sizes|scales)`: expected"):
+            nn.resize(IMAGE, **given)
     with pytest.raises(PycError, match="`kernel`: expected a number"):
         nn.max_pool2d(IMAGE, (2, None))  # pyright: ignore[reportArgumentType]

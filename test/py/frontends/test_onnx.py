@@ -92,9 +92,9 @@ CASES: list[tuple[bool, str, list[np.ndarray], list[Any], dict[str, Any]]] = [
     (S, "Conv", [X4], [f32(5, 4, 2, 2)], {"auto_pad": "SAME_LOWER"}),
     (D, "Conv", [X4], [f32(5, 4, 2, 2)], {"auto_pad": "VALID"}),
     (D, "Conv", [f32(2, 3, 9)], [f32(4, 3, 3), f32(4)], {"strides": [2], "pads": [1, 0]}),
-    (S, "ConvTranspose", [X4], [f32(4, 3, 3, 3), f32(3)],
+    (D, "ConvTranspose", [X4], [f32(4, 3, 3, 3), f32(3)],
      {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
-    (S, "ConvTranspose", [f32(1, 2, 5)], [f32(2, 3, 3)], {"dilations": [2]}),
+    (D, "ConvTranspose", [f32(1, 2, 5)], [f32(2, 3, 3)], {"dilations": [2]}),
     (D, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "pads": [1, 0, 1, 1]}),
     (S, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "ceil_mode": 1, "dilations": [2, 1]}),
     (S, "MaxPool", [X4], [], {**KERNEL, "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
@@ -169,7 +169,7 @@ def label(value: Any) -> str | None:
 def test_op(dynamic: bool, op: str, inputs: list, constants: list, attributes: dict) -> None:
     arrays = {f"x{i}": a for i, a in enumerate(inputs)}
     for named in (False, True)[: 1 + dynamic]:
-        weights_first = op in ("Conv", "BatchNormalization")
+        weights_first = op in ("Conv", "ConvTranspose", "BatchNormalization")
         proto = node_model(op, inputs, constants, attributes, dynamic=named)
         if named and weights_first:
             # The channels are those of the weights.

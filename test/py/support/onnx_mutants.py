@@ -24,7 +24,7 @@ assert onnx_import.HANDLERS is HANDLERS
 
 
 # Ops that need static sizes.
-_STATIC = ("ConvTranspose", "AveragePool", "Pad", "CumSum", "LRN")
+_STATIC = ("AveragePool", "Pad", "CumSum", "LRN")
 
 
 def _ones(*shape: int) -> np.ndarray:

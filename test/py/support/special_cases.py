@@ -44,6 +44,8 @@ LARGE: tuple[Case, ...] = (
     case("conv2d", _f32(2, 16, 9, 9), _f32(24, 16, 1, 1)),
     case("max_pool2d", _f32(1, 3, 18, 22), **_POOL),
     case("avg_pool2d", _f32(1, 3, 18, 22), **_POOL),
+    case("resize", _f32(1, 3, 18, 22), sizes=(36, 44), mode="linear"),
+    case("resize", _f32(1, 3, 18, 22), sizes=(36, 44)),
     *(
         case(f"reduce_{kind}", _f32(37, 131), axes=axes)
         for kind, axes in product(("sum", "prod", "max", "min", "mean"), ((0,), (1,), (0, 1)))

@@ -10,6 +10,8 @@ from pyc_mlir.frontends.onnx.ops import (
     movement,
     normalization,
     reduction,
+    resize,
+    transposed,
 )
 
 __all__ = [
@@ -22,4 +24,6 @@ __all__ = [
     "movement",
     "normalization",
     "reduction",
+    "resize",
+    "transposed",
 ]

@@ -3,15 +3,11 @@
 import math
 from typing import Any
 
-from pyc_mlir.dialects.ops.movement import END
-from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import take
 from pyc_mlir.frontends.onnx.frame.window import (
     Window,
     from_2d,
     pair,
-    sizes_2d,
     spatial_rank,
     to_2d,
     window,
@@ -45,83 +41,6 @@ def _kernel(n: Node) -> tuple[int, ...]:
 
 def _biased(n: Node, out: Any) -> Any:
     return n.b.add(out, n.b.align(n.x(2), 1, 4)) if n.has(2) else out
-
-
-@node("ConvTranspose")
-def conv_transpose(n: Node) -> Any:
-    """The gradient of Conv: x with zeros between its elements, convolved with flipped weights."""
-    b, groups = n.b, n.attr("group", 1)
-    kernel = _kernel(n)
-    w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
-    extra = pair(n, "output_padding", 0)
-    low, high = _crops(n, w, extra)
-    pads = [r - 1 - c for r, c in zip((*w.reach, *w.reach), (*low, *high), strict=True)]
-    if min(pads) < 0:
-        raise unsupported(f"pads {[*low, *high]} that reach past the kernel")
-    x = to_2d(b, n.x(0))
-    for axis, stride in zip((2, 3), w.strides, strict=True):
-        x = _spaced(b, x, axis, stride)
-    out = b.conv2d(x, _flipped(n, groups), pads=tuple(pads), dilations=w.dilations, groups=groups)
-    return from_2d(b, _biased(n, out), spatial_rank(n))
-
-
-def _no_pads(n: Node, kernel: tuple[int, ...]) -> Window:
-    return Window(
-        pair(n, "kernel_shape", 1, kernel), pair(n, "strides", 1), pair(n, "dilations", 1),
-        (0, 0), (0, 0),
-    )  # fmt: skip
-
-
-def _crops(n: Node, w: Window, extra: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """How much of the full result falls away at the start and the end of each axis."""
-    shape = n.attr("output_shape")
-    mode = n.attr("auto_pad", "NOTSET")
-    if mode == "VALID" and shape is None:
-        return [0, 0], [-e for e in extra]
-    if shape is None and mode == "NOTSET":
-        return list(w.low), [h - e for h, e in zip(w.high, extra, strict=True)]
-    inputs = sizes_2d(n, "output_shape")
-    if shape is None:
-        wanted = [i * s for i, s in zip(inputs, w.strides, strict=True)]
-    else:
-        wanted = list(pair(n, "output_shape", 1, shape[-spatial_rank(n) :]))
-    low, high = [], []
-    for size, stride, reach, want, more in zip(
-        inputs, w.strides, w.reach, wanted, extra, strict=True
-    ):
-        total = (size - 1) * stride + reach + more - want
-        first = total // 2 if mode == "SAME_UPPER" else total - total // 2
-        low.append(first)
-        high.append(total - first - more)
-    return low, high
-
-
-def _spaced(b: Any, x: Any, axis: int, stride: int) -> Any:
-    """x with `stride - 1` zeros between neighbours along `axis`."""
-    if stride == 1:
-        return x
-    size = b.type_of(x).shape[axis]
-    if size is None:
-        raise unsupported("strides with dynamic spatial dimensions: expected static ones")
-    apart = b.expand_dims(x, axis + 1)
-    high = tuple(stride - 1 if i == axis + 1 else 0 for i in range(5))
-    apart = b.pad(apart, low=(0,) * 5, high=high)
-    shape = [d if isinstance(d, int) else -1 for d in b.dims(x)]
-    shape[axis] = size * stride
-    return take(b, b.reshape(apart, shape=tuple(shape)), axis, 0, (size - 1) * stride + 1)
-
-
-def _flipped(n: Node, groups: int) -> Any:
-    """[c, f/groups, kh, kw] as the matching Conv has them turned: [f, c/groups, kh, kw]."""
-    b = n.b
-    w = to_2d(b, n.x(1))
-    shape = b.type_of(w).shape
-    assert all(d is not None for d in shape[2:])
-    channels, filters, *kernel = (d or 0 for d in shape)
-    w = b.reshape(w, shape=(groups, channels // groups, filters, *kernel))
-    w = b.transpose(w, permutation=(0, 2, 1, 3, 4))
-    w = b.reshape(w, shape=(groups * filters, channels // groups, *kernel))
-    return b.slice(w, starts=(0, 0, END, END), stops=(END, END, BEGIN, BEGIN), steps=(1, 1, -1, -1))
 
 
 @node("MaxPool")
