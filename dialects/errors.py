@@ -111,12 +111,12 @@ def memory_told() -> Iterator[None]:
 def missing_compiler(error: ModuleNotFoundError) -> PycError | None:
     """The error to raise where a compiler's package is not installed; None for other modules.
 
-    As `pip install pyc-mlir[run]` leaves a machine: programs run there, none is compiled.
+    As `pip install pyc-mlir` without extras leaves a machine: programs run there, none is compiled.
     """
     if (error.name or "").partition(".")[0] not in ("torch_mlir", "iree"):
         return None
     return PycError(
         ReasonCode.MISSING_DEPENDENCY,
         f"compiling: expected the package `{error.name}`, found none; install the compiler with "
-        "`pip install pyc-mlir`",
+        "`pip install 'pyc-mlir[compile]'`",
     )

@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, distribution
 from importlib.util import find_spec
 
+from pyc_mlir.dialects.errors import missing_compiler
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 _PREFIX = "pyc-"
@@ -42,7 +43,13 @@ def completion() -> str:
     """A script for bash (and zsh after ``bashcompinit``): options and names; else files."""
     lines = []
     for name, point in sorted(commands().items()):
-        module = import_module(point.module)
+        try:
+            module = import_module(point.module)
+        except ModuleNotFoundError as error:
+            # A machine that only runs programs lacks the compiler, and with it some commands.
+            if missing_compiler(error) is None:
+                raise
+            continue
         words = module.words() if hasattr(module, "words") else module.make_parser().words()
         lines.append(f"complete -o default -W {shlex.quote(' '.join(words))} {_PREFIX}{name}\n")
     return "".join(lines)

@@ -1,14 +1,21 @@
 """The four folders install as one package: as a wheel and editable, without a network."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import venv
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+from pyc_mlir.api import build
+from pyc_mlir.artifact.artifact import write
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.tools.demo.digits import MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -115,13 +122,52 @@ def test_editable_installs_and_imports(source, python, tmp_path):
 
 def test_pins_agree_between_extras():
     project = PROJECT["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = dict(project["optional-dependencies"])
+    del extras["lowest"]  # the other end of the ranges
+    groups = [project["dependencies"], *extras.values()]
     pins: dict[str, str] = {}
     for requirement in (r for group in groups for r in group if "==" in r):
         name, _, version = requirement.partition("==")
         assert pins.setdefault(name.partition("[")[0], version) == version
 
 
-def test_run_extra_needs_no_compiler():
-    names = {r.partition("==")[0] for r in PROJECT["project"]["optional-dependencies"]["run"]}
+def test_without_extras_no_compiler_is_installed():
+    names = {re.split("[=<>]", r)[0] for r in PROJECT["project"]["dependencies"]}
     assert names == {"iree-base-runtime", "numpy", "ml_dtypes"}
+
+
+def test_ranges_have_tested_ends():
+    """Only what has no stable interface is pinned; `newest` is what the tests install."""
+    base = PROJECT["project"]["dependencies"]
+    extras = PROJECT["project"]["optional-dependencies"]
+    pinned = {r.partition("==")[0] for r in (*base, *extras["compile"]) if "==" in r}
+    assert pinned == {"iree-base-runtime", "iree-base-compiler", "torch-mlir"}
+    ranges = dict(re.fullmatch(r"(\w+)>=(.+),<\d+", r).groups() for r in base if ">=" in r)
+    assert ranges == dict(r.split("==") for r in extras["lowest"])
+    installed = {name: version(name) for name in ranges}
+    assert dict(r.split("==") for r in extras["newest"]).keys() == installed.keys()
+
+
+WITHOUT_COMPILER = """
+import sys, importlib.abc
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch_mlir" or name.startswith("iree.compiler"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+import pyc_mlir
+print(pyc_mlir.load(sys.argv[1]) is not None)
+try:
+    pyc_mlir.compile
+except pyc_mlir.PycError as error:
+    print(error)
+"""
+
+
+def test_an_installed_wheel_runs_programs_without_a_compiler(wheel, python, tmp_path):
+    made = build(MODELS["mlp"], [(2, 1, 8, 8)], make_options(planner_mode="iree", kernels="iree"))
+    write(made, tmp_path / "model.vmfb")
+    pip("--python", str(python), "install", str(wheel))
+    command = [str(python), "-c", WITHOUT_COMPILER, str(tmp_path / "model.vmfb")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.startswith("True\n") and "'pyc-mlir[compile]'" in done.stdout, done.stderr

@@ -128,7 +128,7 @@ except pyc_mlir.PycError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "`pip install pyc-mlir` [MISSING_DEPENDENCY]" in done.stdout, done.stderr
+    assert "`pip install 'pyc-mlir[compile]'` [MISSING_DEPENDENCY]" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_tools_that_need_a_missing_compiler_say_what_to_install(tool, argv):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 1, done.stderr
-    assert "[MISSING_DEPENDENCY]" in done.stderr and "`pip install pyc-mlir`" in done.stderr
+    assert "[MISSING_DEPENDENCY]" in done.stderr and "'pyc-mlir[compile]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

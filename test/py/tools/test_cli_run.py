@@ -152,7 +152,7 @@ def test_every_element_type_has_text(dtype):
 
 
 def test_runs_where_no_compiler_is_installed(program):
-    """As `pip install pyc-mlir[run]` leaves a machine."""
+    """As `pip install pyc-mlir` without extras leaves a machine."""
     command = [sys.executable, "-c", WITHOUT_COMPILERS, program]
     inputs = ["--input", "2xf32=1", "--input", "2xf32=2", "--repeat", "2", "--stats"]
     done = subprocess.run([*command, *inputs], capture_output=True, text=True)

@@ -57,6 +57,18 @@ def test_a_shell_completes_options_commands_and_passes(tmp_path):
     assert len(script.splitlines()) == len(TOOLS)
 
 
+def test_completion_leaves_out_what_needs_a_missing_compiler():
+    code = """
+import sys
+sys.modules["iree.compiler"] = None
+from pyc_mlir.__main__ import completion
+print(completion())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "pyc-run\n" in done.stdout and "pyc-explain\n" in done.stdout
+
+
 def test_an_unknown_command_is_refused_with_the_closest(capsys):
     assert main(["complie"]) == 1
     error = capsys.readouterr().err
