@@ -313,11 +313,6 @@ def _pooling() -> Iterator[Case]:
     yield case("max_pool2d", Operand("f32", (1, 2, 9, 9)), kernel=(2, 3), dilations=(2, 3))
 
 
-def _resizing() -> Iterator[Case]:
-    for dtype, shape, values, dynamic, params in resizes(FLOATS, INTEGERS):
-        yield case("resize", Operand(dtype, shape, values), dynamic=dynamic, **params)
-
-
 REDUCED: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 5), (1,)),
     ((3, 5), (0,)),
@@ -488,7 +483,8 @@ def _all() -> Iterator[Case]:
     yield from _contraction()
     yield from _convolution()
     yield from _pooling()
-    yield from _resizing()
+    for dtype, shape, values, dynamic, params in resizes(FLOATS, INTEGERS):
+        yield case("resize", Operand(dtype, shape, values), dynamic=dynamic, **params)
     yield from _reduction()
     yield from _normalization()
     yield from _attention()
