@@ -189,5 +189,5 @@ def _weighted(x: np.ndarray, taps: Taps, axis: int) -> np.ndarray:
     if taps.weights is None:
         return np.take(x, taps.indices[0], axis=axis)
     along = [-1 if i == axis else 1 for i in range(x.ndim)]
-    parts = zip(taps.indices, taps.weights, strict=True)
-    return sum(np.take(x, i, axis=axis) * w.reshape(along) for i, w in parts)
+    (low, high), (near, far) = taps.indices, (w.reshape(along) for w in taps.weights)
+    return np.take(x, low, axis=axis) * near + np.take(x, high, axis=axis) * far

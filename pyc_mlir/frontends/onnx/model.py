@@ -19,6 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
 from pyc_mlir.frontends.onnx.bounds import check_nodes, check_size, scan
+from pyc_mlir.frontends.onnx.frame.handler import SIMPLE
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
     node_name,
@@ -31,9 +32,6 @@ from pyc_mlir.frontends.onnx.weights import Weights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 23
-# `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
-# ONNX's: nobody but `_converted` writes it.
-SIMPLE = "simple"
 _RESIZE_WITH_COORDINATES = 11
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 _NATIVE = (

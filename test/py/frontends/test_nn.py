@@ -1,5 +1,7 @@
 """`pyc_mlir.nn`: the same function records an op, or computes it at once on numpy arrays."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -113,7 +115,8 @@ def test_windows_of_another_form_are_refused(window, expected):
     with pytest.raises(PycError, match=expected) as caught:
         nn.conv2d(IMAGE, KERNEL, groups=2, **window)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
-    for given in ({}, {"sizes": 1.5}, {"scales": (1, 2, 3)}, {"scales": "2"}):
+    forms: list[dict[str, Any]] = [{}, {"sizes": 1.5}, {"scales": (1, 2, 3)}, {"scales": "2"}]
+    for given in forms:
         with pytest.raises(PycError, match=r"`(sizes|scales)`: expected"):
             nn.resize(IMAGE, **given)
     with pytest.raises(PycError, match="`kernel`: expected a number"):

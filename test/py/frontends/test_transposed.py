@@ -141,7 +141,7 @@ def test_work_is_the_ideal_where_the_stride_divides_the_kernel(kernel: int, pad:
     x, w = (RNG.normal(size=s).astype(np.float32) for s in ((2, 6, 8, 9), (6, 5, kernel, kernel)))
     attributes = {"strides": [2, 2], "pads": [pad] * 4}
     module = imported(x, [w], attributes)
-    _, _, height, width = from_mlir(ops_of(module)[-1].result.type).shape
+    height, width = (d or 0 for d in from_mlir(ops_of(module)[-1].result.type).shape[2:])
     reads = 2 * 2 * 6 * 5 * (kernel // 2) ** 2
     crop = 2 * (pad % 2)
     assert flops_of(module) == reads * (height + crop) * (width + crop)

@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from resize_cases import resizes
 
-from pyc_mlir.dialects.ops.convolution import LAYOUTS
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float
 
@@ -313,39 +313,6 @@ def _pooling() -> Iterator[Case]:
     yield case("max_pool2d", Operand("f32", (1, 2, 9, 9)), kernel=(2, 3), dilations=(2, 3))
 
 
-RESIZES: tuple[tuple[Shape, dict[str, Any]], ...] = (
-    ((2, 3, 4, 5), {"sizes": (8, 15)}),
-    ((1, 2, 6, 7), {"sizes": (4, 9), "rounding": "floor", "coordinates": "asymmetric"}),
-    ((1, 2, 5, 5), {"sizes": (-1, -1), "scales": (1.5, 0.6), "rounding": "ceil"}),
-    ((1, 3, 4, 6), {"sizes": (1, 6), "coordinates": "pytorch_half_pixel"}),
-    ((1, 2, 5, 4), {"sizes": (7, 9), "coordinates": "align_corners"}),
-    ((1, 2, 5, 3), {"sizes": (-1, 3), "scales": (1.3, 1.0), "coordinates": "half_pixel_symmetric"}),
-    ((1, 2, 1, 3), {"sizes": (0, 3), "rounding": "round_prefer_ceil"}),
-)
-GROWING: tuple[dict[str, Any], ...] = (
-    {"scales": (2.0, 3.0)},
-    {"scales": (1.0, 4.0), "rounding": "ceil", "coordinates": "asymmetric"},
-    {"scales": (3.0, 2.0), "rounding": "floor", "coordinates": "half_pixel_symmetric"},
-)
-
-
-def _resizing() -> Iterator[Case]:
-    for (shape, params), mode, layout in product(RESIZES, ("nearest", "linear"), LAYOUTS):
-        n, c, h, w = shape
-        x = Operand("f32", shape if layout == "NCHW" else (n, h, w, c))
-        yield case("resize", x, dynamic=False, mode=mode, layout=layout, **params)
-    for params, mode, layout in product(GROWING, ("nearest", "linear"), LAYOUTS):
-        x = Operand("f32", (2, 3, 4, 5))
-        yield case("resize", x, sizes=(-1, -1), mode=mode, layout=layout, **params)
-    for dtype in NUMBERS[1:]:
-        for mode in ("nearest", "linear")[: 1 + (dtype in FLOATS)]:
-            shape, params = RESIZES[1]
-            yield case("resize", Operand(dtype, shape), dynamic=False, mode=mode, **params)
-    for mode in ("nearest", "linear"):
-        x = Operand("f32", (1, 2, 6, 7), "special")
-        yield case("resize", x, sizes=(-1, -1), scales=(2.0, 2.0), mode=mode)
-
-
 REDUCED: tuple[tuple[Shape, tuple[int, ...]], ...] = (
     ((3, 5), (1,)),
     ((3, 5), (0,)),
@@ -516,7 +483,8 @@ def _all() -> Iterator[Case]:
     yield from _contraction()
     yield from _convolution()
     yield from _pooling()
-    yield from _resizing()
+    for dtype, shape, values, dynamic, params in resizes(FLOATS, INTEGERS):
+        yield case("resize", Operand(dtype, shape, values), dynamic=dynamic, **params)
     yield from _reduction()
     yield from _normalization()
     yield from _attention()

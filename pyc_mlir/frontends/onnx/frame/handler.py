@@ -38,6 +38,9 @@ def node(*op_types: str) -> Callable[[Handler], Handler]:
 
 # Elements of a range or of indices that a handler writes out as a constant.
 MAX_WRITTEN = 1 << 24
+# `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
+# ONNX's: only the conversion of older opsets (model.py) writes it.
+SIMPLE = "simple"
 
 
 def unsupported(why: str, code: ReasonCode = ReasonCode.UNSUPPORTED_ATTRIBUTE) -> PycError:

@@ -12,10 +12,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
+from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, Node, node, unsupported
 from pyc_mlir.frontends.onnx.frame.shaping import product, reshape_to
 from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Untracked, quotient
-from pyc_mlir.frontends.onnx.model import SIMPLE
 
 
 @dataclass(frozen=True)
