@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, distribution
 from importlib.util import find_spec
 
 from pyc_mlir.dialects.errors import missing_compiler
+from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 _PREFIX = "pyc-"
@@ -61,8 +62,7 @@ def _summary(point: EntryPoint) -> str:
 
     spec = find_spec(point.module)
     assert spec is not None and spec.origin is not None, "the package has its own modules"
-    with open(spec.origin, encoding="utf-8") as file:
-        text = ast.get_docstring(ast.parse(file.read())) or ""
+    text = ast.get_docstring(ast.parse(read_file(spec.origin))) or ""
     return text.partition("\n")[0].partition(": ")[2]
 
 

@@ -109,7 +109,7 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
     return found
 
 
-@rule("conv2d", "max_pool2d", "avg_pool2d")
+@rule("conv2d", "max_pool2d", "avg_pool2d", "resize")
 def _window(work: Work, orders: Sequence[Order | None]) -> Step | None:
     """NHWC, whatever the operand is stored in."""
     node = work.nodes[0]

@@ -142,7 +142,9 @@ def test_ranges_have_tested_ends():
     extras = PROJECT["project"]["optional-dependencies"]
     pinned = {r.partition("==")[0] for r in (*base, *extras["compile"]) if "==" in r}
     assert pinned == {"iree-base-runtime", "iree-base-compiler", "torch-mlir"}
-    ranges = dict(re.fullmatch(r"(\w+)>=(.+),<\d+", r).groups() for r in base if ">=" in r)
+    found = [re.fullmatch(r"(\w+)>=(.+),<\d+", r) for r in base if ">=" in r]
+    ranges = {m[1]: m[2] for m in found if m is not None}
+    assert len(ranges) == len(found)
     assert ranges == dict(r.split("==") for r in extras["lowest"])
     installed = {name: version(name) for name in ranges}
     assert dict(r.split("==") for r in extras["newest"]).keys() == installed.keys()

@@ -236,7 +236,7 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     code = (
         "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
-        "c._run = lambda argv: os.abort(); sys.exit(c.main([]))"
+        "c._run = lambda *given: os.abort(); sys.exit(c.main([]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
@@ -252,7 +252,7 @@ def _(here: Here) -> Codes:
     code = (
         "import sys, resource; from pyc_mlir.tools import pyc_compile as c; "
         "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)); "
-        "c._run = lambda argv: len(bytes(1 << 30)); sys.exit(c.main([]))"
+        "c._run = lambda *given: len(bytes(1 << 30)); sys.exit(c.main([]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
