@@ -112,6 +112,40 @@ def test_tiles_of_a_single_row_are_shared():
         agrees(run.run(f"k{i}", *arrays), *convolution.reference(knobs, arrays))
 
 
+def test_where_infinities_reach():
+    """As docs/kernels.md states: tiles for minimal filtering, all groups computed together."""
+    target, random, axis = any_target(), Random(0), Axis(12, 3, 1, 1, 1)
+    made = {
+        "direct": Conv.on(target, 1, axis, axis, 16, 16),
+        "together": Conv.on(target, 1, axis, axis, 16, 16, 8),
+        "m2": Winograd.on(target, 2, 1, axis, axis, 16, 16),
+        "m4": Winograd.on(target, 4, 1, axis, axis, 16, 16),
+    }
+    assert made["together"].merged > 1
+    run = Kernels(target, [knobs.kernel(name) for name, knobs in made.items()])
+    for name, knobs in made.items():
+        module = winograd if isinstance(knobs, Winograd) else convolution
+        arrays = module._arrays(knobs, random)
+        arrays[0][0, 5, 6, 4] = np.inf
+        exact, bound = module.reference(knobs, arrays)
+        got = run.run(name, *arrays)
+        if name == "direct":
+            agrees(got, exact, bound)
+            continue
+        if isinstance(knobs, Winograd):
+            reached = np.zeros(12, bool), np.zeros(12, bool)
+            for axes, place in zip(reached, (5, 6), strict=True):
+                for start in range(0, 12, knobs.m):
+                    axes[start : start + knobs.m] = start <= place + 1 < start + knobs.m + 2
+            spread = np.ix_([True], *reached, [True] * 16)
+        else:
+            spread = np.ix_([True], *(abs(np.arange(12) - p) < 2 for p in (5, 6)), [True] * 16)
+        left = np.ones(got.shape, bool)
+        left[spread] = False
+        assert np.isnan(got[~left]).any() and not np.isfinite(got[np.isinf(exact)]).any()
+        agrees(got[left], exact[left], bound[left])
+
+
 @pytest.mark.parametrize("m", SIZES)
 def test_minimal_filtering_is_a_convolution(m):
     parts, random = matrices(m), np.random.default_rng(m)
