@@ -80,7 +80,7 @@ def context_of(options: Options) -> PassContext:
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
-    is_strict = isinstance(options.contract.max_error, float)
+    is_strict = isinstance(options.contract.max_error, int | float)
     return PassContext(choices, options.target, mode, options.calibration, is_strict)
 
 
@@ -176,7 +176,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
     families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context.choices, context.target, families)
+    select(module, context.choices, context.target, families, context.is_strict)
 
 
 def emit(
