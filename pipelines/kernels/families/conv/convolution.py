@@ -119,9 +119,15 @@ class Conv:
         return self.rows.outputs, self.columns.outputs
 
     @property
-    def is_one_row(self) -> bool:
-        """True where the results of all images are one row, whose tiles are shared out."""
-        return self.images == 1 and self.outputs[0] == 1
+    def tiles(self) -> int:
+        """Register tiles of a row."""
+        return -(-self.outputs[1] // self.width)
+
+    @property
+    def shares_tiles(self) -> bool:
+        """True where workgroups share the tiles of a row: the only one of one image, or of any."""
+        unknown = isinstance(self.images, str) and self.tiles >= self.workgroups[0]
+        return self.outputs[0] == 1 and (self.images == 1 or unknown)
 
     @property
     def taps(self) -> int:
@@ -229,7 +235,7 @@ class Direct:
         """This workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = knobs.outputs[0]
-        parts = 1 if knobs.is_one_row else knobs.workgroups[0]
+        parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
         first, end = share(k, 0, parts, k.size(knobs.images) * high)
         with k.range(first, end) as number:
             image, row = (
@@ -242,7 +248,7 @@ class Direct:
     def _run(self, panel: Panel, row: Row, run: Run) -> None:
         """Neighbouring tiles; where there is one row in all, this workgroup's share of them."""
         k, knobs = self.k, self.knobs
-        parts = knobs.workgroups[0] if knobs.is_one_row else 1
+        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
         if run.count == 1:
             with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
                 self._tile(panel, row, run, Index.of(run.start))
@@ -361,8 +367,9 @@ def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
     each = knobs.filters // knobs.blocks
     if cores == 1 or (each % panel == 0 and knobs.blocks * each // panel % cores == 0):
         return 1, cores
-    tiles = -(-knobs.outputs[1] // knobs.width)
-    rows = tiles if knobs.is_one_row else known(knobs.images) * knobs.outputs[0]
+    rows = known(knobs.images) * knobs.outputs[0]
+    if replace(knobs, workgroups=(cores, 1)).shares_tiles:
+        rows = max(rows, knobs.tiles)
     return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
 
 

@@ -106,6 +106,8 @@ def test_tiles_of_a_single_row_are_shared():
         for filters, cut, planar in cuts
     ]
     made.append(Conv.on(target, 1, Axis(3, 3), Axis(40, 5, 2, 2, 2), 7, 48, workgroups=(3, 1)))
+    made += [replace(made[0], images="n"), replace(made[0], images="n", workgroups=(20, 1))]
+    assert [knobs.shares_tiles for knobs in made[-3:]] == [True, True, False]
     run = Kernels(target, [knobs.kernel(f"k{i}") for i, knobs in enumerate(made)])
     for i, knobs in enumerate(made):
         arrays = convolution._arrays(knobs, random)
