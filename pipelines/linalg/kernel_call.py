@@ -87,6 +87,8 @@ class KernelCalls:
         _require(constant is not None, f"a constant as {operand.name}", tensor.type)
         assert constant is not None
         sizes = tuple(d.coefficient for d in dims)
+        wanted = operand.layout.shape
+        _require(sizes == wanted, f"a constant of {wanted} as {operand.name}", sizes)
         key = (constant, sizes, operand.layout)
         if key not in self._packed:
             laid_out = operand.layout.pack(array_of(constant).reshape(sizes))

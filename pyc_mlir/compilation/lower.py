@@ -80,7 +80,7 @@ def context_of(options: Options) -> PassContext:
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
-    bounds_error = isinstance(options.contract.max_error, float)
+    bounds_error = isinstance(options.contract.max_error, int | float)
     return PassContext(choices, options.target, mode, options.calibration, bounds_error)
 
 

@@ -31,6 +31,11 @@ class Panels:
     panel: int
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of B."""
+        return self.depth, self.columns
+
+    @property
     def full(self) -> int:
         """Panels of full width."""
         return self.columns // self.panel
@@ -53,7 +58,7 @@ class Panels:
     def pack(self, b: np.ndarray) -> np.ndarray:
         """B[depth, columns] as panels, each [depth][panel], the last one padded with zeros;
         flat."""
-        assert b.shape == (self.depth, self.columns)
+        assert b.shape == self.shape
         panels = b[:, : self.edge].reshape(self.depth, self.full, self.panel).transpose(1, 0, 2)
         last = np.zeros((self.depth, self.last_width), np.float32)
         last[:, : self.columns - self.edge] = b[:, self.edge :]

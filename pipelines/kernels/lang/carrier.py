@@ -40,8 +40,13 @@ Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 class Layout(Protocol):
     """How a kernel wants a constant: hashable data."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the constants that `pack` takes."""
+        ...
+
     def pack(self, array: np.ndarray, /) -> np.ndarray:
-        """The constant, of any shape, as the kernel's operand."""
+        """The constant as the kernel's operand."""
         ...
 
 
@@ -50,7 +55,7 @@ class Operand:
     """Memory of a kernel: a dimension is a number, or the name of a dynamic size.
 
     `role` is ``in``, ``out`` (fresh memory) or ``update`` (read and overwritten in place), `dtype`
-    one of `language.ELEMENTS`. What is passed for a `layout`, a constant of any shape, is laid out
+    one of `language.ELEMENTS`. What is passed for a `layout`, a constant of its shape, is laid out
     when compiling; equal layouts share the result.
     """
 

@@ -35,6 +35,11 @@ _TAPS = 16
 _CHANNELS = (1, 3, 7, 8, 15, 16, 17, 32, 33, 50)
 
 
+def _width(target: Target, columns: Axis) -> int:
+    """Outputs of a register tile: with a row of weights and two numbers of x they fit."""
+    return max(1, min(_WIDTH, target.vector_registers - columns.kernel - 2))
+
+
 @dataclass(frozen=True)
 class Geometry:
     """x[images, rows, columns, channels] under a window; `width` outputs are one register tile."""
@@ -58,7 +63,7 @@ class Geometry:
     def on(target: Target, images: Dim, rows: Axis, columns: Axis, channels: int) -> "Geometry":
         """The knobs for a target's registers and cores."""
         made = Geometry(images, rows, columns, channels)
-        width = max(1, min(_WIDTH, target.vector_registers - columns.kernel - 2))
+        width = _width(target, columns)
         cores = cores_for(target, 0.0, made.traffic_bytes({str(images): known(images)}))
         return Geometry(images, rows, columns, channels, width, cores)
 
@@ -112,6 +117,10 @@ class Geometry:
             return reason
         if self.columns.kernel > _TAPS:
             return f"window: expected at most {_TAPS} taps in a row, got {self.columns.kernel}"
+        if self.width > _width(target, self.columns):
+            return (
+                f"window: expected at most {_width(target, self.columns)} outputs, got {self.width}"
+            )
         return ""
 
     @staticmethod

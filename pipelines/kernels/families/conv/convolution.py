@@ -10,6 +10,7 @@ tap by tap (`window.py`).
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     Axis,
@@ -47,50 +49,14 @@ _PAGE = 1024  # numbers in 4 KiB
 
 
 @dataclass(frozen=True)
-class Filters:
-    """The layout of w[taps channels, filters]: panels, block after block; flat.
-
-    A block is `merged` groups as one: its weights from channels to filters of other groups are 0.
-    """
-
-    taps: int
-    blocks: int
-    merged: int
-    panels: Panels
-
-    def pack(self, weights: np.ndarray) -> np.ndarray:
-        """The weights under this layout."""
-        each = weights.reshape(self.taps, -1, self.blocks, self.merged, self._filters)
-        depth = each.shape[1]
-        whole = np.zeros(
-            (self.blocks, self.taps, self.merged, depth, self.merged, self._filters), np.float32
-        )
-        for g in range(self.merged):
-            whole[:, :, g, :, g] = each[:, :, :, g].transpose(2, 0, 1, 3)
-        matrices = whole.reshape(self.blocks, self.panels.depth, self.panels.columns)
-        return np.concatenate([self.panels.pack(w) for w in matrices])
-
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """The weights that `pack` was given."""
-        each = packed.reshape(self.blocks, self.panels.size)
-        shape = (self.taps, self.merged, -1, self.merged, self._filters)
-        whole = np.stack([self.panels.unpack(w).reshape(shape) for w in each])
-        parts = np.stack([whole[:, :, g, :, g] for g in range(self.merged)], 3)
-        return parts.transpose(1, 2, 0, 3, 4).reshape(self.taps * parts.shape[2], -1)
-
-    @property
-    def _filters(self) -> int:
-        return self.panels.columns // self.merged
-
-
-@dataclass(frozen=True)
 class Conv:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
 
     x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`.
     `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
     filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
-    `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows and panels.
+    `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
+    a single one the tiles) and panels.
     `merged` groups are computed as one, with zeros between them, where they have few filters.
     """
 
@@ -113,7 +79,7 @@ class Conv:
         counts = (self.channels, self.filters, self.groups, self.merged, self.width, self.unroll)
         if self.images == 0 or min(*counts, *self.workgroups) < 1:
             raise _refusal("sizes, width, unroll and workgroups of at least 1", self)
-        if self.panel % LINE:
+        if self.panel < LINE or self.panel % LINE:
             raise _refusal("panel in lines of 16", self.panel)
         if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
             raise _refusal(
@@ -143,13 +109,25 @@ class Conv:
         tall = (target.vector_registers - vectors - 1) // vectors
         panel = vectors * target.vector_bytes // 4
         cores = cores_for(target, made.flops, 4.0 * made.weights)
-        knobs = {"width": tall, "panel": panel, "workgroups": _cut(cores, made, panel)}
+        made = replace(made, width=tall, panel=panel)
+        knobs = {"workgroups": _cut(cores, made, panel)}
         return replace(made, **{**knobs, **others})
 
     @property
     def outputs(self) -> tuple[int, int]:
         """Rows and columns of an image of the result."""
         return self.rows.outputs, self.columns.outputs
+
+    @property
+    def tiles(self) -> int:
+        """Register tiles of a row."""
+        return -(-self.outputs[1] // self.width)
+
+    @property
+    def shares_tiles(self) -> bool:
+        """True where workgroups share the tiles of a row: the only one of one image, or of any."""
+        unknown = isinstance(self.images, str) and self.tiles >= self.workgroups[0]
+        return self.outputs[0] == 1 and (self.images == 1 or unknown)
 
     @property
     def taps(self) -> int:
@@ -178,7 +156,7 @@ class Conv:
         return Panels(self.filters // self.blocks, depth, self.panel)
 
     @property
-    def layout(self) -> "Filters":
+    def layout(self) -> Filters:
         """How all weights are laid out."""
         return Filters(self.taps, self.blocks, self.merged, self.panels)
 
@@ -257,19 +235,26 @@ class Direct:
         """This workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = knobs.outputs[0]
-        first, end = share(k, 0, knobs.workgroups[0], k.size(knobs.images) * high)
+        parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
+        first, end = share(k, 0, parts, k.size(knobs.images) * high)
         with k.range(first, end) as number:
             image, row = (
                 (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
             )
             taps = rows_of_taps(knobs.rows, row)
             for run in knobs.columns.tiles(knobs.width):
-                if run.count == 1:
-                    self._tile(panel, Row(image, row, taps), run, Index.of(run.start))
-                else:
-                    with k.range(run.count) as tile:
-                        start = tile * run.width + run.start
-                        self._tile(panel, Row(image, row, taps), run, start)
+                self._run(panel, Row(image, row, taps), run)
+
+    def _run(self, panel: Panel, row: Row, run: Run) -> None:
+        """Neighbouring tiles; where there is one row in all, this workgroup's share of them."""
+        k, knobs = self.k, self.knobs
+        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
+        if run.count == 1:
+            with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
+                self._tile(panel, row, run, Index.of(run.start))
+            return
+        with k.range(*share(k, 0, parts, Index.of(run.count))) as tile:
+            self._tile(panel, row, run, tile * run.width + run.start)
 
     def _tile(self, panel: Panel, row: Row, run: Run, start: Index) -> None:
         """One register tile: outputs `start` and on of a row, by the filters of a panel."""
@@ -375,12 +360,17 @@ class Direct:
 
 
 def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
-    """Shares of rows and of panels: panels where they come out even, rows otherwise."""
-    rows = known(knobs.images) * knobs.outputs[0]
-    panels = knobs.blocks * -(-knobs.filters // knobs.blocks // panel)
-    if cores == 1 or panels % cores == 0:
+    """Shares of rows and of panels: panels where they come out even, rows otherwise.
+
+    A last panel that is narrower makes shares of panels uneven.
+    """
+    each = knobs.filters // knobs.blocks
+    if cores == 1 or (each % panel == 0 and knobs.blocks * each // panel % cores == 0):
         return 1, cores
-    return (cores, 1) if rows >= cores else (1, min(cores, panels))
+    rows = known(knobs.images) * knobs.outputs[0]
+    if replace(knobs, workgroups=(cores, 1)).shares_tiles:
+        rows = max(rows, knobs.tiles)
+    return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
 
 
 def _refusal(expected: str, came: object) -> PycError:

@@ -62,6 +62,11 @@ class Spectrum:
     channels: int
     panels: Panels
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape of w."""
+        return TAPS * TAPS * self.channels, self.panels.columns
+
     def pack(self, weights: np.ndarray) -> np.ndarray:
         """Panels, each [positions][channels][panel]; computed in f64, rounded once."""
         g = matrices(self.m).g

@@ -54,11 +54,9 @@ class Axis:
     @property
     def interior(self) -> range:
         """The outputs all of whose taps fall on the image."""
-        inside = [o for o in range(self.outputs) if self._is_inside(o)]
-        return range(inside[0], inside[-1] + 1) if inside else range(0)
-
-    def _is_inside(self, output: int) -> bool:
-        return self.meets(output, 0) and self.meets(output, self.kernel - 1)
+        first = -(-self.low // self.stride)
+        last = (self.size - 1 + self.low - self.dilation * (self.kernel - 1)) // self.stride
+        return range(first, max(first, min(last + 1, self.outputs)))
 
     def segments(self, first: int, count: int) -> list["Segment"]:
         """The taps as runs that meet the image at the same of `count` outputs from `first` on."""

@@ -78,7 +78,7 @@ class Winograd:
         counts = (self.channels, self.filters, self.height, self.unroll, self.workgroups)
         if self.images == 0 or min(counts) < 1 or self.m not in SIZES:
             raise _refusal(f"sizes of at least 1, and `m` of {SIZES}", self)
-        if self.panel % LINE or self.block % self.height or self.block < 1:
+        if self.panel < LINE or self.panel % LINE or self.block % self.height or self.block < 1:
             raise _refusal("panel in lines of 16, block in heights", self)
         for axis in (self.rows, self.columns):
             if (axis.kernel, axis.stride, axis.dilation) != (TAPS, 1, 1):

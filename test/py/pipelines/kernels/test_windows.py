@@ -1,15 +1,17 @@
 """Windows of convolutions and pooling: geometry, layouts of weights, what is offered."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kernel_runs import spills, targets
+from kernel_runs import Kernels, agrees, any_target, spills, targets
 from kernel_works import constant, lone
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.conv import convolution, depthwise, pool, winograd
+from pyc_mlir.pipelines.kernels.families.conv.channelwise import Geometry
 from pyc_mlir.pipelines.kernels.families.conv.convolution import Conv
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, matrices
 from pyc_mlir.pipelines.kernels.families.conv.window import Axis, random_axis
@@ -44,6 +46,8 @@ def test_tiles_and_segments_are_the_taps_that_meet_the_image():
         assert outputs == list(range(axis.outputs))
         every = ((o, t) for o in range(axis.outputs) for t in range(axis.kernel))
         assert found == {(o, t) for o, t in every if axis.meets(o, t)}
+        inside = (o for o in outputs if all(axis.meets(o, t) for t in range(axis.kernel)))
+        assert list(inside) == list(axis.interior)
 
 
 @pytest.mark.parametrize("window", [(0,), (4, 5), (4, 3, 0), (4, 3, 1, -1), (4, 3, 1, 0, 0, 2)])
@@ -59,6 +63,89 @@ def test_weights_come_back(groups):
     w = np.random.default_rng(0).normal(size=(9 * 64 // groups, 96)).astype(np.float32)
     assert np.array_equal(knobs.layout.unpack(knobs.layout.pack(w)), w)
     assert knobs.merged == {1: 1, 2: 1, 8: 1, 32: 4}[groups]
+
+
+@pytest.mark.parametrize("family", [convolution, winograd])
+@pytest.mark.parametrize("panel", [-32, 0, 8])
+def test_panels_of_no_line_are_refused(family, panel):
+    knobs, _ = family.sample(Random(0), AVX512)
+    with pytest.raises(PycError, match="panel in lines of 16"):
+        replace(knobs, panel=panel)
+
+
+def test_layouts_say_what_they_take():
+    axis = Axis(9, 3, 1, 1, 1)
+    assert Conv.on(AVX512, 1, axis, axis, 64, 96, 32).layout.shape == (18, 96)
+    assert Winograd.on(AVX512, 4, 1, axis, axis, 64, 96).layout.shape == (576, 96)
+
+
+def test_tiles_of_channelwise_kernels_fit_the_registers():
+    axis = Axis(14, 3, 1, 1, 1)
+    wide = replace(Geometry.on(AVX512, 1, axis, axis, 32), width=9)
+    assert "at most 8 outputs" in wide.refusal(AVX512)
+
+
+@pytest.mark.parametrize("cores", [2, 4, 8])
+@pytest.mark.parametrize("filters", [16, 32, 40, 48, 64, 96, 112, 320])
+def test_every_core_has_work(filters, cores):
+    """Rows of an image, tiles of a single row, or panels, where they come out even."""
+    target = replace(AVX512, cores=cores)
+    window, point = Axis(112, 3, 1, 1, 1), (Axis(1), Axis(112 * 112))
+    for axes in ((window, window), point):
+        knobs = Conv.on(target, 1, *axes, 96, filters)
+        rows, panels = knobs.workgroups
+        assert rows * panels == cores
+        assert panels == 1 or filters % (knobs.panel * panels) == 0
+
+
+def test_tiles_of_a_single_row_are_shared():
+    target, random = any_target(), Random(0)
+    cuts = ((40, (2, 1), False), (33, (3, 1), True), (16, (9, 1), False), (40, (2, 2), False))
+    made = [
+        Conv.on(target, 1, Axis(1), Axis(97), 7, filters, planar=planar, workgroups=cut)
+        for filters, cut, planar in cuts
+    ]
+    made.append(Conv.on(target, 1, Axis(3, 3), Axis(40, 5, 2, 2, 2), 7, 48, workgroups=(3, 1)))
+    made += [replace(made[0], images="n"), replace(made[0], images="n", workgroups=(20, 1))]
+    assert [knobs.shares_tiles for knobs in made[-3:]] == [True, True, False]
+    run = Kernels(target, [knobs.kernel(f"k{i}") for i, knobs in enumerate(made)])
+    for i, knobs in enumerate(made):
+        arrays = convolution._arrays(knobs, random)
+        agrees(run.run(f"k{i}", *arrays), *convolution.reference(knobs, arrays))
+
+
+def test_where_infinities_reach():
+    """As docs/kernels.md states: tiles for minimal filtering, all groups computed together."""
+    target, random, axis = any_target(), Random(0), Axis(12, 3, 1, 1, 1)
+    made = {
+        "direct": Conv.on(target, 1, axis, axis, 16, 16),
+        "together": Conv.on(target, 1, axis, axis, 16, 16, 8),
+        "m2": Winograd.on(target, 2, 1, axis, axis, 16, 16),
+        "m4": Winograd.on(target, 4, 1, axis, axis, 16, 16),
+    }
+    assert made["together"].merged > 1
+    run = Kernels(target, [knobs.kernel(name) for name, knobs in made.items()])
+    for name, knobs in made.items():
+        module = winograd if isinstance(knobs, Winograd) else convolution
+        arrays = module._arrays(knobs, random)
+        arrays[0][0, 5, 6, 4] = np.inf
+        exact, bound = module.reference(knobs, arrays)
+        got = run.run(name, *arrays)
+        if name == "direct":
+            agrees(got, exact, bound)
+            continue
+        if isinstance(knobs, Winograd):
+            reached = np.zeros(12, bool), np.zeros(12, bool)
+            for axes, place in zip(reached, (5, 6), strict=True):
+                for start in range(0, 12, knobs.m):
+                    axes[start : start + knobs.m] = start <= place + 1 < start + knobs.m + 2
+            spread = np.ix_([True], *reached, [True] * 16)
+        else:
+            spread = np.ix_([True], *(abs(np.arange(12) - p) < 2 for p in (5, 6)), [True] * 16)
+        left = np.ones(got.shape, bool)
+        left[spread] = False
+        assert np.isnan(got[~left]).any() and not np.isfinite(got[np.isinf(exact)]).any()
+        agrees(got[left], exact[left], bound[left])
 
 
 @pytest.mark.parametrize("m", SIZES)

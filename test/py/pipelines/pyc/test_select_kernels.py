@@ -15,8 +15,9 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.nn import gelu, layernorm, softmax
+from pyc_mlir.nn import conv2d, gelu, layernorm, softmax
 from pyc_mlir.pipelines.choices.choices import Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.target.target import Target
@@ -196,6 +197,21 @@ def test_the_default_is_the_cheapest():
     for d in (d for d in decisions if d.site.pass_name == SITE):
         costs = {a.name: a.cost.seconds for a in d.alternatives if a.cost is not None}
         assert costs[d.chosen] == min(costs.values())
+
+
+@pytest.mark.parametrize("error", [None, "rounding", 0, 1e-3])
+def test_a_bound_on_the_error_leaves_out_what_rounds_more(error):
+    first, second = (RANDOM.normal(size=(64, c, 3, 3)).astype(np.float32) for c in (16, 64))
+
+    def twice(x):
+        return conv2d(conv2d(x, first, pads=1), second, pads=1)
+
+    options = make_options(target="cpu-avx512", contract=Contract(max_error=error))
+    decisions = lower(twice, [TensorSpec("f32", 1, 16, 33, 31)], options).decisions
+    (asked,) = (d for d in decisions if d.chosen.startswith("winograd"))
+    offered = [a.reason for a in asked.alternatives if a.name.startswith("winograd")]
+    sizes = [4, 2] if error in (None, "rounding") else [2]
+    assert [m for m in (2, 4) for reason in offered if f"m={m}" in reason] == sorted(sizes)
 
 
 def test_code_comes_when_dispatches_are_final():
