@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +127,7 @@ def test_where_infinities_reach():
     assert made["together"].merged > 1
     run = Kernels(target, [knobs.kernel(name) for name, knobs in made.items()])
     for name, knobs in made.items():
-        module = winograd if isinstance(knobs, Winograd) else convolution
+        module: Any = winograd if isinstance(knobs, Winograd) else convolution
         arrays = module._arrays(knobs, random)
         arrays[0][0, 5, 6, 4] = np.inf
         exact, bound = module.reference(knobs, arrays)
@@ -135,15 +136,13 @@ def test_where_infinities_reach():
             agrees(got, exact, bound)
             continue
         if isinstance(knobs, Winograd):
-            reached = np.zeros(12, bool), np.zeros(12, bool)
-            for axes, place in zip(reached, (5, 6), strict=True):
+            rows, columns = np.zeros(12, bool), np.zeros(12, bool)
+            for axes, place in ((rows, 5), (columns, 6)):
                 for start in range(0, 12, knobs.m):
                     axes[start : start + knobs.m] = start <= place + 1 < start + knobs.m + 2
-            spread = np.ix_([True], *reached, [True] * 16)
         else:
-            spread = np.ix_([True], *(abs(np.arange(12) - p) < 2 for p in (5, 6)), [True] * 16)
-        left = np.ones(got.shape, bool)
-        left[spread] = False
+            rows, columns = (np.abs(np.arange(12) - p) < 2 for p in (5, 6))
+        left = np.broadcast_to(~np.outer(rows, columns)[None, :, :, None], got.shape)
         assert np.isnan(got[~left]).any() and not np.isfinite(got[np.isinf(exact)]).any()
         agrees(got[left], exact[left], bound[left])
 
