@@ -38,6 +38,7 @@ ANCHORS = {
     "max_pool2d": "window",
     "avg_pool2d": "window",
 }
+_PLANAR_CHANNELS = 16
 ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
 
 
@@ -219,13 +220,17 @@ def _with_layout(
 ) -> list[tuple[int, ...]]:
     """The groups of a convolution with the transpose to NHWC of an input that only it reads.
 
-    A kernel can read the input as it lies.
+    A kernel can read the input as it lies. With many channels each of them is another stream of
+    memory, and a kernel by minimal filtering is quicker.
     """
     if not graph.producers[start]:
         return legal
     first = graph.producers[start][0]
     alone = graph.names[first] == "transpose" and graph.users[first] == [start]
     if not alone or first in claimed or graph.ops[start].operands[0] != graph.ops[first].result:
+        return legal
+    channels = (graph.shape(first) or (None,))[-1]
+    if channels is None or channels >= _PLANAR_CHANNELS:
         return legal
     return [(first, *g) for g in legal or [(start,)]]
 

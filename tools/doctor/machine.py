@@ -69,10 +69,14 @@ def examine() -> Machine:
     )
 
 
+_NOT_USED = ("dev", "lowest", "newest")
+
+
 def read_pins() -> tuple[dict[str, str], dict[str, str]]:
     """The versions that the installed PyC pins: what it always needs, and its optional packages.
 
-    Tools for developing PyC are left out; without PyC's metadata both are empty.
+    Tools for developing PyC and the ends of ranges are left out; without PyC's metadata both are
+    empty.
     """
     try:
         requirements = requires(PROJECT) or []
@@ -82,6 +86,6 @@ def read_pins() -> tuple[dict[str, str], dict[str, str]]:
     extra_pins: dict[str, str] = {}
     for text in requirements:
         found = re.match(r"([\w.-]+)==([^;\s]+)(?:.*extra == \"(\w+)\")?", text)
-        if found and found[3] != "dev":
+        if found and found[3] not in _NOT_USED:
             (extra_pins if found[3] else pins)[found[1]] = found[2]
     return pins, {k: v for k, v in extra_pins.items() if k not in pins}

@@ -263,9 +263,10 @@ _CALLS = (
         1, 1, Code.DONATION_UNSAFE),
     cases(
         "NaN and infinities through every op",
-        "what the numpy references compute, for every way to compile",
+        "what the numpy references compute, for every way to compile; minimal filtering and groups "
+        "computed together spread them (docs/kernels.md)",
         f"{_SPECIAL}::test_special_values",
-        36, 256),
+        40, 288),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
         "each that changes a value by more than the reference allows is found by samples or the "

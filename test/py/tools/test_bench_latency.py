@@ -256,8 +256,9 @@ def test_a_run_has_the_workloads_that_were_asked_for():
 
 def test_wrong_words_are_refused(tmp_path, capsys):
     for bad in ("--peers=tvm", "--threads=0", "--threads=x"):
-        with pytest.raises(SystemExit):
+        with pytest.raises(PycError) as caught:
             cpu_suite.run([bad, "--json", str(tmp_path / "x.json")])
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
     assert set(PEERS) == set(SYSTEMS) - {PYC}
 
 

@@ -35,6 +35,7 @@ from pyc_mlir.tools.bench.workloads.inference import decoder, encoder
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
 from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
 from pyc_mlir.tools.bench.workloads.workloads import relative_error
+from pyc_mlir.tools.cli.common import INTERRUPTED
 
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
 SMALLEST = "branches added late"
@@ -267,8 +268,7 @@ def test_an_interrupted_run_goes_on(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     names = [SMALLEST, "u-net", "mlp"]
     command = ["memory", "--quick", "--json", str(path), "--only"]
-    with pytest.raises(KeyboardInterrupt):
-        pyc_bench.main([*command, *names])
+    assert pyc_bench.main([*command, *names]) == INTERRUPTED
     assert not path.exists() and path.with_name("memory.json.partial").exists()
     assert pyc_bench.main([*command, SMALLEST, "mlp"]) == 0
     assert faked == [SMALLEST, "u-net", "mlp"], "what was finished is not measured again"
@@ -282,8 +282,7 @@ def test_other_settings_and_fresh_measure_again(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     command = ["memory", "--quick", "--json", str(path), "--only", SMALLEST]
     for more in ([], ["--rounds=3"], ["--rounds=3", "--fresh"]):
-        with pytest.raises(KeyboardInterrupt):
-            pyc_bench.main([*command, "u-net", *more])
+        assert pyc_bench.main([*command, "u-net", *more]) == INTERRUPTED
     assert faked == [SMALLEST, "u-net"] * 3
     assert "other settings or another environment" in capsys.readouterr().err
 
@@ -291,8 +290,7 @@ def test_other_settings_and_fresh_measure_again(tmp_path, faked, capsys):
 def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
     path = tmp_path / "memory.json"
     command = ["memory", "--quick", "--json", str(path), "--only", "digits mlp"]
-    with pytest.raises(KeyboardInterrupt):
-        pyc_bench.main([*command, "u-net"])
+    assert pyc_bench.main([*command, "u-net"]) == INTERRUPTED
     # The order is the table's: u-net came first, so only it was asked for.
     assert pyc_bench.main(command) == 1
     assert faked == ["u-net", "digits mlp"]

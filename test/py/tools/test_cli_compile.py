@@ -182,7 +182,7 @@ def test_a_compile_that_broke_has_a_log(folder, fault, code):
 def test_a_crash_in_native_code_is_told():
     code = (
         "import os, sys; from pyc_mlir.tools import pyc_compile as c; "
-        "c._run = lambda argv: os.abort(); sys.exit(c.main([]))"
+        "c._run = lambda *given: os.abort(); sys.exit(c.main([]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2

@@ -116,6 +116,7 @@ def options() -> Options:
         also_modes=["latency_first"],
         kernels="rows",
         dims={"n": (1, 8)},
+        node_names=True,
     )
     decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
     recipe = replace(Recipe.from_log([decision]), graph_id="g", tolerant=True)
