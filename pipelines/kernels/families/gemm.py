@@ -31,7 +31,7 @@ from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
-from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums
+from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums, refuse_tile
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -330,11 +330,7 @@ def refusal(knobs: Any, target: Target) -> str:
     """A register tile must fit: sums, one row of B, one number of A (of any family's tile)."""
     if reason := refuse_narrow(target):
         return reason
-    vectors = knobs.panel * 4 // target.vector_bytes
-    registers = knobs.height * vectors + vectors + 1
-    if registers > target.vector_registers:
-        return f"gemm: expected at most {target.vector_registers} registers, got {registers}"
-    return ""
+    return refuse_tile("gemm", knobs.height, knobs.panel, target)
 
 
 def cost(knobs: Gemm, target: Target, sizes: Mapping[str, int]) -> Cost:

@@ -11,6 +11,7 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory, memref
 from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, Scalar, Vector, add, fma, tree
 from pyc_mlir.pipelines.streams.ir import ir
+from pyc_mlir.pipelines.target.target import Target
 
 # Fused multiply-adds that must not wait for each other: latency times the units of current cores.
 _CHAINS = 8
@@ -72,6 +73,18 @@ def partial_sums(rows: Dim, height: int, width: int, unroll: int) -> int:
     """
     least = min(rows, height) if isinstance(rows, int) else height
     return max(1, min(unroll, _CHAINS // (least * width)))
+
+
+def refuse_tile(family: str, height: int, panel: int, target: Target) -> str:
+    """Why `height` rows by `panel` columns do not fit the registers, or "".
+
+    Sums, one row of the panel and one number of the other side are held at once.
+    """
+    vectors = panel * 4 // target.vector_bytes
+    registers = height * vectors + vectors + 1
+    if registers > target.vector_registers:
+        return f"{family}: expected at most {target.vector_registers} registers, got {registers}"
+    return ""
 
 
 def local(k: Build, size: int) -> Memory:

@@ -39,7 +39,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
-from pyc_mlir.pipelines.kernels.shared.tile import local
+from pyc_mlir.pipelines.kernels.shared.tile import local, refuse_tile
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -381,11 +381,7 @@ def refusal(knobs: Conv, target: Target) -> str:
     """A register tile must fit: sums, one row of weights, one number of x."""
     if reason := refuse_narrow(target):
         return reason
-    vectors = knobs.panel * 4 // target.vector_bytes
-    registers = knobs.width * vectors + vectors + 1
-    if registers > target.vector_registers:
-        return f"conv: expected at most {target.vector_registers} registers, got {registers}"
-    return ""
+    return refuse_tile("conv", knobs.width, knobs.panel, target)
 
 
 def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:

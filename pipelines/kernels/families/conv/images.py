@@ -107,7 +107,7 @@ def _axis(node: Node, axis: int, size: int, kernel: tuple[int, int]) -> Axis:
 
 
 def _is_planar(work: Work) -> bool:
-    """Does the group begin with a transpose to NHWC that only the convolution reads?"""
+    """Whether the group begins with a transpose to NHWC that only the convolution reads."""
     first = work.nodes[0]
     if first.name != "transpose" or tuple(first.params["permutation"]) != _TO_NHWC:
         return False
