@@ -277,6 +277,12 @@ class ReasonCode(Enum):
         "make the recipe again from a log of the same program",
         "`pyc-compile b.onnx --recipe a.jsonl`",
     )
+    RECIPE_PARTIAL = Reason(
+        "a recipe that was made for another graph answers a part of the sites",
+        "the model was changed, not only trained again",
+        "see in the log which sites were left to the policy; tune them, or accept its choices",
+        "`pyc-compile wider.onnx --recipe model.vmfb`",
+    )
     REPLAY_MISMATCH = Reason(
         "a replay cannot make, or did not make, the program that its log was written for",
         "the program, target, versions or evidence are others than those of the log",

@@ -144,4 +144,5 @@ def _conditions(head: Decision, name: str) -> dict[str, Any]:
 
 def recipe_at(path: str | Path) -> Recipe:
     """The choices of a program or a log, to be used for any program. Raises as `read_recorded`."""
-    return Recipe.from_log(read_recorded(path).decisions)
+    recorded = read_recorded(path)
+    return Recipe.from_log(recorded.decisions, str(recorded.conditions.get("graph_id", "")))

@@ -66,6 +66,8 @@ class Lowered:
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
     imported: ImportReport = field(default_factory=ImportReport)
+    # The graph's id with constants by type, for evidence and recipes of other programs.
+    by_type: str = ""
 
 
 def context_of(options: Options) -> PassContext:
@@ -116,7 +118,8 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id = OpIds(function).graph_id
+    given_ids = OpIds(function)
+    graph_id = given_ids.graph_id
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
@@ -150,6 +153,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         seconds,
         reference,
         imported,
+        f"by-type.{given_ids.graph_by_type}",
     )
 
 

@@ -36,6 +36,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -272,6 +273,17 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     recipe = Recipe({"pyc-fuse:gone": "keep"})
     return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+
+
+@provokes(ReasonCode.RECIPE_PARTIAL)
+def _(here: Here) -> Codes:
+    made = build(small, [X], make_options())
+    first = {d.site.work_key: d.chosen for d in made.decisions if d.site.work}
+    works = dict(list(first.items())[:1])
+    recipe = Recipe({"pyc-fuse:gone": "keep"}, made_for="another graph", works=works)
+    used = coverage(build(small, [X], make_options(recipe=recipe)).decisions)
+    assert used.carried == 1 and used.left == len(made.decisions) - 1
+    return {ReasonCode[str(used).partition(":")[0]]}
 
 
 @provokes(ReasonCode.REPLAY_MISMATCH)
