@@ -36,7 +36,8 @@ FOLDERS = (
     *under("pipelines/pyc", "", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
+    *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
+    *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir/frontends", "python", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
@@ -50,6 +51,7 @@ DOORS = {
     "torch_mlir": ("pyc_mlir.dialects.ir.bindings",),
     "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.streams.ir"),
     "iree.runtime": ("pyc_mlir.runtime", "pyc_mlir.iree"),
+    "sqlalchemy": ("pyc_mlir.evidence.database",),
 }
 # Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.
 RUN_PATH = (
