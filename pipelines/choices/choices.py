@@ -48,8 +48,9 @@ class Site:
     """Where a choice is made: the pass and the canonical id of the op; `location` is for people.
 
     `work` is what sites of other programs may share: the id of a kernel's work
-    (`pipelines/target/work_id.py`), else the op's or the program's id with constants by type. Two
-    sites of one pass with equal `work` have the same choice to make.
+    (`pipelines/target/work_id.py`), the op's id with constants by type, or the structure of a whole
+    program (`dialects/ir/structure.py`). Two sites of one pass with equal `work` have the same
+    choice to make.
     """
 
     pass_name: str

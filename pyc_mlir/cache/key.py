@@ -21,10 +21,11 @@ from pyc_mlir import dialects, pipelines
 from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
-from pyc_mlir.dialects.util.codec import Form, to_data
+from pyc_mlir.dialects.util.codec import Form, Forms, to_data
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import steering
@@ -262,9 +263,16 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
     try:
-        return Key(to_data(parts, "key", {PurePath: Form(_unkeyed_path, Path)}))
+        return Key(to_data(parts, "key", _FORMS))
     except ValueError as error:
         raise Unkeyed(str(error)) from None
+
+
+# Wisdom is named by its hash: a key stays as short as its text is read by people.
+_FORMS: Forms = {
+    PurePath: Form(lambda path: _unkeyed_path(path), Path),
+    Wisdom: Form(lambda wisdom: wisdom.hash, str),
+}
 
 
 def _unkeyed_path(path: PurePath) -> str:

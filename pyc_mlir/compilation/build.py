@@ -133,7 +133,7 @@ class Begun:
 
     def site(self, pass_name: str) -> Site:
         """Where a decision about the whole module is made."""
-        return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.by_type)
+        return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.structure_id)
 
 
 def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Begun:
@@ -148,7 +148,7 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     choices.record(*before, *lowered.decisions)
     made = Alternative(MADE, reason="the caller can own scratch and outputs")
     none = Alternative(NONE, reason="only the plain ABI")
-    entry = Site(ARENA_SITE, module, work=lowered.by_type)
+    entry = Site(ARENA_SITE, module, work=lowered.structure_id)
     wanted = choices.choose(entry, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
     arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
@@ -164,7 +164,7 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
         _plans(lowered, options, arena.modes),
     )
     first = "plain" if lowered.mixes_rows else "aggressive"
-    fusion = Site(FUSION_SITE, module, work=lowered.by_type)
+    fusion = Site(FUSION_SITE, module, work=lowered.structure_id)
     setting = choices.choose(fusion, offered(first)).name
     return Begun(attempt, lowered, choices, request, setting, samples, oracle)
 
@@ -176,8 +176,8 @@ def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanR
     planner = planner_of(options.planner_modes, options.also_modes)
     budget = _budget(lowered, options.contract)
     name = lowered.graph_id or "module"
-    by_type = lowered.by_type
-    return PlanRequest(name, planner, options.policy, options.recipe, only, budget, by_type)
+    policy, recipe, structure = options.policy, options.recipe, lowered.structure_id
+    return PlanRequest(name, planner, policy, recipe, only, budget, structure)
 
 
 def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:

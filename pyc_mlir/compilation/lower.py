@@ -26,11 +26,14 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -66,8 +69,8 @@ class Lowered:
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
     imported: ImportReport = field(default_factory=ImportReport)
-    # The graph's id with constants by type, for evidence and recipes of other programs.
-    by_type: str = ""
+    # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
+    structure_id: str = ""
 
 
 def context_of(options: Options) -> PassContext:
@@ -75,10 +78,13 @@ def context_of(options: Options) -> PassContext:
 
     The mode is the planner's preferred one unless the options name another one for parts.
 
-    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration or by
+    another wisdom.
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
+    wisdom = options.policy.wisdom if isinstance(options.policy, Fastest) else None
+    choices.record(*record_wisdom(wisdom, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
@@ -118,8 +124,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    given_ids = OpIds(function)
-    graph_id = given_ids.graph_id
+    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
@@ -153,7 +158,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         seconds,
         reference,
         imported,
-        f"by-type.{given_ids.graph_by_type}",
+        structure_id,
     )
 
 

@@ -36,6 +36,7 @@ from pyc_mlir.evidence.rows import (
     Trace,
     Verdict,
     Workload,
+    samples,
 )
 from pyc_mlir.evidence.states import (
     CANDIDATE,
@@ -54,7 +55,9 @@ DEFAULT = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "gemm:matmul"}, 
 TUNED = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "iree"}, parent=DEFAULT.id)
 SESSION = Session(PLACE.id, "1", 1, 30, 0, 5, "2026-01-01T00:00:00+00:00", {"a/a": 1.0})
 STUDY = Study(GRAPH.graph_id, (WORKLOAD.id,), PLACE.id, "seconds", "s", "random", 0, {"seconds": 9})
-TRACE = Trace(SESSION.id, DEFAULT.id, WORKLOAD.id, wall=[0.5, 0.25], cpu=[0.25, 0.125])
+TRACE = Trace(
+    SESSION.id, DEFAULT.id, WORKLOAD.id, wall=samples([0.5, 0.25]), cpu=samples([0.25, 0.125])
+)
 BASE = (GRAPH, WORKLOAD, DEFAULT, TUNED, SESSION, STUDY)
 
 
@@ -200,7 +203,7 @@ def test_trials_are_leased_once_and_in_order(store):
         (FAILED, None, "wrong results"),
         (WAITING, None, ""),
     ]
-    store.claim(STUDY.id, "w", 60), store.claim(STUDY.id, "w", 60)
+    assert [store.claim(STUDY.id, "w", 60).number for _ in range(2)] == [2, 3]
     assert store.claim(STUDY.id, "w", 60) is None
 
 
@@ -285,7 +288,7 @@ def test_a_schema_is_upgraded_once_and_keeps_its_rows(store, url, monkeypatch):
         opener.join()
     assert done == [1]
     with Store.open(url) as upgraded:
-        assert upgraded.get(Trace, TRACE.id).figures == TRACE.figures
+        assert [trace.figures for trace in upgraded.find(Trace)] == [TRACE.figures]
         assert upgraded.counts()["schema_version"] == 2
     monkeypatch.setattr(engine, "STEPS", migrations.STEPS)
     assert code_of(lambda: Store.open(url)) is ReasonCode.DATABASE_UNUSABLE

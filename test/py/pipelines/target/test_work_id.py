@@ -18,7 +18,7 @@ OUT = tensor("f32", 8, 4)
 def layer(seed: int = 0, maker: str = "", readers: tuple[str, ...] = ("matmul",)) -> Work:
     """relu(x @ w + b) with the weights of a seed."""
     chance = np.random.default_rng(seed)
-    w, b = (chance.normal(size=t.shape).astype(np.float32) for t in (W, B))
+    w, b = (chance.normal(size=size).astype(np.float32) for size in ((16, 4), (4,)))
     inputs = (Input(X, None, maker), Input(W, lambda: w), Input(B, lambda: b))
     nodes = (
         Node("matmul", (0, 1), {"transpose_a": False, "transpose_b": False}, OUT),
