@@ -69,7 +69,8 @@ class OpIds:
         `arguments` names the block's arguments: how deep it is nested, not which block it is.
         """
         for i, argument in enumerate(block.arguments):
-            self._values[argument] = (f"{arguments}{i}:{argument.type}",) * 2
+            name = f"{arguments}{i}:{argument.type}"
+            self._values[argument] = name, name
         last = "", ""
         for op in block.operations:
             last = self._visit(op.operation, f"inner-{arguments}")

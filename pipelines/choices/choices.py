@@ -289,7 +289,7 @@ class Choices:
         if self.recipe is None or not self.recipe.made_for or not site.work:
             return None
         found = self.recipe.works.get(site.work_key)
-        return found if found in offered else None
+        return found if found is not None and found in offered else None
 
     def _grounds(
         self,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import exc
+from sqlalchemy import event, exc
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.migrations import STEPS
@@ -79,7 +79,7 @@ def _sqlite(url: sa.URL, mounts: Path) -> sa.Engine:
         )
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:
         # Transactions are begun below, not by the module as it sees fit.
         connection.isolation_level = None
@@ -89,7 +89,7 @@ def _sqlite(url: sa.URL, mounts: Path) -> sa.Engine:
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
 
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         reads = connection.get_execution_options().get("pyc_read_only", False)
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

@@ -290,7 +290,7 @@ def _row(kind: type[R], found: Mapping[Any, Any]) -> R:
         if f.name in JSON:
             value = parse_json(value)
             value = tuple(value) if isinstance(value, list) else value
-        elif f.name in SAMPLED and kind is Trace:
+        elif f.name in SAMPLED and kind.table == Trace.table:
             value = samples(np.frombuffer(bytes(value), "<f8"))
         values[f.name] = bytes(value) if isinstance(value, memoryview) else value
     return kind(**values)

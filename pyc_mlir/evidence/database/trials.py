@@ -132,6 +132,6 @@ def change(connection: sa.Connection, trial: Trial, **values: Any) -> None:
         )
 
 
-def of_row(row: Mapping[str, Any]) -> Trial:
+def of_row(row: Mapping[Any, Any]) -> Trial:
     """A trial from its columns."""
     return Trial(**{**row, "config": parse_json(row["config"])})
