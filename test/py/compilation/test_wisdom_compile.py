@@ -13,7 +13,7 @@ from wisdoms import KERNELS, reversed_wisdom
 from pyc_mlir import Contract, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
-from pyc_mlir.artifact.compile_log import read_recorded
+from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.key import current_identity, make_key
 from pyc_mlir.cache.store import Store
@@ -71,7 +71,7 @@ def test_measured_rows_come_before_predictions(plain, made, wisdom):
 def test_replays_are_byte_identical_and_need_no_wisdom(made, tmp_path):
     path = tmp_path / "made.vmfb"
     path.write_bytes(to_bytes(made))
-    recorded = read_recorded(path)
+    recorded = read_compile_log(path)
     for _ in range(ALL if os.environ.get("PYC_FULL") else SAMPLED):
         assert to_bytes(replay(model, [X], recorded)) == path.read_bytes()
 

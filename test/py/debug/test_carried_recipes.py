@@ -12,7 +12,7 @@ import pytest
 from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
-from pyc_mlir.artifact.compile_log import read_recorded, recipe_at
+from pyc_mlir.artifact.compile_log import read_compile_log, recipe_at
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, Site, coverage
@@ -69,7 +69,7 @@ def test_a_model_trained_again_keeps_every_choice(first, tmp_path):
     # The log says so, and a replay needs nothing else.
     kept = tmp_path / "again.vmfb"
     kept.write_bytes(to_bytes(again))
-    assert to_bytes(replay(network(1), [X], read_recorded(kept))) == to_bytes(again)
+    assert to_bytes(replay(network(1), [X], read_compile_log(kept))) == to_bytes(again)
 
 
 def test_the_same_model_goes_by_its_sites(first):
