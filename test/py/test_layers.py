@@ -41,9 +41,9 @@ FOLDERS = (
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
-    *under("tools", "cli", "doctor", "explain"),
+    *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.

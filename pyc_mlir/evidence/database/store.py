@@ -13,7 +13,7 @@ Every method is one transaction; what it returned for is kept, whatever is kille
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from pyc_mlir.evidence.database.engine import READ, connect, told
 from pyc_mlir.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, TRIALS
 from pyc_mlir.evidence.database.trials import Trial
 from pyc_mlir.evidence.environment import Place, canonical
-from pyc_mlir.evidence.rows import JSON, SAMPLED, Graph, Row, Trace, samples, to_columns
+from pyc_mlir.evidence.rows import JSON, ROWS, SAMPLED, Graph, Row, Trace, samples, to_columns
 from pyc_mlir.evidence.states import STABLE, Scope, State
 
 R = TypeVar("R", bound=Row)
@@ -87,6 +87,19 @@ class Store:
                 _add(connection, METADATA.tables[row.table], _columns(row))
         return [row.id for row in rows]
 
+    def add_new(self, rows: Iterable[Row]) -> None:
+        """Add many rows that are not there yet, in one transaction, grouped by kind.
+
+        Faster than `add` by far. Raises PycError (EVIDENCE_CONFLICT) where one is there.
+        """
+        kinds: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            kinds.setdefault(row.table, []).append(_columns(row))
+        with self.writing() as connection:
+            for kind in ROWS:
+                if kind.table in kinds:
+                    connection.execute(sa.insert(METADATA.tables[kind.table]), kinds[kind.table])
+
     def add_place(self, place: Place) -> str:
         """Add an environment; return its id."""
         columns = {
@@ -116,12 +129,20 @@ class Store:
         ]
         query = sa.select(table).where(*where).order_by(*table.primary_key)
         with self.reading() as connection:
-            return [_row(kind, found) for found in connection.execute(query).mappings()]
+            return [from_columns(kind, found) for found in connection.execute(query).mappings()]
 
     def get(self, kind: type[R], row_id: str) -> R | None:
         """The row with an id; None where there is none."""
         found = self.find(kind, **{"graph_id" if kind is Graph else "id": row_id})
         return found[-1] if found else None
+
+    def beginning_with(self, kind: type[R], start: str) -> list[R]:
+        """The rows of a kind whose id begins so."""
+        table = METADATA.tables[kind.table]
+        key = table.c["graph_id" if kind is Graph else "id"]
+        query = sa.select(table).where(key.startswith(start, autoescape=True)).order_by(key)
+        with self.reading() as connection:
+            return [from_columns(kind, found) for found in connection.execute(query).mappings()]
 
     def counts(self) -> dict[str, int]:
         """The number of rows of each table."""
@@ -282,8 +303,8 @@ def _same(stored: Any, given: Any) -> bool:
     return bytes(stored) == given if isinstance(given, bytes) else stored == given
 
 
-def _row(kind: type[R], found: Mapping[Any, Any]) -> R:
-    """A row from its columns."""
+def from_columns(kind: type[R], found: Mapping[Any, Any]) -> R:
+    """A row from its columns. Raises ValueError for columns that are no such row."""
     values: dict[str, Any] = {}
     for f in fields(kind):  # type: ignore[arg-type]
         value = found[f.name]
