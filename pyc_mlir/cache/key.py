@@ -30,6 +30,7 @@ from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.process_start import process_start
+from pyc_mlir.util.source_files import file_digest, registered
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,8 @@ def current_identity(
 @functools.lru_cache(maxsize=1)
 def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
     digest = hashlib.sha256()
-    for name, path, _ in files:
-        data = Path(path).read_bytes()
-        digest.update(f"{name} {len(data)}\n".encode())
-        digest.update(data)
+    for name, path, mtime in files:
+        digest.update(f"{name} {file_digest(path, mtime)}\n".encode())
     return digest.hexdigest()
 
 
@@ -219,7 +218,7 @@ def plugin_kernels() -> dict[str, str]:
     Raises Unkeyed for one that is installed for development: its version does not tell its code.
     """
     found = {}
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for point in registered(ENTRY_POINT_GROUP):
         package = point.dist
         if package is None or _is_editable(package):
             raise Unkeyed(f"the kernel family `{point.name}` is installed for development")

@@ -21,7 +21,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from pyc_mlir.measure.hardware import (
     page_policy,
     sniff,
 )
+from pyc_mlir.util.source_files import file_digest, registered
 
 # Count up when facts are added or told otherwise: rows of before are then other rows.
 HARDWARE, TOOLCHAIN, CONTEXT = "h1-", "t1-", "c1-"
@@ -138,7 +138,7 @@ def _hardware(with_gpus: bool, root: Path) -> Facts:
 def _plugins() -> dict[str, str]:
     """Kernel families of other packages: package and version by name."""
     found = {}
-    for point in metadata.entry_points(group=FAMILIES_GROUP):
+    for point in registered(FAMILIES_GROUP):
         package = point.dist
         found[point.name] = f"{package.name} {package.version}" if package else point.value
     return found
@@ -152,15 +152,17 @@ def source_digest() -> str:
     made = hashlib.sha256()
     for folder in (*folders, *(base / name for name in _COMPILING)):
         for path in sorted(_modules(folder)):
-            data = path.read_bytes()
-            made.update(f"{folder.name}/{path.relative_to(folder)} {len(data)}\n".encode())
-            made.update(data)
+            content = file_digest(path, os.stat(path).st_mtime_ns)
+            made.update(f"{folder.name}{path.removeprefix(str(folder))} {content}\n".encode())
     return made.hexdigest()
 
 
-def _modules(folder: Path) -> list[Path]:
+def _modules(folder: Path) -> list[str]:
     return [
-        Path(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".py")
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(".py")
     ]
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import tempfile
 import time
+import traceback
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from random import Random
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import DONE
 from pyc_mlir.evidence.database.upkeep import problems
@@ -73,7 +75,13 @@ def write(url: str, study_id: str, seed: int, path: Path | None = None) -> int:
         while (trial := store.claim(study_id, name, _LEASE_SECONDS)) is not None:
             times = chance.random(_SAMPLES)
             trace = Trace(session.id, MADE.id, WORKLOAD.id, done, wall=times, cpu=times)
-            store.finish(trial, trace)
+            try:
+                store.finish(trial, trace)
+            except PycError as error:
+                # On a busy machine a lease may expire: what was measured is dropped, as it must be.
+                if error.code is not ReasonCode.LEASE_LOST:
+                    raise
+                continue
             done += 1
             if acknowledged is not None:
                 os.write(acknowledged, f"{trace.id}\n".encode())
@@ -85,10 +93,14 @@ def fork(url: str, study_id: str, seed: int, path: Path | None = None) -> int:
     child = os.fork()
     if child:
         return child
+    status = 1
     try:
         write(url, study_id, seed, path)
+        status = 0
+    except BaseException:  # noqa: BLE001  (the process's boundary)
+        traceback.print_exc()
     finally:
-        os._exit(0)
+        os._exit(status)
 
 
 def kill_writers(url: str, kills: int, writers: int = 8, seed: int = 0) -> Killed:
@@ -115,6 +127,9 @@ def kill_writers(url: str, kills: int, writers: int = 8, seed: int = 0) -> Kille
 def _ready(running: dict[int, Path], chance: Random) -> int:
     """One of those that have acknowledged a row, at random."""
     while True:
+        for process in running:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            assert not ended, f"a writer ended by itself with status {status}"
         ready = [p for p, path in running.items() if path.exists() and path.stat().st_size]
         if ready:
             return chance.choice(sorted(ready))
