@@ -104,7 +104,7 @@ class Reals(Reading):
         row, column = (self.terms.of(Atom("iota", (), (i,))) for i in place[-2:])
         bound = self.terms.constant(float(-offset))
         difference = self.terms.add(column, self.terms.scale(row, -1.0), bound)
-        return self.terms.atom("compare", "le", parts=(difference, ()))
+        return self.terms.atom("bound", parts=(difference,))
 
     def multiply(self, a: Poly, b: Poly) -> Poly:
         """Multiplied out."""
@@ -154,6 +154,10 @@ class Reals(Reading):
             return self._odd(name, parts[0])
         if name == "and":
             return self._all(parts)
+        if name == "not":
+            return self._negated(parts[0])
+        if name == "log":
+            return self._log(parts[0])
         ordered = sorted(parts) if name in _COMMUTATIVE else parts
         return t.atom(name, parts=ordered)
 
@@ -166,6 +170,47 @@ class Reals(Reading):
             return t.atom(name, parts=(x,))
         below = t.add(t.constant(1.0), t.atom("exp", parts=(t.scale(x, -2.0),)))
         return t.add(t.scale(self.inverse(below), 2.0), t.constant(-1.0))
+
+    def _log(self, x: Poly) -> Poly:
+        """log(c a / b) = log c + log a - log b for what is positive; log(exp(x)) = x."""
+        t = self.terms
+        atoms = [a for product, _ in x for a, _ in product]
+        if len(x) != 1 or x[0][1] <= 0 or not all(map(self._is_positive, atoms)):
+            return t.atom("log", parts=(x,))
+        total = t.constant(math.log(x[0][1]))
+        for number, n in x[0][0]:
+            atom, sign = t.atoms[number], float(n)
+            if atom.head == "exp":
+                total = t.add(total, t.scale(atom.parts[0], sign))
+                continue
+            inner: Poly = ((((number, 1),), 1.0),)
+            if atom.head == "inverse":
+                inner, sign = atom.parts[0], -sign
+            total = t.add(total, t.scale(t.atom("log", parts=(inner,)), sign))
+        return total
+
+    def _is_positive(self, number: int) -> bool:
+        """An exponential, a sum of such, or the inverse of one."""
+        atom = self.terms.atoms[number]
+        if atom.head not in ("sum", "inverse"):
+            return atom.head == "exp"
+        products = [product for part in atom.parts for product, _ in part]
+        factors = [a for product in products for a, _ in product]
+        positive = all(c > 0 for part in atom.parts for _, c in part)
+        return bool(factors) and positive and all(map(self._is_positive, factors))
+
+    def _negated(self, condition: Poly) -> Poly:
+        """A condition that holds where another one does not; NaN compares as neither."""
+        t = self.terms
+        test = t.single(condition)
+        if test is not None and test.head == "not":
+            return test.parts[0]
+        if test is not None and test.head == "bound":
+            below = t.add(t.constant(1.0), t.scale(test.parts[0], -1.0))
+            return t.atom("bound", parts=(below,))
+        if test is not None and test.head == "compare" and test.data[0] in ("eq", "ne"):
+            return t.atom("compare", "ne" if test.data[0] == "eq" else "eq", parts=test.parts)
+        return t.atom("not", parts=(condition,))
 
     def _cast(self, node: Node, x: Poly) -> Poly:
         source, target = node.operands[0].type.dtype, node.type.dtype
@@ -213,7 +258,7 @@ class Reals(Reading):
         return out
 
     def _compare(self, predicate: str, parts: Sequence[Poly], floats: bool) -> Poly:
-        """Of integers ``d <= 0``; of floats the comparison itself, without gt and ge."""
+        """Of integers the bound ``d <= 0``; of floats the comparison itself, without gt and ge."""
         t, (a, b) = self.terms, parts
         if predicate in ("gt", "ge"):
             predicate, a, b = {"gt": "lt", "ge": "le"}[predicate], b, a
@@ -221,7 +266,7 @@ class Reals(Reading):
             pair = sorted((a, b)) if predicate in ("eq", "ne") else (a, b)
             return t.atom("compare", predicate, parts=pair)
         difference = t.add(a, t.scale(b, -1.0), t.constant(1.0 if predicate == "lt" else 0.0))
-        return t.atom("compare", "le", parts=(difference, ()))
+        return t.atom("bound", parts=(difference,))
 
     def _all(self, parts: Sequence[Poly]) -> Poly:
         """Conditions that all hold, each once, in order."""
@@ -232,17 +277,23 @@ class Reals(Reading):
         return self.terms.atom("and", parts=sorted(found)) if len(found) > 1 else found.pop()
 
     def _select(self, condition: Poly, yes: Poly, no: Poly) -> Poly:
+        """What is masked by a number stands last; conditions on the same value join."""
         t = self.terms
         test = t.single(condition)
-        if test is not None and test.head == "not":
-            condition, yes, no = test.parts[0], no, yes
-            test = t.single(condition)
         if test is not None and (kept := self._guarded(test, yes, no)) is not None:
             return kept
+        last, first = self._is_infinite(no), self._is_infinite(yes)
+        negated = test is not None and test.head == "not"
+        if not last and (first or negated):
+            condition, yes, no = self._negated(condition), no, yes
         inner = t.single(yes)
         if inner is not None and inner.head == "select" and inner.parts[2] == no:
-            return self._select(self._all((condition, inner.parts[0])), inner.parts[1], no)
+            condition, yes = self._all((condition, inner.parts[0])), inner.parts[1]
         return t.atom("select", parts=(condition, yes, no))
+
+    def _is_infinite(self, poly: Poly) -> bool:
+        atom = self.terms.single(poly)
+        return atom is not None and atom.head == "number"
 
     def _guarded(self, test: Atom, yes: Poly, no: Poly) -> Poly | None:
         """What a guard guards; None where a select is none."""

@@ -27,6 +27,14 @@ def peeled(node: Node, names: frozenset[str] = _VIEWS) -> Node:
     return node
 
 
+def stages(node: Node, names: frozenset[str] = _VIEWS) -> list[Node]:
+    """The node, and what is left as each conversion and view around it goes."""
+    found = [node]
+    while found[-1].name in names:
+        found.append(found[-1].operands[0])
+    return found
+
+
 def unscaled(node: Node) -> tuple[Node, float]:
     """The node without conversions and factors that are one number, and the factor."""
     factor = 1.0

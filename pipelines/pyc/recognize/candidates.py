@@ -96,9 +96,10 @@ def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
     terms = Terms()
     try:
         theirs, ours = (Reals(terms, candidate.leaves) for _ in "ab")
-        if theirs.whole(spelled) != ours.whole(root):
+        shape = root.type.shape
+        if theirs.whole(spelled, shape) != ours.whole(root, shape):
             return None
-        same = [Same(terms, candidate.leaves).whole(n) for n in (spelled, root)]
+        same = [Same(terms, candidate.leaves).whole(n, shape) for n in (spelled, root)]
     except TooLarge:
         return None
     if "nan guard" in ours.guards and candidate.guard is None:
@@ -123,10 +124,14 @@ def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:
         pending.extend(node.operands)
     for node in inside:
         shared = node in graph.kept or any(r not in inside for r in graph.of(node))
-        computes = node.name not in MOVED and is_float(node.type.dtype)
-        if shared and computes and node is not candidate.root:
+        if shared and is_own(node) and node is not candidate.root:
             return None
     return tuple(n for n in graph.nodes if n in inside)
+
+
+def is_own(node: Node) -> bool:
+    """Whether an op belongs to one composite alone: it computes numbers, not where they lie."""
+    return node.name not in MOVED and is_float(node.type.dtype)
 
 
 def _is_wide_enough(candidate: Candidate, ops: Sequence[Node]) -> bool:

@@ -1,4 +1,4 @@
-"""Guesses of layer norms, RMS norms and batch norms, from the root of a variance."""
+"""Guesses of layer norms and RMS norms, from the root of a variance."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import DTYPES, is_float
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled
+from pyc_mlir.dialects.types import is_float
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
 from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
 
@@ -18,7 +18,6 @@ _SUMS = ("reduce_mean", "reduce_sum")
 _STATISTICS = frozenset(
     {"add", "sub", "mul", "div", "cast", "reshape", "broadcast_to", "maximum", "sqrt", "neg"}
 )
-_UNIT = DTYPES["f32"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class _Statistics:
 
 def norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     """Norms whose root of a variance is `anchor`, with scale and bias first."""
-    if not _is_root(anchor):
+    if not is_root(anchor):
         return
     found = _statistics(anchor)
     if found is None:
@@ -43,7 +42,8 @@ def norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
                 yield from _with_parameters(root, x, found)
 
 
-def _is_root(node: Node) -> bool:
+def is_root(node: Node) -> bool:
+    """Whether an op takes a square root, or its inverse."""
     if node.name in ("rsqrt", "sqrt"):
         return True
     return node.name == "pow" and node.operands[1].number in (0.5, -0.5)
@@ -91,18 +91,18 @@ def _squared(node: Node) -> Node | None:
 def _normalized(base: Node) -> Iterator[Node]:
     """What may be normalized if `base` is squared: it, what it is centered from, either as cast."""
     inner = peeled(base)
-    values = [base, inner]
+    values = stages(base)
     if inner.name == "sub":
-        values = [inner.operands[0], peeled(inner.operands[0]), *values]
+        values = [*stages(inner.operands[0]), *values]
     # Values in their first type come first: the composite takes them as they are.
     yield from dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
 
 
 def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candidate]:
     """The norms of x that may end at `root`, by the other values that it depends on."""
-    others = _parameters(root, x)
+    others = parameters(root, x)
     sizes = x.type.shape[found.axis :]
-    if others is None or len(others) > 2 or None in sizes:
+    if len(others) > 2 or None in sizes:
         return
     fits = [p for p in others if _fits(p, sizes)]
     if len(fits) != len(others):
@@ -160,11 +160,8 @@ def _fits(parameter: Node, sizes: tuple[int | None, ...]) -> bool:
     )
 
 
-def _parameters(root: Node, x: Node) -> list[Node] | None:
-    """The values beside x, and numbers, that a root is computed from; None if there are many.
-
-    Views and conversions of them belong to the composite.
-    """
+def parameters(root: Node, x: Node) -> list[Node]:
+    """The values beside x, and numbers, that a root is computed from, without views of them."""
     depends = _dependents(root, x)
     found: dict[Node, None] = {}
     for node in depends:
@@ -172,8 +169,7 @@ def _parameters(root: Node, x: Node) -> list[Node] | None:
             if operand in depends or operand.number is not None:
                 continue
             found[_core(operand)] = None
-    constants = [n for n in found if n.number is None and n.name != "size"]
-    return constants if len(constants) <= 2 else None
+    return [n for n in found if n.number is None and n.name != "size"]
 
 
 def _core(node: Node) -> Node:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.recognize.graph import Node, expanded
 from pyc_mlir.pipelines.pyc.recognize.indices import Index, before_reshape, whole
 from pyc_mlir.pipelines.pyc.recognize.terms import Atom, Poly, Terms
@@ -44,9 +45,9 @@ class Reading(ABC):
     def multiply(self, a: Poly, b: Poly) -> Poly:
         """A term of a matrix product."""
 
-    def whole(self, node: Node) -> Poly:
-        """The element of a node at the place that variables o0, o1, ... name."""
-        place = tuple(whole(f"o{d}", size) for d, size in enumerate(node.type.shape))
+    def whole(self, node: Node, shape: Shape) -> Poly:
+        """The element of a node of that shape at the place that variables o0, o1, ... name."""
+        place = tuple(whole(f"o{d}", size) for d, size in enumerate(shape))
         return self.read(node, place)
 
     def read(self, node: Node, place: Place) -> Poly:
@@ -74,7 +75,7 @@ class Reading(ABC):
         definition = OPS.get(node.name)
         if definition is not None and issubclass(definition, Elementwise):
             return self.apply(node, [self.read(o, _aligned(o, place)) for o in node.operands])
-        return self.terms.of(Atom("other", (id(node),), place))
+        return self.terms.of(Atom("other", (self.terms.identity(node),), place))
 
     def number(self, node: Node) -> Poly:
         """A constant that repeats one element."""
@@ -149,7 +150,7 @@ class Reading(ABC):
             source = _source(node, d)
             if source is not None:
                 return self._extent(*source)
-        return (id(node), d)
+        return (self.terms.identity(node), d)
 
     def _count(self, extents: Sequence[Hashable]) -> Poly:
         """The product of sizes."""

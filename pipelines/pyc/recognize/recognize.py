@@ -19,18 +19,19 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.recognize.activations import activations
 from pyc_mlir.pipelines.pyc.recognize.attention import attentions
-from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed
+from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
+from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed, is_own
 from pyc_mlir.pipelines.pyc.recognize.cost import costs
 from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node, read_graph
 from pyc_mlir.pipelines.pyc.recognize.norms import norms
 from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
-from pyc_mlir.pipelines.pyc.rewriting import functions_of, replace
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replace
 
 KEEP = "keep"
 Guesses = Callable[[Node, Graph], Iterator[Candidate]]
 # Attention is guessed from softmax ops, and the logarithm of softmax: in a second round.
 ROUNDS: tuple[tuple[Guesses, ...], ...] = (
-    (norms, softmaxes, activations),
+    (norms, batch_norms, softmaxes, activations),
     (softmaxes, attentions),
 )
 
@@ -44,21 +45,18 @@ class Recognize:
     def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
         """Choose for each match; the counts are those of the composites that were made."""
         made: Counter[str] = Counter()
-        seen: Counter[str] = Counter()
+        seen: list[Counter[str]] = [Counter() for _ in ROUNDS]
         for function in functions_of(module):
-            turned_down: set[ir.Operation] = set()
-            for guesses in ROUNDS:
-                graph = read_graph(function)
-                matches = [
-                    m for m in plan(graph, guesses) if m.root.value.owner not in turned_down
-                ]
-                ids = OpIds(function, seen) if matches else None
-                for match in matches:
-                    if ids is not None and _is_chosen(match, ids, context):
-                        made[match.candidate.name] += 1
-                        _apply(match)
-                    else:
-                        turned_down.add(match.root.value.owner)
+            kept: set[ir.Operation] = set()
+            for guesses, ids_seen in zip(ROUNDS, seen, strict=True):
+                found = plan(read_graph(function), guesses)
+                matches = [m for m in found if _op(m.root) not in kept]
+                ids = OpIds(function, ids_seen) if matches else None
+                chosen = [m for m in matches if ids and _is_chosen(m, ids, context)]
+                kept.update(_op(m.root) for m in matches if m not in chosen)
+                for match in chosen:
+                    made[match.candidate.name] += 1
+                    _apply(match)
         return {"composites": made.total(), **dict(sorted(made.items()))}
 
 
@@ -81,12 +79,18 @@ def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
 
 def _computing(match: Match) -> list[Node]:
     """The ops of a match that no other one may have."""
-    return [n for n in match.ops if n.name not in ("constant", "iota", "size")]
+    return [n for n in match.ops if is_own(n)]
+
+
+def _op(node: Node) -> ir.Operation:
+    op = defining_op(node.value)
+    assert op is not None
+    return op
 
 
 def _is_chosen(match: Match, ids: OpIds, context: PassContext) -> bool:
     """Ask, unless the contract leaves no choice."""
-    root, name = match.root.value.owner, match.candidate.name
+    root, name = _op(match.root), match.candidate.name
     composite, ops = costs(match, context)
     made = Alternative(name, composite, _reason(match))
     kept = Alternative(KEEP, ops, f"{len(match.ops)} ops as they are")
@@ -111,8 +115,12 @@ def _reason(match: Match) -> str:
 
 def _apply(match: Match) -> None:
     """The composite at the place of the root."""
-    root = match.root.value.owner
-    makers = [n.value.owner.location for n in match.ops if n.name != "constant"]
+    root = _op(match.root)
+    makers = [_op(n).location for n in match.ops if n.name != "constant"]
     with ir.InsertionPoint(root), ir.Location.fused(makers, context=root.context):
         out = match.make(IRBuilder(), [leaf.value for leaf in match.candidate.leaves])
     replace(root, out)
+    # What is left behind would count as a reader of what the next round may find.
+    for node in reversed(match.ops[:-1]):
+        if not any(True for _ in node.value.uses):
+            _op(node).erase()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
 
@@ -23,7 +23,7 @@ def softmaxes(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     if shifted.name != "sub":
         return
     axis = anchor.params["axes"][0] % anchor.operands[0].type.rank
-    inputs = list(dict.fromkeys((shifted.operands[0], peeled(shifted.operands[0]))))
+    inputs = stages(shifted.operands[0])
     for root in followers(anchor, graph):
         for x in inputs:
             yield from _both(root, x, axis)

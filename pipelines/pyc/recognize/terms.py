@@ -42,6 +42,12 @@ class Terms:
     free: list[frozenset[Hashable]] = field(default_factory=list)
     depth: list[int] = field(default_factory=list)
     coefficients: list[float] = field(default_factory=list)
+    held: list[object] = field(default_factory=list)
+
+    def identity(self, thing: object) -> int:
+        """A number for an object, which nothing else has while these terms exist."""
+        self.held.append(thing)
+        return id(thing)
 
     def number(self, atom: Atom) -> int:
         """The number of an atom."""
