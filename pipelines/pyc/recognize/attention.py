@@ -132,7 +132,9 @@ def _joined(b: Any, masks: Sequence[Any], signs: tuple[bool, ...]) -> list[Any]:
     """One mask: all conditions must be what `signs` say; without signs the mask is added."""
     if not masks:
         return []
-    wanted = [m if sign else b.not_(m) for m, sign in zip(masks, signs, strict=bool(signs))] or [*masks]
+    wanted = list(masks)
+    for i, sign in enumerate(signs):
+        wanted[i] = masks[i] if sign else b.not_(masks[i])
     mask = wanted[0]
     for other in wanted[1:]:
         mask = b.and_(other, mask)

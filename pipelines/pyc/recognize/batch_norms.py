@@ -10,52 +10,59 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
-from pyc_mlir.pipelines.pyc.recognize.norms import is_root, parameters
+from pyc_mlir.pipelines.pyc.recognize.norms import is_root
+
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "sqrt", "rsqrt", "pow", "cast", "neg"})
+_VIEWS = frozenset({"reshape", "broadcast_to"})
+_REACH = 32
 
 
 def batch_norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias of vectors, the last root first."""
     if not is_root(anchor):
         return
-    sides = anchor.operands[0].operands if peeled(anchor.operands[0]).name == "add" else ()
-    given = [o for o in sides if o.number is None]
-    numbers = [o.number for o in sides if o.number is not None]
-    if len(given) != 1 or not numbers:
-        return
-    variances = [n for n in stages(given[0]) if n.type.rank == 1]
     for root in followers(anchor, graph):
-        for variance in variances:
-            for x in _images(root, anchor):
-                yield from _norms(root, x, variance, float(numbers[0] or 0.0))
+        images, vectors, numbers = _read(root)
+        for x in images:
+            for variance in vectors:
+                others = [v for v in vectors if v is not variance]
+                for epsilon in numbers:
+                    yield from _norms(root, x, variance, others, epsilon)
 
 
-def _images(root: Node, anchor: Node) -> Iterator[Node]:
-    """The values of the root's type that it is computed from beside the anchor, nearest first."""
-    pending, seen = [root], set()
-    while pending:
+def _read(root: Node) -> tuple[list[Node], list[Node], list[float]]:
+    """What a root is computed from: values of its type, nearest first, vectors, and numbers."""
+    images: list[Node] = []
+    vectors: list[Node] = []
+    numbers: dict[float, None] = {}
+    pending, seen = list(root.operands), {root}
+    while pending and len(seen) < _REACH:
         node = pending.pop(0)
-        for operand in node.operands:
-            if operand in seen or operand is anchor:
-                continue
-            seen.add(operand)
-            if operand.type == root.type and operand.number is None:
-                yield operand
-            if node.name in ("add", "sub", "mul", "div") and len(seen) < 12:
-                pending.append(operand)
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.number is not None:
+            numbers[node.number] = None
+        elif node.type == root.type:
+            images.append(node)
+        elif node.type.rank == 1 and node.name not in _ARITHMETIC:
+            vectors.append(node)
+        if node.name in _ARITHMETIC or node.name in _VIEWS:
+            pending.extend(node.operands)
+    return images, vectors if len(vectors) <= 4 else [], list(numbers)
 
 
-def _norms(root: Node, x: Node, variance: Node, epsilon: float) -> Iterator[Candidate]:
+def _norms(
+    root: Node, x: Node, variance: Node, others: list[Node], epsilon: float
+) -> Iterator[Candidate]:
     """By the place of each other vector, and the axis along which all vary."""
     length = variance.type.shape[0]
-    others = [p for p in parameters(root, x) if p is not variance]
-    if not 1 <= len(others) <= 3 or length is None or x.type.rank < 2:
+    if not others or length is None or any(o.type != variance.type for o in others):
         return
-    if any(o.type != variance.type for o in others):
-        return
-    axes = [a for a in (1, x.type.rank - 1) if x.type.shape[a] == length]
+    axes = [a for a in (1, x.type.rank - 1) if 0 < a < x.type.rank and x.type.shape[a] == length]
     for axis in dict.fromkeys(axes):
         for places in permutations(("scale", "bias", "mean"), len(others)):
             build = partial(_build, places, {"axis": axis, "epsilon": epsilon})

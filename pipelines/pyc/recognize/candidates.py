@@ -110,7 +110,7 @@ def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
 def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:
     """The ops between leaves and root in program order, None where another op needs one of them.
 
-    Ops that only move or convert numbers, or compute indices and conditions, may be needed elsewhere.
+    Ops that move or convert numbers, or compute indices and conditions, may be needed elsewhere.
     """
     inside: dict[Node, None] = {}
     pending = [candidate.root]

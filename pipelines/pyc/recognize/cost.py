@@ -59,7 +59,9 @@ def _work(chain: Sequence[Node]) -> Work:
     """A chain of ops as data."""
     inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
     numbers = {node: i for i, node in enumerate((*inputs, *chain))}
-    nodes = [WorkNode(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain]
+    nodes = [
+        WorkNode(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain
+    ]
     return Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
 
 

@@ -135,4 +135,3 @@ def expanded(node: Node) -> Node | None:
     if definition is None or definition.decompose is None:
         return None
     return definition.decompose(NodeBuilder(), *node.operands, **node.params)
-

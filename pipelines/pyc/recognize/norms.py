@@ -100,7 +100,7 @@ def _normalized(base: Node) -> Iterator[Node]:
 
 def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candidate]:
     """The norms of x that may end at `root`, by the other values that it depends on."""
-    others = parameters(root, x)
+    others = _parameters(root, x)
     sizes = x.type.shape[found.axis :]
     if len(others) > 2 or None in sizes:
         return
@@ -160,7 +160,7 @@ def _fits(parameter: Node, sizes: tuple[int | None, ...]) -> bool:
     )
 
 
-def parameters(root: Node, x: Node) -> list[Node]:
+def _parameters(root: Node, x: Node) -> list[Node]:
     """The values beside x, and numbers, that a root is computed from, without views of them."""
     depends = _dependents(root, x)
     found: dict[Node, None] = {}

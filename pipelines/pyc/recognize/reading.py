@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.recognize.graph import Node, expanded
 from pyc_mlir.pipelines.pyc.recognize.indices import Index, before_reshape, whole
@@ -203,4 +203,3 @@ def _dynamic(operands: Sequence[Node], d: int, rank: int) -> tuple[Node, int] | 
         if at >= 0 and operand.type.shape[at] is None:
             return operand, at
     return None
-

@@ -2,8 +2,8 @@
 
 Comes in: canonical pyc ops with what is known of their shapes, from any front end. Goes out: the
 same, with softmax, norms, activations and attention as single ops, so that they get kernels, parts
-and fusion as those that a model names. An anchor (an exponential, the root of a variance, erf) gives
-guesses; a guess counts if its ops compute what the composite's own decomposition computes
+and fusion as those that a model names. An anchor (an exponential, the root of a variance, erf)
+gives guesses; a guess counts if its ops compute what the composite's own decomposition computes
 (algebra.py): confirmed by construction. docs/design-notes/recognize.md states what is equal.
 """
 
