@@ -33,7 +33,7 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", "", "families", "families/conv"),
-    *under("pipelines/pyc", "", "recognize", "chunk"),
+    *under("pipelines/pyc", "", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import arguments, followers
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 _FUNCTIONS = {
     "erf": (("gelu", {"approximate": "none"}),),

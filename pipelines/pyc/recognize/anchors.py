@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.pyc.recognize.algebra import meant
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.algebra import meant
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 # How many ops a walk visits.
 _REACH = 24

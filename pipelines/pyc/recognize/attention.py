@@ -10,7 +10,7 @@ import numpy as np
 from pyc_mlir.dialects.types import BOOL, DTYPES
 from pyc_mlir.pipelines.pyc.recognize.anchors import peeled, unscaled
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 _MOVES = frozenset({"reshape", "transpose", "cast"})
 _LAYERS = 8

@@ -12,8 +12,8 @@ import numpy as np
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
 from pyc_mlir.pipelines.pyc.recognize.norms import is_root
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "sqrt", "rsqrt", "pow", "cast", "neg"})
 _VIEWS = frozenset({"reshape", "broadcast_to"})

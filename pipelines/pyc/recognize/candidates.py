@@ -12,9 +12,9 @@ from typing import Any
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.dialects.types import accumulator, is_float
-from pyc_mlir.pipelines.pyc.recognize.algebra import Reals, Same
-from pyc_mlir.pipelines.pyc.recognize.graph import MOVED, Graph, Node, NodeBuilder
-from pyc_mlir.pipelines.pyc.recognize.terms import Terms, TooLarge
+from pyc_mlir.pipelines.pyc.terms.algebra import Reals, Same
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Graph, Node, NodeBuilder
+from pyc_mlir.pipelines.pyc.terms.terms import Terms, TooLarge
 
 # Ops between the leaves and the root of a composite, at most.
 REGION = 64

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.recognize.anchors import is_elementwise
 from pyc_mlir.pipelines.pyc.recognize.candidates import Match
-from pyc_mlir.pipelines.pyc.recognize.graph import MOVED, Node, NodeBuilder
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Node, NodeBuilder
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.work import Input, Work

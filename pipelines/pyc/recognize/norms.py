@@ -11,7 +11,7 @@ import numpy as np
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 _SUMS = ("reduce_mean", "reduce_sum")
 # Ops that statistics are made of, from a root down to the sums of squares.

@@ -22,10 +22,10 @@ from pyc_mlir.pipelines.pyc.recognize.attention import attentions
 from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed, is_own
 from pyc_mlir.pipelines.pyc.recognize.cost import costs
-from pyc_mlir.pipelines.pyc.recognize.graph import Graph, Node, read_graph
 from pyc_mlir.pipelines.pyc.recognize.norms import norms
 from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replace
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node, read_graph
 
 KEEP = "keep"
 Guesses = Callable[[Node, Graph], Iterator[Candidate]]

@@ -12,9 +12,9 @@ from typing import Any
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.pyc.recognize.graph import Node, expanded
-from pyc_mlir.pipelines.pyc.recognize.indices import Index, before_reshape, whole
-from pyc_mlir.pipelines.pyc.recognize.terms import Atom, Poly, Terms
+from pyc_mlir.pipelines.pyc.terms.indices import Index, before_reshape, whole
+from pyc_mlir.pipelines.pyc.terms.nodes import Node, expanded
+from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Terms
 
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}
 Place = tuple[Index, ...]

@@ -9,7 +9,7 @@ the same term wherever it stands.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyc_mlir.pipelines.pyc.recognize.indices import Index
+from pyc_mlir.pipelines.pyc.terms.indices import Index
 
 # Atoms with how often each is a factor, and polynomials: such products with their coefficients.
 Product = tuple[tuple[int, int], ...]

@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES, is_float
-from pyc_mlir.pipelines.pyc.recognize.graph import Node
-from pyc_mlir.pipelines.pyc.recognize.reading import Place, Reading
-from pyc_mlir.pipelines.pyc.recognize.terms import Atom, Poly, Product, Terms
+from pyc_mlir.pipelines.pyc.terms.nodes import Node
+from pyc_mlir.pipelines.pyc.terms.reading import Place, Reading
+from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Product, Terms
 
 _ROOT = math.sqrt(2 / math.pi)
 # Constants of activations: a model has them rounded, to its element type or to few digits.
