@@ -39,7 +39,7 @@ def unscaled(node: Node) -> tuple[Node, float]:
     """The node without conversions and factors that are one number, and the factor."""
     factor = 1.0
     while True:
-        numbers = [_meant(o) for o in node.operands]
+        numbers = [number(o) for o in node.operands]
         if node.name == "cast" and is_float(node.operands[0].type.dtype):
             node = node.operands[0]
         elif node.name == "neg":
@@ -55,7 +55,8 @@ def unscaled(node: Node) -> tuple[Node, float]:
             return node, factor
 
 
-def _meant(node: Node) -> float | None:
+def number(node: Node) -> float | None:
+    """The number that a constant means; None for what is none."""
     return None if node.number is None else meant(node.number, node.type.dtype)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.norms import is_root
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
@@ -44,8 +44,8 @@ def _read(root: Node) -> tuple[list[Node], list[Node], list[float]]:
         if node in seen:
             continue
         seen.add(node)
-        if node.number is not None:
-            numbers[node.number] = None
+        if (value := number(node)) is not None:
+            numbers[value] = None
         elif node.type == root.type:
             images.append(node)
         elif node.type.rank == 1 and node.name not in _ARITHMETIC:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
@@ -60,7 +60,9 @@ def _statistics(anchor: Node) -> _Statistics | None:
     axes = sorted(a % rank for a in total.params["axes"])
     if axes != list(range(axes[0], rank)):
         return None
-    added = [o.number for n in below if n.name == "add" for o in n.operands if o.number is not None]
+    added = [
+        e for n in below if n.name == "add" for o in n.operands if (e := number(o)) is not None
+    ]
     base = _squared(total.operands[0])
     assert base is not None
     return _Statistics(tuple(_normalized(base)), axes[0], added[0] if added else 0.0)
@@ -92,8 +94,9 @@ def _normalized(base: Node) -> Iterator[Node]:
     """What may be normalized if `base` is squared: it, what it is centered from, either as cast."""
     inner = peeled(base)
     values = stages(base)
-    if inner.name == "sub":
-        values = [*stages(inner.operands[0]), *values]
+    if inner.name in ("add", "sub"):
+        wide = [o for o in inner.operands if o.type.shape == inner.type.shape]
+        values = [*(v for o in wide for v in stages(o)), *values]
     # Values in their first type come first: the composite takes them as they are.
     yield from dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
 

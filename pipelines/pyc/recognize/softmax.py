@@ -20,10 +20,10 @@ def softmaxes(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     if power.name != "exp":
         return
     shifted = peeled(power.operands[0])
-    if shifted.name != "sub":
+    if shifted.name not in ("add", "sub"):
         return
     axis = anchor.params["axes"][0] % anchor.operands[0].type.rank
-    inputs = stages(shifted.operands[0])
+    inputs = [x for operand in shifted.operands for x in stages(operand)]
     for root in followers(anchor, graph):
         for x in inputs:
             yield from _both(root, x, axis)

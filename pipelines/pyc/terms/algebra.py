@@ -18,10 +18,11 @@ from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Product, Terms
 
 _ROOT = math.sqrt(2 / math.pi)
 # Constants of activations: a model has them rounded, to its element type or to few digits.
-CONSTANTS = (
-    0.044715, math.sqrt(2), 1 / math.sqrt(2), _ROOT, 0.044715 * _ROOT, 2 * _ROOT,
-    2 * 0.044715 * _ROOT, 1 / 3, 1 / 6, 2 / 3, math.sqrt(math.pi), 2 / math.sqrt(math.pi),
+_KNOWN = (
+    0.044715, math.sqrt(2), _ROOT, 0.044715 * _ROOT, 2 * _ROOT, 2 * 0.044715 * _ROOT,
+    math.sqrt(math.pi), 2 / math.sqrt(math.pi),
 )  # fmt: skip
+CONSTANTS = (*_KNOWN, *(1 / known for known in _KNOWN))
 _COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
 _ODD = ("erf", "tanh", "sin")
 _POWERS = 4
@@ -31,21 +32,26 @@ def meant(value: float, dtype: np.dtype) -> float:
     """The real number that a constant of an element type is the rounding of.
 
     A constant of `CONSTANTS` where `value` is its rounding (f32 and f64: or within two units in
-    the last place), the inverse of a whole number where only one can be meant; else itself.
+    the last place), the inverse of a whole number where only one can be meant; else the shortest
+    decimal number that is rounded to it.
     """
     if not is_float(dtype) or not math.isfinite(value) or value == 0:
         return value
     eps = {2: 0.0, 4: 2.0**-23, 8: 2.0**-52}[dtype.itemsize]
     for known in CONSTANTS:
         exact = math.copysign(known, value)
-        rounded = float(np.array(exact).astype(dtype))
-        if value == rounded or abs(value - exact) <= 2 * eps * known:
+        if value == _rounded(exact, dtype) or abs(value - exact) <= 2 * eps * known:
             return exact
     n = round(1 / value) if abs(value) > 1e-6 else 0
     step = float(2.0 ** (-9 if dtype == DTYPES["bf16"] else -12)) if eps == 0.0 else eps
-    if n and abs(n) * step < 1 / 8 and float(np.array(1 / n).astype(dtype)) == value:
+    if n and abs(n) * step < 1 / 8 and _rounded(1 / n, dtype) == value:
         return 1 / n
-    return value
+    decimal = float(str(np.array(value).astype(dtype)))
+    return decimal if _rounded(decimal, dtype) == value else value
+
+
+def _rounded(value: float, dtype: np.dtype) -> float:
+    return float(np.array(value).astype(dtype))
 
 
 def triangle(node: Node) -> int | None:
@@ -94,7 +100,8 @@ class Reals(Reading):
     def number(self, node: Node) -> Poly:
         """The number that is meant."""
         assert node.number is not None
-        return self.terms.constant(meant(node.number, node.type.dtype))
+        exact = node.params.get("exact")
+        return self.terms.constant(meant(node.number, node.type.dtype) if exact is None else exact)
 
     def known(self, node: Node, place: Place) -> Poly | None:
         """A triangle of true: ``j - i <= k``, as a causal mask is computed."""

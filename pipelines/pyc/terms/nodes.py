@@ -124,6 +124,13 @@ class NodeBuilder(Builder):
         inferred = op.infer(*(v.type for v in operands), **params)
         return Node(op.name, tuple(operands), params, inferred)
 
+    def scalar(self, value: float, like: Node) -> Node:
+        """A rank-0 constant, which remembers the number that it is the rounding of."""
+        array = np.array(value, like.type.dtype)
+        return Node(
+            "constant", (), {"value": array, "exact": float(value)}, like.type.with_shape(())
+        )
+
     def type_of(self, value: Node) -> TensorType:
         """The type of a node."""
         return value.type
