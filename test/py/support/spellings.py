@@ -262,7 +262,7 @@ def silu(p: Pen, x: Any) -> Any:
     """x times the logistic function."""
     b = p.b
     inner = b.mul(x, p.number(1.702, x)) if p.miss == "quick gelu" else x
-    if p.pick("sigmoid", False, True):
+    if p.pick("sigmoid", False, True) and p.miss not in ("another one", "sign"):
         gate = b.sigmoid(inner)
         return p.mul(inner if p.miss == "both scaled" else x, gate)
     one = p.number(1.5 if p.miss == "another one" else 1, x)
