@@ -112,10 +112,13 @@ def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candid
         return
     count = len(others)
     if count < 2:
-        yield _norm("rmsnorm", root, x, found, (0,) if count else (None,), fits)
-    orders = {
-        0: ((None, None),),
-        1: ((0, None), (None, 0)),
+        yield _norm("rmsnorm", root, x, found, (0,) if count else (1.0,), fits)
+    # A bias of one number, as ones of untrained models are, is no other value.
+    numbers = [float(n) for o in root.operands if root.name == "add" and (n := number(o))]
+    bias = numbers[0] if numbers else 0.0
+    orders: dict[int, tuple[tuple[int | float, ...], ...]] = {
+        0: ((1.0, bias),),
+        1: ((0, bias), (1.0, 0)),
         2: ((0, 1), (1, 0)),
     }
     for order in orders[count]:
@@ -127,7 +130,7 @@ def _norm(
     root: Node,
     x: Node,
     found: _Statistics,
-    order: tuple[int | None, ...],
+    order: tuple[int | float, ...],
     parameters: list[Node],
 ) -> Candidate:
     axis = found.axis - x.type.rank
@@ -136,15 +139,15 @@ def _norm(
 
 
 def _build(
-    name: str, order: tuple[int | None, ...], params: dict[str, Any], b: Any, x: Any, *given: Any
+    name: str, order: tuple[int | float, ...], params: dict[str, Any], b: Any, x: Any, *given: Any
 ) -> Any:
-    """The norm, with ones and zeros for the parameters that it lacks."""
+    """The norm; a parameter is a given value, by its position, or one number throughout."""
     type_ = b.type_of(x)
     sizes = type_.shape[params["axis"] :]
     vectors = []
-    for position, which in enumerate(order):
-        if which is None:
-            fill = np.array(1 - position).astype(type_.dtype)
+    for which in order:
+        if isinstance(which, float):
+            fill = np.array(which).astype(type_.dtype)
             vectors.append(b.constant(np.broadcast_to(fill, sizes)))
             continue
         vector = b.convert(given[which], type_.dtype)

@@ -95,7 +95,7 @@ class _Nodes:
 def legacy(
     layers: int, batch: int | str, length: int | str, width: int = WIDTH, heads: int = HEADS
 ) -> onnx.ModelProto:
-    """The encoder of x [batch, length, width] and a mask [batch, 1, 1, length] of ones and zeros."""
+    """The encoder of x [batch, length, width] and a mask [batch, 1, 1, length] of 1 and 0."""
     nodes = _Nodes(heads)
     nodes.constants["root"] = np.float32(math.sqrt(width // heads))
     mask = nodes("Mul", nodes("Sub", "one", "mask"), "hidden")
