@@ -70,7 +70,7 @@ def followers(anchor: Node, graph: Graph) -> list[Node]:
             continue
         found[node] = None
         pending.extend(graph.of(node))
-    return [n for n in reversed(graph.nodes) if n in found] if found else []
+    return graph.ordered(found)[::-1]
 
 
 def arguments(node: Node) -> Iterator[Node]:

@@ -126,7 +126,7 @@ def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:
         shared = node in graph.kept or any(r not in inside for r in graph.of(node))
         if shared and is_own(node) and node is not candidate.root:
             return None
-    return tuple(n for n in graph.nodes if n in inside)
+    return tuple(graph.ordered(inside))
 
 
 def is_own(node: Node) -> bool:

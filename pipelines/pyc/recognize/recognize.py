@@ -73,8 +73,7 @@ def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
                 found.append(match)
                 taken.update(_computing(match))
                 break
-    place = {node: i for i, node in enumerate(graph.nodes)}
-    return sorted(found, key=lambda m: place[m.root])
+    return sorted(found, key=lambda m: graph.place[m.root])
 
 
 def _computing(match: Match) -> list[Node]:

@@ -4,7 +4,7 @@ Comes in: a function of pyc ops, or calls of a builder. Goes out: `Node`s, which
 that spelled-out ops and the decompositions of composites are read by the same code.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -74,6 +74,15 @@ class Graph:
     nodes: tuple[Node, ...]
     readers: Mapping[Node, Sequence[Node]]
     kept: frozenset[Node]
+
+    @cached_property
+    def place(self) -> Mapping[Node, int]:
+        """The number of each node in program order."""
+        return {node: i for i, node in enumerate(self.nodes)}
+
+    def ordered(self, nodes: Iterable[Node]) -> list[Node]:
+        """Nodes of the block in program order; others are left out."""
+        return sorted((n for n in nodes if n in self.place), key=self.place.__getitem__)
 
     def of(self, node: Node) -> Sequence[Node]:
         """The nodes that read a node, each as often as it does."""

@@ -36,15 +36,19 @@ def weights(layers: int, width: int = WIDTH, seed: int = 0) -> Arrays:
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
+def _number(value: float) -> np.ndarray:
+    return np.array(value, np.float32)
+
+
 class _Nodes:
     """Nodes of an ONNX graph, each named after its result."""
 
     def __init__(self, heads: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: Arrays = {
-            "two": np.float32(2), "one": np.float32(1), "half": np.float32(0.5),
-            "root2": np.float32(math.sqrt(2)), "epsilon": np.float32(1e-12),
-            "hidden": np.float32(-10000),
+            "two": _number(2), "one": _number(1), "half": _number(0.5),
+            "root2": _number(math.sqrt(2)), "epsilon": _number(1e-12),
+            "hidden": _number(-10000),
             "split": np.array([0, 0, heads, -1]), "join": np.array([0, 0, -1]),
         }  # fmt: skip
 
@@ -97,7 +101,7 @@ def legacy(
 ) -> onnx.ModelProto:
     """The encoder of x [batch, length, width] and a mask [batch, 1, 1, length] of 1 and 0."""
     nodes = _Nodes(heads)
-    nodes.constants["root"] = np.float32(math.sqrt(width // heads))
+    nodes.constants["root"] = _number(math.sqrt(width // heads))
     mask = nodes("Mul", nodes("Sub", "one", "mask"), "hidden")
     out = "x"
     for layer in range(layers):
@@ -125,7 +129,7 @@ def named(layers: int, width: int = WIDTH, heads: int = HEADS) -> Callable[..., 
         return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(0, 2, 1, 3)
 
     def encoder(x: Any, mask: Any) -> Any:
-        hidden = (np.float32(1) - mask) * np.float32(-10000)
+        hidden = (_number(1) - mask) * _number(-10000)
         for layer in range(layers):
             query, key, value = (split(linear(x, name, layer)) for name in "qkv")
             out = nn.attention(query, key, value, hidden).transpose(0, 2, 1, 3)
