@@ -321,8 +321,7 @@ def test_a_verdict_saves_the_comparison_where_it_was_made(monkeypatch, honest):
     failed = replace(record, wrong="something")
     for count, other in enumerate((elsewhere, stale, failed), start=1):
         assert (
-            Program(artifact, verification=other).verification == record
-            and len(compared) == count
+            Program(artifact, verification=other).verification == record and len(compared) == count
         )
     refused(ReasonCode.BAD_ARTIFACT, lambda: Verification.from_json({"schema": 1}))
 
