@@ -58,6 +58,9 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
+    "pyc_mlir.cache.key",
+    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12
