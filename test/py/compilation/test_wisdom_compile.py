@@ -15,7 +15,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.key import current_identity, make_key
+from pyc_mlir.cache.compile_key import current_identity, make_key
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
