@@ -278,8 +278,8 @@ class ReasonCode(Enum):
         "`pyc-compile b.onnx --recipe a.jsonl`",
     )
     RECIPE_PARTIAL = Reason(
-        "a recipe that was made for another graph answers a part of the sites",
-        "the model was changed, not only trained again",
+        "a recipe answers a part of the sites only, the policy answers the others",
+        "it was made for another graph, target or options; a model trained again has all its sites",
         "see in the log which sites were left to the policy; tune them, or accept its choices",
         "`pyc-compile wider.onnx --recipe model.vmfb`",
     )

@@ -308,7 +308,7 @@ class Choices:
         said: tuple[str, ...] = ()
         if isinstance(self.policy, Explains):
             said = tuple(self.policy.evidence(site, alternatives, name))
-        if self.recipe is not None and self.recipe.made_for:
+        if self.recipe is not None and self.recipe.made_for and len(alternatives) > 1:
             said = (*said, _NOT_CARRIED)
         return self.policy.name, said
 
