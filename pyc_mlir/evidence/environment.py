@@ -19,14 +19,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pyc_mlir
 from pyc_mlir import dialects, pipelines
-from pyc_mlir.measure.environment import installed
 from pyc_mlir.measure.hardware import (
     cpu_quota,
     machine_id,
@@ -34,6 +35,7 @@ from pyc_mlir.measure.hardware import (
     sniff,
 )
 from pyc_mlir.util.source_files import file_digest, registered
+from pyc_mlir.util.versions import installed_version
 
 # Count up when facts are added or told otherwise: rows of before are then other rows.
 HARDWARE, TOOLCHAIN, CONTEXT = "h1-", "t1-", "c1-"
@@ -121,7 +123,7 @@ def current_place(
     }
     toolchain = {
         "source": source_digest(),
-        "packages": installed(PACKAGES),
+        "packages": _versions(),
         "families": _plugins(),
         "flags": list(flags),
     }
@@ -132,6 +134,15 @@ def current_place(
 def _hardware(with_gpus: bool, root: Path) -> Facts:
     """JSON data: what a database gives back is equal to what it was given."""
     return json.loads(json.dumps(asdict(sniff(root, with_gpus))))
+
+
+def _versions() -> dict[str, str]:
+    """Versions of those packages that make code and are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = installed_version(name)
+    return found
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """The three hashes of an environment: what moves each, and what moves none."""
 
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pyc_mlir.evidence.environment import PACKAGES, Place, canonical, current_pl
 from pyc_mlir.measure import hardware
 from pyc_mlir.measure.hardware import Gpu, machine_id, parse_nvidia, parse_vulkan, sniff
 from pyc_mlir.pipelines.kernels import registry
+from pyc_mlir.util.versions import installed_version
 
 CPUINFO = """processor\t: 0
 model name\t: Some CPU
@@ -112,17 +112,25 @@ def test_how_a_program_runs_is_context(machine):
     assert current_place(flags=("-O3",), root=root).toolchain != base.toolchain
 
 
+def of_package(monkeypatch, package: str) -> None:
+    """Have another version of a package be installed."""
+    real = installed_version
+    monkeypatch.setattr(
+        environment, "installed_version", lambda name: "99" if name == package else real(name)
+    )
+
+
 @pytest.mark.parametrize("package", ["onnx", "torch", "jax", "openvino", "numpy"])
 def test_packages_that_make_no_code_move_nothing(package, machine, monkeypatch):
-    before, real = current_place(root=machine()), metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "99" if name == package else real(name))
-    assert current_place(root=machine()).toolchain == before.toolchain
+    before = current_place(root=machine())
+    of_package(monkeypatch, package)
+    assert current_place(root=machine()).id == before.id
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_that_make_code_move_the_toolchain(package, machine, monkeypatch):
     before = current_place(root=machine())
-    monkeypatch.setattr(environment, "installed", lambda names: {package: "99"})
+    of_package(monkeypatch, package)
     after = current_place(root=machine())
     assert after.toolchain != before.toolchain and after.hardware == before.hardware
 
