@@ -157,7 +157,9 @@ class Wisdom:
         return Wisdom.from_bytes(read_file(path, "a wisdom file"), str(path))
 
 
-_TYPES = {f.name: (float, int) if f.type is float else f.type for f in fields(WisdomRow)}
+_TYPES: dict[str, Any] = {
+    f.name: (float, int) if f.type is float else f.type for f in fields(WisdomRow)
+}
 
 
 def _row(data: Mapping[str, Any]) -> WisdomRow:
