@@ -19,8 +19,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from pyc_mlir.tune.surrogate import Surrogate, fitted
 from pyc_mlir.tune.space import Config, Space
+from pyc_mlir.tune.surrogate import Surrogate, fitted
 
 Search = Generator[Config, float | None, None]
 
@@ -135,7 +135,7 @@ class Local:
                     drawn.append(config)
             if not drawn:
                 return
-            yield from self._descend(space, rng, history, min(drawn, key=history.costs.get))
+            yield from self._descend(space, rng, history, min(drawn, key=history.costs.__getitem__))
 
     def _descend(
         self, space: Space, rng: np.random.Generator, history: _History, centre: Config

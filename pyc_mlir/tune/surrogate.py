@@ -42,7 +42,7 @@ class Surrogate:
         mean, deviation = self.predict(features)
         gain = (self.least - mean) / deviation
         density = np.exp(-gain * gain / 2) / sqrt(2 * pi)
-        return deviation * (gain * _PHI(gain).astype(np.float64) + density)
+        return deviation * (gain * np.asarray(_PHI(gain), np.float64) + density)
 
 
 def fitted(

@@ -16,6 +16,7 @@ Wilcoxon's signed-rank test for the rounds of one process; Student's t interval 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from math import exp, lgamma, pi, sqrt
 from statistics import NormalDist
 
@@ -27,7 +28,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 MIN_ROUNDS, MIN_PROCESSES = 8, 5
 # Chance that an interval misses the true ratio.
 ALPHA = 0.01
-_BISECTIONS = 60
+_BISECTIONS = 40
 
 
 class Answer(StrEnum):
@@ -63,7 +64,11 @@ class Rounds:
         if pair[0] is None or pair[1] is None:
             return None
         ours, theirs = (np.asarray(side, np.float64) for side in pair)
-        if ours.shape != theirs.shape or ours.ndim != 1 or not (ours > 0).all() & (theirs > 0).all():
+        if (
+            ours.shape != theirs.shape
+            or ours.ndim != 1
+            or not (ours > 0).all() & (theirs > 0).all()
+        ):
             raise PycError(
                 ReasonCode.BAD_ARGUMENT,
                 f"rounds: expected as many positive {clock} times of both programs, got shapes "
@@ -172,7 +177,7 @@ def _interval(ratios: Sequence[np.ndarray], alpha: float) -> Interval:
 
 
 def _walsh(values: np.ndarray) -> np.ndarray:
-    """The sorted means of all pairs, each value with itself too; their median estimates the centre."""
+    """The sorted means of all pairs, of equals too; their median estimates the centre."""
     first, second = np.triu_indices(len(values))
     return np.sort((values[first] + values[second]) / 2)
 
@@ -182,7 +187,7 @@ def _picked(means: np.ndarray, outside: int) -> tuple[float, float, float]:
 
 
 def _signed_rank_quantile(count: int, alpha: float) -> int:
-    """How many of the means of pairs lie outside the interval on either side, by the normal limit."""
+    """Means of pairs that lie outside the interval on either side, by the normal limit."""
     mean = count * (count + 1) / 4
     deviation = sqrt(count * (count + 1) * (2 * count + 1) / 24)
     return max(0, int(mean - NormalDist().inv_cdf(1 - alpha / 2) * deviation))
@@ -200,6 +205,7 @@ def _needed(ratios: Sequence[np.ndarray], alpha: float) -> int | None:
     return None
 
 
+@cache
 def student(chance: float, freedom: int) -> float:
     """The quantile of Student's t at a chance above one half.
 
@@ -219,9 +225,14 @@ def student(chance: float, freedom: int) -> float:
     return high
 
 
+@cache
+def _legendre() -> tuple[np.ndarray, np.ndarray]:
+    return np.polynomial.legendre.leggauss(64)
+
+
 def _student_cdf(value: float, freedom: int) -> float:
     """P(t <= value) for value >= 0, by Gauss-Legendre over the angle arctan(t / sqrt(freedom))."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
+    nodes, weights = _legendre()
     end = float(np.arctan(value / sqrt(freedom)))
     angles = (nodes + 1) * end / 2
     constant = exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(pi)
