@@ -44,7 +44,7 @@ def import_onnx(
 ) -> ir.Module:
     """The pyc module with one function `name` that computes `model`.
 
-    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 23; older ones go
+    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go
     through onnx's version converter. Raises PycError: BAD_MODEL for a malformed model,
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed).
     """
@@ -159,7 +159,9 @@ class _Importer:
 
 def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    out = HANDLERS[node.op_type](Node(node, builder, operands, lift))
+    asked = Node(node, builder, operands, lift)
+    out = HANDLERS[node.op_type](asked)
+    asked.require_all_read()
     outputs = out if isinstance(out, tuple) else (out,)
     for i, name in enumerate(node.output):
         if name and (i >= len(outputs) or outputs[i] is None):

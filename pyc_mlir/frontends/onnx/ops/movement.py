@@ -37,7 +37,8 @@ def identity(n: Node) -> Any:
 @node("Dropout")
 def dropout(n: Node) -> Any:
     """out = x; the mask is all true."""
-    if n.has(2) and bool(n.scalar(2, "training_mode")):
+    ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
+    if n.has(2) and bool(n.scalar(2, "training_mode")) and ratio:
         raise unsupported("training_mode=true: expected a model exported for inference")
     if not n.wants(1):
         return n.x()
@@ -287,7 +288,9 @@ def space_to_depth(n: Node) -> Any:
     b, block = n.b, n.attr("blocksize")
     x = split(b, n.x(), 3, (-1, block))
     x = split(b, x, 2, (-1, block))
-    x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4))
+    channels_last = n.attr("mode", "DCR") == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+    x = b.transpose(x, permutation=order)
     return merge(b, merge(b, x, 1), 1)
 
 

@@ -18,16 +18,16 @@ def axes_of(n: Node) -> tuple[int, ...]:
     """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
     rank = n.type().rank
     axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
+    stays = n.attr("noop_with_empty_axes", 0)
     if not axes:
-        return () if n.attr("noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if stays else tuple(range(rank))
     return tuple(sorted(a % rank for a in axes))
 
 
 def _reduce(n: Node, op: str, x: Any, axes: tuple[int, ...]) -> Any:
     """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
-    if not axes:
-        return x
-    return getattr(n.b, op)(x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
+    keepdims = bool(n.attr("keepdims", 1))
+    return getattr(n.b, op)(x, axes=axes, keepdims=keepdims) if axes else x
 
 
 @node("ReduceSum", "ReduceProd")
