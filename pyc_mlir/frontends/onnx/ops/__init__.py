@@ -12,8 +12,10 @@ from pyc_mlir.frontends.onnx.ops import (
     movement,
     normalization,
     quantization,
+    recurrent,
     reduction,
     resize,
+    sampling,
     transposed,
 )
 
@@ -29,7 +31,9 @@ __all__ = [
     "movement",
     "normalization",
     "quantization",
+    "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "transposed",
 ]

@@ -13,6 +13,9 @@ from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
 from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
+# FLOAT, FLOAT16, BFLOAT16.
+_COMPUTED_IN_F32 = (1, 10, 16)
+
 
 @node("Attention")
 def attention(n: Node) -> Any:
@@ -23,8 +26,8 @@ def attention(n: Node) -> Any:
     that sees no key gets 0 (pyc.attention gives NaN).
     """
     b = n.b
-    if n.attr("softmax_precision", 1) != 1:
-        raise unsupported("softmax_precision: expected f32")
+    if n.attr("softmax_precision", 1) not in _COMPUTED_IN_F32:
+        raise unsupported("softmax_precision: expected at most f32")
     query = _heads(n, 0, "q_num_heads")
     key, value = (_cached(n, i, i + 3) for i in (1, 2))
     groups = _groups(b, query, key)

@@ -202,10 +202,15 @@ def pad(n: Node) -> Any:
     mode = n.attr("mode", "constant")
     if mode != "constant":
         return _pad_by_index(n, low, high, mode)
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
     x = _cut(n, low, high)
     low, high = ([max(0, p) for p in side] for side in (low, high))
-    return n.b.pad(x, low=tuple(low), high=tuple(high), value=float(value))
+    pads = {"low": tuple(low), "high": tuple(high)}
+    if n.has(2) and not isinstance(n.operands[2], np.ndarray):
+        inside = n.b.constant(np.array(True))
+        inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
+        return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
+    value = n.scalar(2, "constant_value") if n.has(2) else 0
+    return n.b.pad(x, **pads, value=float(value))
 
 
 def _cut(n: Node, low: list[int], high: list[int]) -> Any:
