@@ -136,6 +136,8 @@ class Unroller:
 
     def _scan(self, site: Site, attributes: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
         body, count = attributes["body"], attributes["num_scan_inputs"]
+        if operands[0] is None:
+            raise unsupported("a Scan of opset 8: expected one of opset 9 or newer")
         split = len(operands) - count
         states, sources = list(operands[:split]), operands[split:]
         axes = attributes.get("scan_input_axes", [0] * count)
