@@ -3,6 +3,7 @@
 from pyc_mlir.frontends.onnx.ops import (
     activations,
     attention,
+    bits,
     contraction,
     convolution,
     creation,
@@ -22,6 +23,7 @@ from pyc_mlir.frontends.onnx.ops import (
 __all__ = [
     "activations",
     "attention",
+    "bits",
     "contraction",
     "convolution",
     "creation",
