@@ -24,8 +24,8 @@ CONSTANTS = (WARM, COLD)
 # Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
 OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
 STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
-FASTER, NOT_FASTER, UNCLEAR = "faster", "not", "unclear"
-ANSWERS = (FASTER, NOT_FASTER, UNCLEAR)
+# Of a verdict, as `pyc_mlir/tune/verdict.py` gives them.
+ANSWERS = ("faster", "slower", "unclear")
 
 Samples = np.ndarray
 

@@ -40,7 +40,7 @@ FOLDERS = (
     *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
+    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate", "tune"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", "evidence", ""),

@@ -16,7 +16,9 @@ from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_resh
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
 ONE = Dim(1)
-NAMES = sorted({*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, "not"})
+NAMES = sorted(
+    {*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, *scalar.SHIFTS, "not"}
+)
 
 
 def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -142,6 +144,17 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 def select(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
     """arith.select."""
     return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
+
+
+@lowers("bitcast")
+def bitcast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+    """arith.bitcast; nothing between integers."""
+    out = lowering.element(dtype)
+
+    def body(value: ir.Value) -> ir.Value:
+        return value if value.type == out else scalar.emit("arith.bitcast", value, result=out)
+
+    return broadcasting(lowering, [x], dtype, body)
 
 
 @lowers("cast")

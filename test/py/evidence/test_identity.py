@@ -8,9 +8,11 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.evidence.identity import graph_of_program, works_of
+from pyc_mlir.evidence.rows import ANSWERS
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
+from pyc_mlir.tune.verdict import Answer
 
 
 def network(seed: int, layers: int = 3, width: int = 16, swapped: bool = False):
@@ -72,3 +74,7 @@ def test_a_deeper_model_shares_its_works(first):
     assert program.structure_id != first[0].structure_id
     assert [f.graph for f in works] == [f.graph for f in first[1]]
     assert [f.count for f in works] == [4, 1]
+
+
+def test_verdicts_have_the_answers_of_the_test_that_makes_them():
+    assert set(ANSWERS) == {answer.value for answer in Answer}

@@ -3,6 +3,7 @@
 from pyc_mlir.frontends.onnx.ops import (
     activations,
     attention,
+    bits,
     contraction,
     convolution,
     creation,
@@ -12,14 +13,17 @@ from pyc_mlir.frontends.onnx.ops import (
     movement,
     normalization,
     quantization,
+    recurrent,
     reduction,
     resize,
+    sampling,
     transposed,
 )
 
 __all__ = [
     "activations",
     "attention",
+    "bits",
     "contraction",
     "convolution",
     "creation",
@@ -29,7 +33,9 @@ __all__ = [
     "movement",
     "normalization",
     "quantization",
+    "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "transposed",
 ]
