@@ -22,7 +22,8 @@ class PassContext:
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
-    offered that adds other numbers than an op's plain form.
+    offered that adds other numbers than an op's plain form. `kernels` are the families that
+    kernels may be taken from; None: all.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -30,6 +31,11 @@ class PassContext:
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
     bounds_error: bool = False
+    kernels: tuple[str, ...] | None = None
+
+    def takes(self, family: str) -> bool:
+        """Whether kernels of a family may be chosen, where the target has them."""
+        return self.kernels is None or family in self.kernels
 
 
 @runtime_checkable

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, tensor_types
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -37,8 +40,11 @@ ANCHORS = {
     "attention": "attention",
     "max_pool2d": "window",
     "avg_pool2d": "window",
+    "concat": "concat",
 }
 _PLANAR_CHANNELS = 16
+# Of concatenations that get copies of those that they share with others.
+_MOST_PARTS = 64
 ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
 
 
@@ -70,10 +76,47 @@ class Fuse:
         groups = fused = 0
         seen: Counter[str] = Counter()
         for function in functions_of(module):
+            if context.takes("concat") and not refuse_narrow(context.target):
+                _unshare(function)
             for group in plan(Graph(function, seen), context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}
+
+
+def _unshare(function: ir.Operation) -> None:
+    """Give each concatenation copies of those that it shares with other ops.
+
+    A shared one is made for all its readers and copied once more by each concatenation; a copy is
+    part of its reader, and what remains can take the elementwise ops that follow it.
+    """
+    joins = [
+        op.operation
+        for op in function.regions[0].blocks[0].operations
+        if op.operation.name == "pyc.concat"
+    ]
+    parts: dict[ir.Value, int] = {}
+    for op in joins:
+        parts[op.result] = sum(parts.get(v, 1) for v in op.operands)
+    for op in reversed(joins):
+        uses = list(op.result.uses)
+        sharing = [use for use in uses if _extends(op, use.owner.operation)]
+        for use in sharing[len(sharing) == len(uses) :]:
+            reader, number = use.owner.operation, use.operand_number
+            if parts[reader.result] <= _MOST_PARTS:
+                copy = op.clone(ir.InsertionPoint(reader)).result
+                reader.operands[number] = copy
+                parts[copy] = parts[op.result]
+
+
+def _extends(op: ir.Operation, reader: ir.Operation) -> bool:
+    """Whether an op is a concatenation along the axis of the concatenation `op` that it reads."""
+    return reader.name == "pyc.concat" and axis_of(op) == axis_of(reader)
+
+
+def axis_of(op: ir.Operation) -> int:
+    """The axis of a concatenation, from the first dimension on."""
+    return params_of(OPS["concat"], op)["axis"] % from_mlir(op.result.type).rank
 
 
 class Graph:
@@ -152,7 +195,11 @@ def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
     anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
     starts = anchors + [i for i in range(len(graph.ops)) if graph.elementwise[i]]
     for start in starts:
-        if start in claimed or not graph.ops[start].name.startswith("pyc."):
+        if (
+            start in claimed
+            or _joins_into(graph, start)
+            or not graph.ops[start].name.startswith("pyc.")
+        ):
             continue
         kind = ANCHORS.get(graph.names[start], "elementwise")
         members = _choose(graph, start, claimed, choices, max_ops)
@@ -175,6 +222,8 @@ def _choose(
             legal = _with_transposes(graph, start, legal, claimed)
         elif graph.names[start] == "conv2d":
             legal = _with_layout(graph, start, legal, claimed)
+        elif graph.names[start] == "concat":
+            legal = _with_parts(graph, start, legal)
     else:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
@@ -233,6 +282,26 @@ def _with_layout(
     if channels is None or channels >= _PLANAR_CHANNELS:
         return legal
     return [(first, *g) for g in legal or [(start,)]]
+
+
+def _with_parts(graph: Graph, start: int, legal: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The groups of a concatenation with those that only it reads, and those that only they do."""
+    inner: list[int] = []
+    pending = list(graph.producers[start])
+    while pending:
+        i = pending.pop()
+        if _joins_into(graph, i):
+            inner.append(i)
+            pending.extend(graph.producers[i])
+    before = tuple(sorted(inner))
+    return [(*before, *g) for g in legal or [(start,)] * bool(before)]
+
+
+def _joins_into(graph: Graph, i: int) -> bool:
+    """Whether a concatenation is only read by another one along the same axis, once."""
+    if graph.names[i] != "concat" or len(graph.users[i]) != 1:
+        return False
+    return _extends(graph.ops[i], graph.ops[graph.users[i][0]])
 
 
 def _next(graph: Graph, start: int) -> list[int]:
