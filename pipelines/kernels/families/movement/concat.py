@@ -162,7 +162,7 @@ def match(work: Work, target: Target) -> list[Offer]:
     shapes = [work.type(v).shape for v in leaves]
     widths = [nominal(s[axis:]) for s in shapes]
     known = not any(None in s[axis:] for s in shapes) and all(widths)
-    if not known or len(leaves) > _MOST_PARTS or not is_f32(work, leaves):
+    if not known or not is_f32(work, leaves):
         return []
     if any(s[:axis] != result.shape[:axis] for s in shapes):
         return []
@@ -189,15 +189,18 @@ def _tree(work: Work) -> tuple[list[int], int, int] | None:
     axes = {n.params["axis"] % rank for n in joins}
     inputs = len(work.inputs)
     leaves: list[int] = []
+    seen: set[int] = set()
     pending = [work.number_of(count - 1)]
     while pending:
         value = pending.pop()
         if value < inputs:
             leaves.append(value)
         else:
+            seen.add(value)
             pending.extend(reversed(work.nodes[value - inputs].operands))
-    # A tree of two operands each has one part more than ops.
-    whole = len(axes) == 1 and len(leaves) == count + 1 and work.closed(count)
+        if len(leaves) > _MOST_PARTS:
+            return None
+    whole = len(axes) == 1 and len(seen) == count and work.closed(count)
     return (leaves, count, axes.pop()) if whole else None
 
 
