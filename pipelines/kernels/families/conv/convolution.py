@@ -21,6 +21,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.window import (
+    PIXELS_OF_RESULT,
     Axis,
     Run,
     Segment,
@@ -172,7 +173,9 @@ class Conv:
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
-        return Kernel(name, operands, lambda size: self.workgroups, self._body)
+        return Kernel(
+            name, operands, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
+        )
 
     def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
         *reads, y = others

@@ -142,9 +142,14 @@ def border(axis: Axis, start: Index, offset: int) -> Border:
     return Border(at - axis.low, clamped, inside)
 
 
+_PIXELS = "pixels"
+# `Kernel.merged`: the pixels are the images, rows and columns of the result.
+PIXELS_OF_RESULT = ((_PIXELS, 3),)
+
+
 def pixels_of(images: Dim, outputs: tuple[int, int]) -> Dim:
-    """All positions of the result, the rows of an epilogue's matrix; "rows" of a dynamic batch."""
-    return "rows" if isinstance(images, str) else images * outputs[0] * outputs[1]
+    """All positions of the result, the rows of an epilogue's matrix; a name of a dynamic batch."""
+    return _PIXELS if isinstance(images, str) else images * outputs[0] * outputs[1]
 
 
 def under_taps(

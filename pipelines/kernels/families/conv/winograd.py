@@ -31,6 +31,7 @@ from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     matrices,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
+    PIXELS_OF_RESULT,
     Axis,
     border,
     pixels_of,
@@ -172,7 +173,9 @@ class Winograd:
             Operand("y", result, "out"),
             Operand("scratch", (self.workgroups * sum(self.scratch),), "out"),
         )
-        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
+        return Kernel(
+            name, operands, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
+        )
 
     def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
         *reads, y, scratch = others

@@ -5,6 +5,7 @@ import pytest
 from kernel_runs import any_target
 
 from pyc_mlir import Contract, compile, nn, spec
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.runtime.device import Device
 
 RANDOM = np.random.default_rng(11)
@@ -100,3 +101,28 @@ def test_an_infinity_stays_within_the_tiles_that_read_it():
     x[0, 20, 21, 3] = np.inf
     lost = np.argwhere(~np.isfinite(np.asarray(program(x))).all((0, 3)))
     assert len(lost) >= 9 and np.abs(lost - (20, 21)).max() <= 5
+
+
+RESIDUALS = {
+    "winograd": (weights(32, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "conv": (weights(32, 32, 1, 1), {}),
+    "depthwise": (weights(32, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 32}),
+}
+
+
+@pytest.mark.parametrize("family", RESIDUALS)
+def test_a_residual_of_another_batch_is_refused(family):
+    any_target()
+    kernel, params = RESIDUALS[family]
+
+    def residual(x, y):
+        return nn.relu(nn.conv2d(x, kernel, **params)) + y
+
+    dims = [spec("f32", (n, 32, 20, 20)) for n in ("n", "m")]
+    program = compile(residual, dims, device=Device("local-sync"))
+    assert family in families(program)
+    x = weights(3, 32, 20, 20)
+    assert np.asarray(program(x, x)).shape == x.shape
+    for other in (1, 2, 4):
+        with pytest.raises(PycError, match="expected dynamic dimensions that fit together"):
+            program(x, x[:1].repeat(other, 0))
