@@ -105,7 +105,7 @@ def test_an_infinity_stays_within_the_tiles_that_read_it():
 
 RESIDUALS = {
     "winograd": (weights(32, 32, 3, 3), {"pads": (1, 1, 1, 1)}),
-    "conv": (weights(32, 32, 1, 1), {}),
+    "conv": (weights(32, 32, 3, 3), {"pads": (2, 2, 2, 2), "dilations": (2, 2)}),
     "depthwise": (weights(32, 1, 3, 3), {"pads": (1, 1, 1, 1), "groups": 32}),
 }
 
