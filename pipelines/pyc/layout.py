@@ -262,9 +262,26 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
         family = "depthwise" if by_channel else "conv"
     missing = refuse_narrow(model.target) or not context.takes(family)
+    missing = missing or not _has_kernel(work, family)
     if missing or node.type.dtype != F32 or computed_weights:
         return model.work(work)
     return model.kernel(family, *totals(work))
+
+
+def _has_kernel(work: Work, family: str) -> bool:
+    """Whether the size of the images is known, or of no matter to the family.
+
+    A direct convolution takes any where there are as many outputs.
+    """
+    node = work.nodes[0]
+    unknown = [axis for axis in (0, 1) if work.type(node.operands[0]).shape[2 + axis] is None]
+    if not unknown or family != "conv":
+        return not unknown
+    pads, taps = node.params["pads"], work.type(node.operands[1]).shape[2:]
+    reach = [d * (t - 1) for d, t in zip(node.params["dilations"], taps, strict=True) if t]
+    return all(
+        node.params["strides"][a] == 1 and pads[a] + pads[a + 2] == reach[a] for a in unknown
+    )
 
 
 def _reason(windows: list[Work], moved: list[int]) -> str:
