@@ -129,7 +129,10 @@ def _arrays(knobs: Conv, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[Offer]:
-    """A convolution with constant weights and as much of what follows as the epilogue can do."""
+    """A convolution with constant weights and as much of what follows as the epilogue can do.
+
+    Groups computed together add products with zeros, which spread infinities.
+    """
     found = find(work, "conv2d", dynamic=True)
     if found is None or found.weights is None:
         return []
@@ -141,10 +144,14 @@ def match(work: Work, target: Target) -> list[Offer]:
     )  # fmt: skip
     if refusal(knobs, target):
         return []
+    apart = [replace(knobs, merged=1)] if knobs.merged > 1 else []
     feeds = (seen.feed, Feed(found.weights, (3,)), *program.feeds)
     taken = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
     taken |= {axis.name: axis.size for axis in _unknown(knobs)}
-    return [Offer(knobs, covers, feeds, cost(knobs, target, taken))]
+    return [
+        Offer(k, covers, feeds, cost(k, target, taken), indirect=k.merged > 1)
+        for k in (knobs, *apart)
+    ]
 
 
 FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match)
