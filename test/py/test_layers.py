@@ -46,7 +46,7 @@ FOLDERS = (
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
-    *under("pyc_mlir/frontends", "python", "onnx/frame", "onnx/ops", "onnx", ""),
+    *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
     *under("tools", "cli", "doctor", "explain"),

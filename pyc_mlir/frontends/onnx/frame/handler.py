@@ -17,8 +17,9 @@ import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.onnx.frame.graph import GraphBuilder
-from pyc_mlir.frontends.onnx.frame.sizes import Extent, Sizes, Untracked
+from pyc_mlir.frontends.frame.builders import GraphBuilder
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.sizes import Extent, Sizes, Untracked
 
 Handler = Callable[["Node"], Any]
 HANDLERS: dict[str, Handler] = {}
@@ -41,11 +42,6 @@ MAX_WRITTEN = 1 << 24
 # `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
 # ONNX's: only the conversion of older opsets (model.py) writes it.
 SIMPLE = "simple"
-
-
-def unsupported(why: str, code: ReasonCode = ReasonCode.UNSUPPORTED_ATTRIBUTE) -> PycError:
-    """The error for a node that PyC cannot express; the importer collects these."""
-    return PycError(code, why)
 
 
 def pyc_dtype(data_type: int) -> np.dtype:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.frontends.onnx.frame.handler import Node, unsupported
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.onnx.frame.handler import Node
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import expand_to, merge, split, swap_last
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
 
 @node("Attention")

@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
 from pyc_mlir.frontends.onnx.frame.window import (
     Window,
     from_2d,

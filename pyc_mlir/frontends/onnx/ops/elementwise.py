@@ -8,7 +8,8 @@ import numpy as np
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype, unsupported
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
 _SAME = {

@@ -7,8 +7,9 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import take
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import take
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
 _MAX_SCAN = 1024
 

@@ -20,9 +20,10 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.onnx.frame.graph import ConstantBuilder, TooLarge
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import merge, split, take
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, TooLarge
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import merge, split, take
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
 from pyc_mlir.frontends.onnx.frame.window import (
     Window,
     from_2d,
