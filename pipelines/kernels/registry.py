@@ -38,6 +38,7 @@ BUILT_IN = {
     "full_reduce": "pyc_mlir.pipelines.kernels.families.full_reduce",
     "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
     "transpose": "pyc_mlir.pipelines.kernels.families.movement.transpose",
+    "resize": "pyc_mlir.pipelines.kernels.families.movement.resize",
     "concat": "pyc_mlir.pipelines.kernels.families.movement.concat",
     "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
 }

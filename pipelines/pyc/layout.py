@@ -257,7 +257,7 @@ def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
     """A convolution or pooling in NHWC: by a generated kernel where there can be one."""
     node = work.nodes[0]
     computed_weights = not all(work.is_constant(v) for v in node.operands[1:])
-    family = "pool"
+    family = "resize" if node.name == "resize" else "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
         family = "depthwise" if by_channel else "conv"

@@ -1,1 +1,1 @@
-"""Kernels that move numbers: transposes, concatenations."""
+"""Kernels that move numbers: transposes, concatenations, resizing."""

@@ -21,7 +21,7 @@ from pyc_mlir.pipelines.target.target import CpuInfo, Target
 
 AVX512 = Target.named("cpu-avx512")
 # Families that compute nothing.
-MOVES = ("packing", "transpose", "concat")
+MOVES = ("packing", "transpose", "concat", "resize")
 KERNELS, NEON_KERNELS = (170, 4) if FULL else (6, 2)
 BATCH = 34
 
