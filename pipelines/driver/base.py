@@ -22,8 +22,9 @@ class PassContext:
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
-    offered that adds other numbers than an op's plain form. `kernels` are the families that
-    kernels may be taken from; None: all.
+    offered that adds other numbers than an op's plain form. `compares`: answers are compared with
+    the program as it came in, so that no pass may make them less exact. `kernels` are the families
+    that kernels may be taken from; None: all.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -31,6 +32,7 @@ class PassContext:
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
     bounds_error: bool = False
+    compares: bool = False
     kernels: tuple[str, ...] | None = None
 
     def takes(self, family: str) -> bool:

@@ -81,8 +81,11 @@ def context_of(options: Options) -> PassContext:
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
+    compares = options.contract.compares
     kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error, kernels)
+    return PassContext(
+        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+    )
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:

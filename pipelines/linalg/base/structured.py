@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.pipelines.linalg.base.dims import Dim, product, reassociation
 from pyc_mlir.pipelines.linalg.base.lowering import Index, Lowering, Tensor
 
@@ -296,7 +295,7 @@ def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[D
     segments = [1, 1, len(offset_values), len(size_values), 0]
     op = ir.Operation.create(
         "tensor.insert_slice",
-        results=[to_mlir(into.type)],
+        results=[lowering.tensor_type(into.dims, into.dtype)],
         operands=operands,
         attributes={
             "static_offsets": static_or_dynamic(offsets),

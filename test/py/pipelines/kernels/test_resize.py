@@ -1,6 +1,7 @@
 """Growing images: numbers at borders and ends of rows, and what is offered."""
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from kernel_runs import Kernels, any_target, targets
 from kernel_works import lone
@@ -46,7 +47,9 @@ def test_rows_of_any_length(kernels, how, wide):
     assert np.abs(got - want).max() <= (0 if how is NEAREST else 1e-6)
 
 
-def image(shape=(2, 8, 5, 20), layout="NCHW", dtype=np.float32, how=NEAREST, **params):
+def image(
+    shape=(2, 8, 5, 20), layout="NCHW", dtype: npt.DTypeLike = np.float32, how=NEAREST, **params
+):
     given = {"sizes": (-1, -1), "scales": (2.0, 2.0), "layout": layout, **how, **params}
     return lone("resize", shape, dtype=dtype, **given)
 
@@ -97,7 +100,7 @@ def test_a_decoder_grows_its_images_in_their_layout():
 
     def decoder(x):
         x = nn.conv2d(x, first, pads=(1, 1, 1, 1))
-        x = nn.resize(x, sizes=(24, 40), **LINEAR)
+        x = nn.resize(x, sizes=(24, 40), mode="linear", coordinates="half_pixel")
         return nn.conv2d(x, second, pads=(1, 1, 1, 1))
 
     x = numbers(1, 3, 12, 20)
