@@ -11,7 +11,7 @@ from typing import Any
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options
+from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -90,7 +90,10 @@ def context_of(options: Options) -> PassContext:
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
     compares = options.contract.compares
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error, compares)
+    kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
+    return PassContext(
+        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+    )
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -185,8 +188,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context, families)
+    select(module, context, "+".join(context.kernels or ()))
 
 
 def emit(

@@ -32,7 +32,16 @@ def under(layer: str, *folders: str) -> Iterator[str]:
 FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
-    *under("pipelines/kernels", "lang", "shared", "match", "", "families", "families/conv"),
+    *under(
+        "pipelines/kernels",
+        "lang",
+        "shared",
+        "match",
+        "",
+        "families",
+        "families/conv",
+        "families/movement",
+    ),
     *under("pipelines/pyc", "", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
