@@ -100,9 +100,7 @@ def _grid(reach: int, stride: int, low: int) -> int:
 Build = Callable[[Callable[[Any, Any], Any]], Any]
 
 
-def applied(
-    b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any, Any], Any]
-) -> Any:
+def applied(b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any, Any], Any]) -> Any:
     """`build(builder, operand)`, computed now for a known operand that is not too large."""
     if isinstance(b, GraphBuilder) and isinstance(known, np.ndarray):
         with suppress(TooLarge):

@@ -1,11 +1,33 @@
 """Which operators torch decomposes before the import: all that have no handler, if it can."""
 
+from functools import cache
 from typing import Any
 
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.frame.handler import HANDLERS
 
 
+def decomposed(program: Any) -> Any:
+    """An `ExportedProgram` in operators with handlers, as far as torch can decompose the others.
+
+    Raises what torch's decompositions raise.
+    """
+    if all(_is_importable(module) for module in program.graph_module.modules()):
+        return program
+    return program.run_decompositions(decompositions().copy())
+
+
+def _is_importable(module: Any) -> bool:
+    """Whether each operator of a module's graph, if it has one, has a handler."""
+    nodes = module.graph.nodes if hasattr(module, "graph") else ()
+    called = (n.target for n in nodes if n.op == "call_function")
+    return all(
+        str(t) in HANDLERS or str(t).startswith("aten.sym_") or not hasattr(t, "_schema")
+        for t in called
+    )
+
+
+@cache
 def decompositions() -> Any:
     """A table for `ExportedProgram.run_decompositions`.
 

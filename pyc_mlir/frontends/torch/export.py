@@ -16,7 +16,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.frontends.torch.decompose import decompositions
+from pyc_mlir.frontends.torch.decompose import decomposed
 
 # Sizes of examples in place of named dimensions: primes, so that no two products agree.
 _EXAMPLE_SIZES = (5, 7, 11, 13, 17, 19, 23, 29)
@@ -200,9 +200,7 @@ def _exported(
 
     def export(shapes: Any) -> Any:
         with torch.no_grad():
-            return torch.export.export(
-                module, args, kwargs, dynamic_shapes=shapes, strict=strict
-            )
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
 
     try:
         return export(dynamic_shapes)
@@ -237,7 +235,7 @@ def _failed(name: str, error: Exception) -> PycError:
 
 def _decomposed(program: Any, name: str, names: Mapping[str, str]) -> TorchModel:
     try:
-        program = program.run_decompositions(decompositions())
+        program = decomposed(program)
     except Exception as error:  # noqa: BLE001  (torch raises whatever a decomposition does)
         raise _failed(name, error) from error
     inputs, outputs = _leaf_names(program)

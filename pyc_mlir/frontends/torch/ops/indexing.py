@@ -109,9 +109,7 @@ def write_slice(n: Node) -> Any:
     if n.op == "select_scatter":
         start = n.static("index") % size
         stop, step = start + 1, 1
-        source = reshape_to(
-            b, source, (*n.dims()[:axis], 1, *n.dims()[axis + 1 :])
-        )
+        source = reshape_to(b, source, (*n.dims()[:axis], 1, *n.dims()[axis + 1 :]))
     else:
         bounds = slice(n.static("start", 0), min(n.static("end", END), size), n.static("step", 1))
         start, stop, step = bounds.indices(size)
@@ -133,5 +131,3 @@ def write_slice(n: Node) -> Any:
 def copy(n: Node) -> Any:
     """`src` in the shape and the element type of x."""
     return expand_to(n.b, n.x("src", n.dtype), n.out_dims)
-
-

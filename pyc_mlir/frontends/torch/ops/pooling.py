@@ -53,9 +53,7 @@ def max_pool(n: Node) -> Any:
         (1,) * (2 - rank) + v for v in (pool.kernel, pool.strides, pool.dilations)
     )
     low, high = ((0,) * (2 - rank) + v for v in (pool.low, pool.high))
-    out = b.max_pool2d(
-        x, kernel=kernel, strides=strides, pads=(*low, *high), dilations=dilations
-    )
+    out = b.max_pool2d(x, kernel=kernel, strides=strides, pads=(*low, *high), dilations=dilations)
     if "indices" not in n.op:
         return back(out)
     if not n.wants(1):
@@ -266,5 +264,3 @@ def upsample(n: Node) -> Any:
         mode="linear" if linear else "nearest", coordinates=coordinates, rounding="floor",
     )  # fmt: skip
     return b.squeeze(out, 2) if rank == 1 else out
-
-
