@@ -48,14 +48,15 @@ def rms_norm(n: Node) -> Any:
     return b.rmsnorm(x, scale, axis=n.rank("input") - len(shape), epsilon=epsilon)
 
 
-@aten("batch_norm.default", "_native_batch_norm_legit_no_training.default",
-      "_native_batch_norm_legit.default", "_native_batch_norm_legit.no_stats",
-      "native_batch_norm.default")  # fmt: skip
+@aten("batch_norm.default", "_native_batch_norm_legit_no_training.default")
 def batch_norm(n: Node) -> Any:
-    """pyc.batchnorm; by the statistics of the batch in train mode, as Ioffe and Szegedy, 2015."""
+    """pyc.batchnorm, by the running statistics. Ioffe and Szegedy, 2015."""
     b, x = n.b, n.x("input")
-    if n.arg("training", False) or n.overload == "no_stats":
-        return _trained_batch_norm(n)
+    if n.arg("training", False):
+        raise unsupported(
+            "batch norm in train mode: expected a model in eval mode; call `.eval()` before the "
+            "export, or train by `torch.compile(model, backend='pyc')`"
+        )
     dtype, channels = b.type_of(x).dtype, b.type_of(x).shape[1]
     if channels is None:
         raise unsupported("a dynamic number of channels: expected a static one")
@@ -64,27 +65,6 @@ def batch_norm(n: Node) -> Any:
     mean, variance = n.x("running_mean", dtype), n.x("running_var", dtype)
     out = b.batchnorm(x, scale, bias, mean, variance, axis=1, epsilon=n.static("eps", 1e-5))
     return out if n.op == "batch_norm" else (out, None, None)
-
-
-def _trained_batch_norm(n: Node) -> Any:
-    """The batch's own statistics. Those that run along must not be written in place."""
-    b, x = n.b, n.x("input")
-    rank, dtype = n.rank("input"), n.type("input").dtype
-    if n.overload == "default" and n.op != "native_batch_norm" and n.has("running_mean"):
-        raise unsupported("running statistics that are written in place: expected eval mode")
-    axes = tuple(i for i in range(rank) if i != 1)
-    centered, mean, inverse = statistics(b, x, axes, n.static("eps", 1e-5))
-    wide = b.type_of(centered).dtype
-    out = b.mul(centered, inverse)
-    if n.has("weight"):
-        out = b.mul(out, b.align(n.x("weight", wide), 1, rank))
-    if n.has("bias"):
-        out = b.add(out, b.align(n.x("bias", wide), 1, rank))
-    out = b.convert(out, dtype)
-    if n.op == "batch_norm":
-        return out
-    flat = [b.reshape(v, shape=(-1,)) for v in (mean, inverse)]
-    return (out, *flat)
 
 
 @aten("group_norm.default", "native_group_norm.default")
