@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyc_mlir.frontends.torch.export import TorchModel, from_torch
     from pyc_mlir.torch.backend import backend
     from pyc_mlir.torch.comparison import Comparison, Difference, compare
-    from pyc_mlir.torch.program import TorchProgram, compile
     from pyc_mlir.torch.counts import TorchStats, reset_stats, stats
+    from pyc_mlir.torch.program import TorchProgram, compile
 
 __all__ = [
     "Comparison",

@@ -1,7 +1,7 @@
 """Compare a compiled module with the module itself.
 
-    print(compare(module, (images,)))
-    # out: 3.1e-07 of the largest 2.41, at (0, 17)
+print(compare(module, (images,)))
+# out: 3.1e-07 of the largest 2.41, at (0, 17)
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,9 +99,7 @@ def _copied(leaf: Any) -> Any:
 
 def _difference(name: str, got: Any, want: Any) -> Difference:
     if got.shape != want.shape or got.dtype != want.dtype:
-        said = (
-            f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
-        )
+        said = f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
         return Difference(name, float("inf"), 1.0, said=said)
     if not want.numel():
         return Difference(name, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Transposed convolution as one ordinary convolution and a depth-to-space: no zeros between elements.
+"""Transposed convolution as one ordinary convolution and a depth-to-space: no zeros between.
 
 Along an axis, ``full[s*i + p] += x[i] * w[p]``. The result at ``s*t + u - front`` (phase u < s) is
 
@@ -120,7 +120,7 @@ def transposed_conv2d(
 
     channels: the groups, and f/groups.
     """
-    (groups, filters), (rows, columns) = channels, axes
+    groups, (rows, columns) = channels[0], axes
     for axis, plan in zip(SPATIAL, axes, strict=True):
         x = spaced(b, x, axis, plan.spread)
     out = b.conv2d(

@@ -31,7 +31,7 @@ class Compiled:
 
     module: ir.Module
     arguments: tuple[int, ...]
-    results: tuple[int | None | Callable[[Sequence[Any]], Any], ...]
+    results: tuple[int | Callable[[Sequence[Any]], Any], ...]
 
 
 def import_compiled(graph_module: Any, name: str, frozen: Mapping[int, Any]) -> Compiled:

@@ -208,7 +208,7 @@ def _exported(
         if not str(error).startswith("Constraints violated"):
             raise _failed(name, error) from error
         first = error
-    except Exception as error:  # noqa: BLE001  (torch raises whatever the model's own code does)
+    except Exception as error:
         raise _failed(name, error) from error
     try:
         return export(_automatic(dynamic_shapes))
@@ -236,7 +236,7 @@ def _failed(name: str, error: Exception) -> PycError:
 def _decomposed(program: Any, name: str, names: Mapping[str, str]) -> TorchModel:
     try:
         program = decomposed(program)
-    except Exception as error:  # noqa: BLE001  (torch raises whatever a decomposition does)
+    except Exception as error:
         raise _failed(name, error) from error
     inputs, outputs = _leaf_names(program)
     return TorchModel(program, name, names, inputs, outputs)

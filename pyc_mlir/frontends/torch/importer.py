@@ -124,7 +124,7 @@ class _Import:
             else:
                 raise PycError(
                     ReasonCode.UNSUPPORTED_OP,
-                    f"{self.model.name}: expected results and mutations, got a result of kind {kind}",
+                    f"{self.model.name}: expected results and mutations, got a {kind}",
                 )
         return [*users, *written]
 

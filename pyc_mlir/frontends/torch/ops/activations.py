@@ -102,9 +102,8 @@ def dropout(n: Node) -> Any:
             "dropout in train mode draws random numbers: expected a model in eval mode; call "
             "`.eval()` before the export"
         )
-    if n.op != "native_dropout":
-        return n.x()
-    return n.x(), None
+    x = n.x("input")
+    return (x, None) if n.op == "native_dropout" else x
 
 
 @aten("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default",

@@ -81,7 +81,7 @@ def _images(n: Node, rank: int) -> tuple[Any, Any]:
 
 def _positions(b: Any, x: Any, window: tuple[Any, ...]) -> Any:
     """The linear index of each window's first maximum: the argmax over its strided taps."""
-    kernel, strides, low, high, dilations = window
+    kernel, strides, low, _, dilations = window
     height, width = b.type_of(x).shape[2:]
     if height is None or width is None:
         raise unsupported("positions of maxima over dynamic dimensions: expected static ones")
