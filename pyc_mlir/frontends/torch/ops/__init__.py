@@ -12,6 +12,7 @@ from pyc_mlir.frontends.torch.ops import (
     normalization,
     pooling,
     reduction,
+    scattering,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "normalization",
     "pooling",
     "reduction",
+    "scattering",
 ]
