@@ -20,6 +20,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes
 
 _PROBES = (10**9, 2 * 10**9)
@@ -90,8 +91,10 @@ class GraphBuilder(IRBuilder):
         self._definitions.setdefault(name, make)
 
     def _source(self, name: str) -> tuple[ir.Value, int]:
-        """A value with the dynamic dimension `name`, and the axis."""
+        """A value with the dynamic dimension `name`, and the axis. Raises unsupported."""
         if name not in self._sources:
+            if name not in self._definitions:
+                raise unsupported(f"the size {name}, which is computed from data: expected sizes")
             self._sources[name] = self._definitions[name](), 0
         return self._sources[name]
 

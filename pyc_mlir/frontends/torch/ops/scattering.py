@@ -36,19 +36,27 @@ def index_put(n: Node) -> Any:
     if any(v is not None and b.type_of(v).dtype == BOOL for v in given):
         return _masked_put(n, given)
     places = [i for i, v in enumerate(given) if v is not None]
-    if places != list(range(len(places))):
-        raise unsupported("indices after a whole dimension: expected leading ones")
+    if places[-1] - places[0] + 1 != len(places):
+        raise unsupported("indices with a whole dimension between: expected them side by side")
     index = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
-    shape = b.dims(index)
-    rest = dims[len(places) :]
-    values = expand_to(b, n.x("values", n.dtype), (*shape, *rest))
-    rows, count, width = product(dims[: len(places)]), product(shape), product(rest)
-    flat = reshape_to(b, x, (rows, width))
-    index = reshape_to(b, index, (count,))
-    values = reshape_to(b, values, (count, width))
+    shape, first, last = b.dims(index), places[0], places[-1] + 1
+    before, after = dims[:first], dims[last:]
+    values = expand_to(b, n.x("values", n.dtype), (*before, *shape, *after))
+    # What is indexed goes first: [places, the rest].
+    turn = (*range(first, last), *range(first), *range(last, rank))
+    moved = range(first, first + len(shape))
+    turn_values = (
+        *moved,
+        *range(first),
+        *range(first + len(shape), rank - len(places) + len(shape)),
+    )
+    rows, count, width = product(dims[first:last]), product(shape), product((*before, *after))
+    flat = reshape_to(b, b.transpose(x, permutation=turn), (rows, width))
+    values = reshape_to(b, b.transpose(values, permutation=turn_values), (count, width))
     _require_affordable(rows, count)
-    out = _put_rows(n, flat, index, values)
-    return reshape_to(b, out, dims) if rank != 2 else out
+    out = _put_rows(n, flat, reshape_to(b, index, (count,)), values)
+    out = reshape_to(b, out, tuple(dims[i] for i in turn))
+    return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
 
 
 def _masked_put(n: Node, given: list[Any]) -> Any:
