@@ -191,6 +191,7 @@ def _onnx(model: Any, context: ir.Context) -> ir.Module:
     return import_onnx(model, context=context)
 
 
+_LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"
 _ZIP = b"PK\x03\x04"
 _KINDS = (
     (0, b"\x7fELF", "a native library or program", "name the model it was made from"),
@@ -221,5 +222,7 @@ def _archive(data: bytes) -> tuple[str, str]:
     if "module.fb" in names:
         return "a compiled program", "run it with `pyc-run`, look into it with `pyc-explain`"
     if any(n.endswith("data.pkl") for n in names):
-        return "a PyTorch file, which is a pickle", "export the model with `torch.onnx.export`"
+        return "a PyTorch file, which is a pickle", _LOADED
+    if any(n.endswith(("archive_version", "archive_format")) for n in names):
+        return "an exported PyTorch program, which holds pickles", _LOADED
     return "a ZIP archive", "unpack it, and name the model in it"
