@@ -110,6 +110,8 @@ def test_all_missing_operators_are_listed_at_once():
         lambda x: x[1:] - x[:-1],
         lambda x: F.pad(x, (0, 0, 2, 1)),
         lambda x: torch.zeros(x.shape[0] // 2 + 3),
+        lambda x: x.cumsum(0),
+        lambda x: (x > 0).cumsum(0),
     ],
 )
 def test_expressions_of_dynamic_sizes(function):

@@ -117,7 +117,30 @@ def running(n: Node) -> Any:
     """
     op, identity = (n.b.add, 0) if n.op == "cumsum" else (n.b.mul, 1)
     x = n.x("self", n.dtype)
-    return scan(n.b, x, n.axis(), op, identity) if n.rank() else x
+    if not n.rank():
+        return x
+    if n.type().shape[n.axis()] is None and n.op == "cumsum":
+        return _triangular(n.b, x, n.axis())
+    return scan(n.b, x, n.axis(), op, identity)
+
+
+def _triangular(b: Any, x: Any, axis: int) -> Any:
+    """Running sums along a dynamic axis: each result adds the elements up to its own."""
+    last = b.type_of(x).rank - 1
+    turn = list(range(last + 1))
+    turn[axis], turn[last] = turn[last], turn[axis]
+    x = b.transpose(x, permutation=tuple(turn))
+    ramp = b.reshape(b.iota_like(x, last), shape=(-1,))
+    rows, columns = b.expand_dims(ramp, 1), b.expand_dims(ramp, 0)
+    upto = b.compare(rows, columns, predicate="le")
+    dtype = b.type_of(x).dtype
+    if is_float(dtype):
+        # Not a product with ones and zeros, which makes NaN of infinities.
+        wide = b.expand_dims(b.convert(x, accumulator(dtype)), last + 1)
+        out = b.reduce_sum(b.select(upto, wide, b.scalar(0, wide)), axes=(last,))
+    else:
+        out = b.matmul(x, b.cast(upto, dtype=dtype))
+    return b.transpose(b.convert(out, dtype), permutation=tuple(turn))
 
 
 def scan(b: Any, x: Any, axis: int, op: Callable[[Any, Any], Any], identity: Any) -> Any:
