@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import merge, take
+from pyc_mlir.frontends.frame.shaping import take
 from pyc_mlir.frontends.frame.transposed import applied, plan_axis, transposed_conv2d
+from pyc_mlir.frontends.frame.volumes import conv3d
 from pyc_mlir.frontends.torch.frame.handler import Node, aten
 
 
 @aten("convolution.default")
 def convolution(n: Node) -> Any:
-    """pyc.conv2d plus the bias; over three dimensions a sum of them."""
+    """pyc.conv2d plus the bias; over three dimensions one with the depth unfolded."""
     b, rank = n.b, n.rank("input") - 2
     if n.arg("transposed", False):
         return _transposed(n)
     stride, pads, dilation = (filled(n, k, rank) for k in ("stride", "padding", "dilation"))
     x, weight, groups = n.x("input"), n.x("weight"), n.static("groups", 1)
     if rank == 3:
-        out = conv3d(b, x, weight, (stride, pads, dilation), groups)
+        out = conv3d(b, x, weight, stride, pads, pads, dilation, groups)
     elif rank in (1, 2):
         out = conv2d(b, x, weight, (stride, pads, dilation), groups)
     else:
@@ -48,29 +49,6 @@ def conv2d(b: Any, x: Any, weight: Any, window: Window, groups: int) -> Any:
         groups=groups,
     )  # fmt: skip
     return b.squeeze(out, 2) if rank == 1 else out
-
-
-def conv3d(b: Any, x: Any, weight: Any, window: Window, groups: int) -> Any:
-    """The sum over the kernel's depth of pyc.conv2d, with the depth of x among its images."""
-    stride, pads, dilation = window
-    depth, kernel = b.type_of(x).shape[2], b.type_of(weight).shape[2]
-    if depth is None or kernel is None:
-        raise unsupported("a dynamic depth: expected a static one")
-    if pads[0]:
-        x = b.pad(x, low=(0, 0, pads[0], 0, 0), high=(0, 0, pads[0], 0, 0))
-    count = (depth + 2 * pads[0] - dilation[0] * (kernel - 1) - 1) // stride[0] + 1
-    total = None
-    flat = (stride[1:], pads[1:], dilation[1:])
-    for tap in range(kernel):
-        start = tap * dilation[0]
-        piece = take(b, x, 2, start, start + (count - 1) * stride[0] + 1, stride[0])
-        images = merge(b, b.transpose(piece, permutation=(0, 2, 1, 3, 4)), 0)
-        filters = b.squeeze(take(b, weight, 2, tap, tap + 1), 2)
-        out = conv2d(b, images, filters, flat, groups)
-        total = out if total is None else b.add(total, out)
-    rows = b.type_of(total).shape[1:]
-    apart = b.reshape(total, shape=(-1, count, *rows))
-    return b.transpose(apart, permutation=(0, 2, 1, 3, 4))
 
 
 def _transposed(n: Node) -> Any:
