@@ -56,11 +56,16 @@ MISSING = _Missing()
 
 @dataclass(frozen=True)
 class Site:
-    """One node of the source graph: its name, its op and its place from 1, for messages."""
+    """One node of the source graph: its name, its op and its place from 1, for messages.
+
+    file, line: where the user's source makes it, if that is known; else the model's name and place.
+    """
 
     name: str
     op: str
     place: int
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ class Importer:
     @contextmanager
     def _located(self, site: Site) -> Iterator[None]:
         """Give ops the location ``loc("node name"("model.onnx":node:1))``."""
-        place = ir.Location.file(self.source, site.place, 1)
+        place = ir.Location.file(site.file or self.source, site.line or site.place, 1)
         with ir.Location.name(site.name, place):
             yield
 
