@@ -5,6 +5,7 @@ from pyc_mlir.frontends.onnx.ops import (
     attention,
     bits,
     contraction,
+    contrib,
     convolution,
     creation,
     elementwise,
@@ -17,6 +18,7 @@ from pyc_mlir.frontends.onnx.ops import (
     reduction,
     resize,
     sampling,
+    signal,
     transposed,
 )
 
@@ -25,6 +27,7 @@ __all__ = [
     "attention",
     "bits",
     "contraction",
+    "contrib",
     "convolution",
     "creation",
     "elementwise",
@@ -37,5 +40,6 @@ __all__ = [
     "reduction",
     "resize",
     "sampling",
+    "signal",
     "transposed",
 ]
