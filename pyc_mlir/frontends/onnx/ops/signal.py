@@ -43,6 +43,28 @@ def dft(n: Node) -> Any:
     return b.convert(b.transpose(out, permutation=_inverse_of(order)), n.type().dtype)
 
 
+@node("STFT")
+def short_time_dft(n: Node) -> Any:
+    """The DFT of each frame of `frame_length` samples, `frame_step` apart, under a window."""
+    b = n.b
+    step = int(n.scalar(1, "frame_step"))
+    size, parts = n.type().shape[1], n.type().shape[2] or 1
+    width = int(n.scalar(3, "frame_length")) if n.has(3) else n.type(2).shape[0]
+    if size is None or width is None or not 0 < width <= min(size, _MAX_LENGTH) or step < 1:
+        raise unsupported(f"frames of {width}: expected 1 to {_MAX_LENGTH}, static")
+    starts = np.arange(0, size - width + 1, step)
+    index = (starts[:, None] + np.arange(width)[None, :]).astype(np.int64)
+    frames = b.gather(n.x(0), b.constant(index), axis=1)
+    if n.has(2):
+        frames = b.mul(frames, b.reshape(n.x(2), shape=(width, 1)))
+    rows = _rows(width, width, parts, False, bool(n.attr("onesided", 1)))
+    batch = b.dims(frames)[0]
+    flat = reshape_to(b, frames, (batch, len(starts), width * parts))
+    matrix = rows.reshape(width * parts, -1).astype(n.type().dtype)
+    out = b.matmul(flat, b.constant(matrix))
+    return reshape_to(b, out, (batch, len(starts), *rows.shape[2:]))
+
+
 def _inverse_of(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(order.index(i) for i in range(len(order)))
 
