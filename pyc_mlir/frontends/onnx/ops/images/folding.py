@@ -12,7 +12,7 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
 from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node
 from pyc_mlir.frontends.onnx.frame.window import Window
-from pyc_mlir.frontends.onnx.ops.sampling import read_at, taps_of
+from pyc_mlir.frontends.onnx.ops.images.sampling import read_at, taps_of
 
 
 def places(sizes: Sequence[int], counts: Sequence[int], w: Window, outside: int) -> np.ndarray:

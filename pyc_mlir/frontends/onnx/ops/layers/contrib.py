@@ -13,7 +13,7 @@ from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import merge, reshape_to, swap_last, take
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
-from pyc_mlir.frontends.onnx.ops.quantization import rounded_to
+from pyc_mlir.frontends.onnx.ops.layers.quantization import rounded_to
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 

@@ -17,7 +17,7 @@ from pyc_mlir.frontends.onnx.frame.window import (
     to_2d,
     window,
 )
-from pyc_mlir.frontends.onnx.ops.folding import max_places
+from pyc_mlir.frontends.onnx.ops.images.folding import max_places
 
 
 @node("Conv")
