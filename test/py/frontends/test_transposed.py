@@ -15,10 +15,6 @@ from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.frontends.frame.transposed import plan_axis
 from pyc_mlir.frontends.onnx.importer import import_onnx
-<<<<<<< HEAD
-=======
-from pyc_mlir.frontends.onnx.ops.images.transposed import plan_axis
->>>>>>> 97207e3311c53c9c40c976b4a682a4079ce93b9c
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops

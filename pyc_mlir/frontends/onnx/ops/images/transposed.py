@@ -30,11 +30,7 @@ def conv_transpose(n: Node) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
     if spatial_rank(n) == 3:
         raise unsupported("3 spatial dimensions: expected 1 or 2")
-<<<<<<< HEAD:pyc_mlir/frontends/onnx/ops/transposed.py
-=======
     n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
-    b, groups = n.b, n.attr("group", 1)
->>>>>>> 97207e3311c53c9c40c976b4a682a4079ce93b9c:pyc_mlir/frontends/onnx/ops/images/transposed.py
     filters, *kernel = _static_weights(n)[1:]
     out = transposed_conv2d(
         n.b,
