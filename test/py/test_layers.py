@@ -40,7 +40,7 @@ FOLDERS = (
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
+    *under("pyc_mlir", "compilation", "cache", "worker", "", "jax", "debug", "calibrate"),
     *under("tools", "cli", "doctor", "explain"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", ""),

@@ -111,6 +111,8 @@ def is_splat(array: np.ndarray) -> bool:
     """True for several elements of one value."""
     if array.size < 2:
         return False
+    if not any(array.strides):
+        return True
     first = array.reshape(-1)[0]
     return bool(first == first and (array == first).all() and not _zero_signs_differ(array, first))
 
@@ -123,4 +125,4 @@ def _zero_signs_differ(array: np.ndarray, first: Any) -> bool:
 
 def splat(array: np.ndarray) -> np.ndarray:
     """The one value of a splat, of rank 0."""
-    return array.reshape(-1)[:1].reshape(()).copy()
+    return np.array(array[(0,) * array.ndim])

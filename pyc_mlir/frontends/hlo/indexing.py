@@ -9,7 +9,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import BOOL, I64, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import expand_to, reshape_to, take
+from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take
 from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import transposed
@@ -52,11 +52,9 @@ def gather(
     mode: "fill" gives `fill` where a slice does not lie inside the operand.
     """
     b, x, indices = call.b, call.x(0), b_indices(call)
-    dims = call.dims(0)
-    if any(isinstance(dims[axis], Size) for axis in (*d.index_map, *d.batch)):
-        raise unsupported("indices into a dynamic dimension")
-    limits = [dims[axis] - sizes[axis] for axis in d.index_map]  # type: ignore[operator]
-    clamped = b.clip(indices, np.zeros(len(limits) and 1, np.int64), np.array(limits, np.int64))
+    clamped = _clamped(
+        b, indices, [call.dims(0)[a] for a in d.index_map], [sizes[a] for a in d.index_map]
+    )
     out = _taken(b, x, clamped, d, sizes)
     if out is None:
         out = _by_linear_index(b, x, clamped, d, sizes)
@@ -68,6 +66,19 @@ def gather(
     batch_axes = [a for a in range(rank) if a not in d.offset]
     mask = _placed(b, inside, batch_axes, rank)
     return b.select(mask, out, _fill_value(b, out, fill))
+
+
+def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int]) -> Any:
+    """Index vectors such that slices of `sizes` lie within `dims`."""
+    least = np.zeros(len(dims) and 1, np.int64)
+    if not any(isinstance(d, Size) for d in dims):
+        limits = [d - s for d, s in zip(dims, sizes, strict=True)]  # type: ignore[operator]
+        return b.clip(indices, least, np.array(limits, np.int64))
+    limits = [
+        b.reshape(b.sub(b.extent(d), np.array(s, np.int64)), shape=(1,))
+        for d, s in zip(dims, sizes, strict=True)
+    ]
+    return b.maximum(b.minimum(indices, chain(b, limits, 0)), least)
 
 
 def b_indices(call: Call) -> Any:
@@ -108,15 +119,18 @@ def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) ->
     if len(d.index_map) != 1 or d.batch:
         return None
     axis = d.index_map[0]
-    whole = all(sizes[a] == dims[a] for a in range(len(dims)) if a != axis)
-    if not whole or sizes[axis] != 1:
+    if not all(sizes[a] == dims[a] for a in range(len(dims)) if a != axis):
         return None
-    out = b.gather(x, b.squeeze(indices, b.type_of(indices).rank - 1), axis=axis)
     batch = b.type_of(indices).rank - 1
-    # Here are: dimensions of x before the axis, of the indices, of x after it.
     kept = [a for a in range(len(dims)) if a not in d.collapsed]
     if axis in kept:
-        out = b.expand_dims(out, axis + batch)
+        # The entries of a slice are along a dimension of their own, after those of the indices.
+        count = sizes[axis]
+        places = indices if count == 1 else b.add(indices, np.arange(count, dtype=np.int64))
+    else:
+        places = b.squeeze(indices, batch)
+    out = b.gather(x, places, axis=axis)
+    # Here are: dimensions of x before the axis, of the indices, of x from the axis on.
     slices = [a if a < axis else a + batch - (axis not in kept) for a in kept]
     index = list(range(axis, axis + batch))
     order, sources = [], {"slice": iter(slices), "index": iter(index)}
@@ -196,8 +210,7 @@ def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
     for axis, place in zip(kept, d.window, strict=True):
         sizes[axis] = given[place]  # type: ignore[call-overload]
     indices = b_indices(call)
-    limits = np.array([dims[a] - sizes[a] for a in d.index_map], np.int64)  # type: ignore[operator]
-    clamped = b.clip(indices, np.zeros(len(limits) and 1, np.int64), limits)
+    clamped = _clamped(b, indices, [dims[a] for a in d.index_map], [sizes[a] for a in d.index_map])
     rows = _RowPlan.of(d, dims, sizes, given)
     linear = _linear(b, clamped, rows.gather(d), rows.row_dims, rows.row_sizes)
     if not clip:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax
+import jax  # pyright: ignore[reportMissingImports]
 import numpy as np
-from jax._src import source_info_util
-from jax.extend import core
+from jax._src import source_info_util  # pyright: ignore[reportMissingImports]
+from jax.extend import core  # pyright: ignore[reportMissingImports]
 
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
