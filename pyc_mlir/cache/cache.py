@@ -130,7 +130,7 @@ def open_cache(folder: str | Path) -> Cache:
 
 
 def choose(
-    asked: "Cache | bool | str | Path | None", environment: Mapping[str, str]
+    requested: "Cache | bool | str | Path | None", environment: Mapping[str, str]
 ) -> Cache | None:
     """The cache that a user asks for: none (False), the user's own (True), a folder's, or a Cache.
 
@@ -138,20 +138,20 @@ def choose(
 
     Raises PycError (BAD_ARGUMENT) for anything else.
     """
-    if asked is False:
+    if requested is False:
         return None
-    if asked is None:
+    if requested is None:
         folder = own_folder(environment) if _is_on(environment) else None
         return None if folder is None else open_cache(folder)
-    if asked is True:
+    if requested is True:
         return open_cache(default_folder(environment))
-    if isinstance(asked, Cache):
-        return asked
-    if isinstance(asked, str | Path) and str(asked):
-        return open_cache(asked)
+    if isinstance(requested, Cache):
+        return requested
+    if isinstance(requested, str | Path) and str(requested):
+        return open_cache(requested)
     raise PycError(
         ReasonCode.BAD_ARGUMENT,
-        f"cache: expected True, a folder or a Cache, got {asked!r}; name a folder",
+        f"cache: expected True, a folder or a Cache, got {requested!r}; name a folder",
     )
 
 

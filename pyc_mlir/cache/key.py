@@ -27,7 +27,7 @@ from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
-from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.process_start import process_start
 
 
@@ -148,8 +148,8 @@ def current_identity(
     neither the old source nor the new one. And for variables of the environment that change what
     compiles.
     """
-    if steered := next(iter(steering(environment)), ""):
-        raise Unkeyed(f"{steered} is set, which has other code take part than the versions name")
+    if overrides := next(iter(env_overrides(environment)), ""):
+        raise Unkeyed(f"{overrides} is set, which has other code take part than the versions name")
     newest = max(mtime for _, _, mtime in seen)
     if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
         raise Unkeyed("PyC's own source was changed since this process began, or just before")

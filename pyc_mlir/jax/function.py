@@ -15,12 +15,13 @@ from typing import Any
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import numpy as np
+from jax.core import Tracer  # pyright: ignore[reportMissingImports]
 from jax.dtypes import float0  # pyright: ignore[reportMissingImports]
 
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.frontends.jax.importer import import_jaxpr
+from pyc_mlir.frontends.jax.importer import import_jaxpr, kept_arguments
 from pyc_mlir.runtime.program import Program
 
 
@@ -57,8 +58,16 @@ class _Bound:
 
 @dataclass(frozen=True)
 class _Compiled:
+    """A program, the structure of its results, and the leaves that it takes."""
+
     program: Program
     results: Any
+    kept: tuple[int, ...]
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        """Run it with all leaves."""
+        made = _run(self.program, [arrays[i] for i in self.kept])
+        return jax.tree.unflatten(self.results, made)
 
 
 class JaxFunction:
@@ -87,11 +96,10 @@ class JaxFunction:
         """Run the compiled program; the result has the structure that the function returns."""
         bound = self._bind(args, kwargs)
         leaves, tree = jax.tree.flatten((bound.arrays, bound.keywords))
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
             return _traced(self._restored(bound, tree), leaves, self._options)
         arrays = [_as_array(leaf) for leaf in leaves]
-        compiled = self._find(bound, tree, arrays)
-        return jax.tree.unflatten(compiled.results, _run(compiled.program, arrays))
+        return self._find(bound, tree, arrays)(arrays)
 
     def module(self, *args: Any, **kwargs: Any) -> ir.Module:
         """The pyc module that a call with these arguments is compiled from."""
@@ -139,9 +147,9 @@ class JaxFunction:
         with self._lock:
             found = self._programs.get(key)
             if found is None:
-                module, results = self._imported(bound, tree, arrays)
+                module, results, kept = self._imported(bound, tree, arrays)
                 program = compile_program(module, **self._options)
-                found = self._programs[key] = _Compiled(program, results)
+                found = self._programs[key] = _Compiled(program, results, tuple(kept))
         return found
 
     def _specs(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -153,7 +161,9 @@ class JaxFunction:
         symbolic = jax.export.symbolic_args_specs(args, self._polymorphic)
         return jax.tree.leaves((symbolic, keywords))
 
-    def _imported(self, bound: _Bound, tree: Any, arrays: Sequence[Any]) -> tuple[ir.Module, Any]:
+    def _imported(
+        self, bound: _Bound, tree: Any, arrays: Sequence[Any]
+    ) -> tuple[ir.Module, Any, list[int]]:
         specs = self._specs(bound, tree, arrays)
         flat = self._restored(bound, tree)
         traced = jax.jit(flat, keep_unused=True).trace(*specs)
@@ -162,7 +172,7 @@ class JaxFunction:
         module = import_jaxpr(
             traced.jaxpr, self._argument_names(tree), labels, _title(self._function)
         )
-        return module, results
+        return module, results, kept_arguments(traced.jaxpr)
 
     def _argument_names(self, tree: Any) -> list[str]:
         """Names of the leaves: ``params['dense']['kernel']``, ``x``."""
@@ -170,13 +180,12 @@ class JaxFunction:
         parameters = list(_parameters(self._function))
         positional = [p for i, p in enumerate(parameters) if i not in self._static]
         names = [""] * tree.num_leaves
-        for (kind, which, *rest), number in jax.tree.leaves_with_path(numbered):
-            inner = jax.tree_util.keystr(tuple(rest))
+        for (_, which, *rest), number in jax.tree.leaves_with_path(numbered):
             at = getattr(which, "idx", None)
-            known = at is not None and at < len(positional)
-            head = positional[at] if known else str(getattr(which, "key", f"arg{at}"))
-            del kind
-            names[number] = head + inner
+            head = str(getattr(which, "key", f"arg{at}"))
+            if at is not None and at < len(positional):
+                head = positional[at]
+            names[number] = head + jax.tree_util.keystr(tuple(rest))
         return names
 
 

@@ -6,30 +6,37 @@ decomposition.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
+from jax.custom_batching import custom_vmap  # pyright: ignore[reportMissingImports]
 
 
 def _composite(name: str, decomposition: Callable[..., Any], **attributes: Any) -> Any:
-    """A composite whose gradient is that of its decomposition; JAX itself differentiates none."""
+    """A composite whose gradient and batches are those of its decomposition; JAX has neither."""
+    plain = partial(decomposition, **attributes)
+
+    @custom_vmap
+    def whole(*arrays: Any) -> Any:
+        return jax.lax.composite(decomposition, name=name)(*arrays, **attributes)
+
+    @whole.def_vmap
+    def _(axis_size: int, batched: Sequence[bool], *arrays: Any) -> Any:
+        axes = [0 if b else None for b in batched]
+        return jax.vmap(plain, in_axes=axes, axis_size=axis_size)(*arrays), True
 
     @jax.custom_jvp
     def call(*arrays: Any) -> Any:
-        return jax.lax.composite(partial(_plain, decomposition), name=name)(*arrays, **attributes)
+        return whole(*arrays)
 
     @call.defjvp
     def _(primals: Any, tangents: Any) -> Any:
-        return jax.jvp(partial(decomposition, **attributes), primals, tangents)
+        return jax.jvp(plain, primals, tangents)
 
     return call
-
-
-def _plain(decomposition: Callable[..., Any], *arrays: Any, **attributes: Any) -> Any:
-    return decomposition(*arrays, **attributes)
 
 
 def _softmax(x: Any, *, axis: int) -> Any:

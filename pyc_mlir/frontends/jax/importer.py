@@ -44,7 +44,7 @@ _CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_lin": "call_jaxpr",
+    "custom_vmap_call": "call",
 }
 
 
@@ -69,6 +69,25 @@ def import_jaxpr(
         return _JaxprImporter(jaxpr, source).run(name, arguments, results)
 
 
+def kept_arguments(closed: Any) -> list[int]:
+    """The arguments that the imported function has: all but unread ones of types that PyC lacks.
+
+    Frameworks pass states of random numbers (u32) along, which inference does not read.
+    """
+    jaxpr = closed.jaxpr
+    read = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, core.Literal)}
+    read |= {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
+    return [
+        i
+        for i, var in enumerate(jaxpr.invars)
+        if var in read or dtype_name(_numpy(_dtype_of(var))) in DTYPES
+    ]
+
+
+def _dtype_of(var: Any) -> Any:
+    return var.aval.dtype
+
+
 class _JaxprImporter:
     """State of one import."""
 
@@ -84,13 +103,14 @@ class _JaxprImporter:
     def run(self, name: str, arguments: Sequence[str], results: Sequence[str]) -> ir.Module:
         """Build the module; raise UnsupportedModel after all equations were tried."""
         jaxpr = self.closed.jaxpr
-        declared = [
-            self._argument(label, var.aval)
-            for label, var in zip(arguments, jaxpr.invars, strict=True)
-        ]
+        kept = kept_arguments(self.closed)
+        declared = [self._argument(arguments[i], jaxpr.invars[i].aval) for i in kept]
 
         def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
-            out = self._inline(self.closed, values)
+            given = dict(zip(kept, values, strict=True))
+            out = self._inline(
+                self.closed, [given.get(i, MISSING) for i in range(len(jaxpr.invars))]
+            )
             if self.importer.findings:
                 raise self._refused()
             return list(zip(results, map(self.importer.emitted, out), strict=True))

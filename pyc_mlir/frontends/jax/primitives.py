@@ -16,7 +16,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import reshape_to, take
+from pyc_mlir.frontends.frame.shaping import chain, reshape_to, take
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
@@ -151,8 +151,10 @@ def broadcast_in_dim(call: Call, p: Mapping[str, Any]) -> Any:
 
 @primitive("reshape")
 def reshape(call: Call, p: Mapping[str, Any]) -> Any:
-    """The elements of x under another shape."""
-    return reshape_to(call.b, call.x(), p["new_sizes"])
+    """The elements of x under another shape, its dimensions put in the order `dimensions` first."""
+    order = p["dimensions"] or range(len(call.dims()))
+    x = movement.transposed(call.b, call.x(), _ints(order))
+    return reshape_to(call.b, x, p["new_sizes"])
 
 
 @primitive("squeeze")
@@ -187,6 +189,13 @@ def rev(call: Call, p: Mapping[str, Any]) -> Any:
 def concatenate(call: Call, p: Mapping[str, Any]) -> Any:
     """The operands one after the other."""
     return movement.concatenate(call, p["dimension"])
+
+
+@primitive("stack")
+def stack(call: Call, p: Mapping[str, Any]) -> Any:
+    """The operands along a new dimension."""
+    axis = p.get("axis", p.get("dimension", 0))
+    return chain(call.b, [call.b.expand_dims(x, axis) for x in call.all()], axis)
 
 
 @primitive("split")

@@ -116,12 +116,12 @@ def _keeps(state: Any, op: Op) -> bool | None:
             return None
         return out[0].item(), out[1].item()
 
-    one, two, tie = run((1, 0), (2, 1)), run((2, 0), (1, 1)), run((1, 1), (1, 0))
+    one, two, tie = run((0, 0), (1, 1)), run((1, 0), (0, 1)), run((1, 1), (1, 0))
     if tie != (1, 0) or run((1, 0), (1, 1)) != (1, 0):
         return None
-    if (one, two) == ((2, 1), (2, 0)):
+    if (one, two) == ((1, 1), (1, 0)):
         return True
-    return False if (one, two) == ((1, 0), (1, 1)) else None
+    return False if (one, two) == ((0, 0), (0, 1)) else None
 
 
 def reduce_window(

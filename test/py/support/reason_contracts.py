@@ -57,7 +57,7 @@ def _(here: Here) -> Codes:
     contract = Contract(max_compile_seconds=600)
     asked = make_options(contract=contract, recipe=Recipe.from_log(log))
     made = build(small, [np.ones(3, np.float32)], asked)
-    return {ReasonCode[c.code] for c in made.promises.clauses}
+    return {ReasonCode[c.code] for c in made.contract_report.clauses}
 
 
 @provokes(ReasonCode.UNCHECKABLE_CLAUSE)

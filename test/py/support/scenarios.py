@@ -170,7 +170,7 @@ _FILES = (
         f"{_MANIFESTS}::test_mutated_manifests",
         100, 2000, "mutants"),
     rounds(
-        "logs, calibrations, contracts and verdicts mutated",
+        "logs, calibrations, contracts and verification records mutated",
         "read, or an error with a code",
         f"{_DATA}::test_mutated_files",
         50, 2000, "mutants of each"),

@@ -77,7 +77,7 @@ def everything(x, w, u):
     return summed @ u, turned, scores.max(), turned.argmax(2), (turned @ scores).max(1)
 
 
-FAMILIES = {"batch_gemm", "columns", "gemv", "transpose", "whole", "argmax"}
+FAMILIES = {"batch_gemm", "columns", "gemv", "transpose", "full_reduce", "argmax"}
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
