@@ -211,11 +211,11 @@ class Cast(Elementwise, name="cast", operands="x"):
 def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Floats to integers: toward zero, out of range to the nearest bound, NaN to 0."""
     info = np.iinfo(dtype)
-    limit = float(2.0 ** (info.bits - 1))
-    inside = (x >= -limit) & (x < limit)
+    least, limit = float(info.min), float(info.max + 1)
+    inside = (x >= least) & (x < limit)
     out = np.where(inside, x, 0).astype(dtype)
     out = np.where(x >= limit, info.max, out)
-    return np.where(x < -limit, info.min, out).astype(dtype)
+    return np.where(x < least, info.min, out).astype(dtype)
 
 
 def accumulated(b: Any, x: Any, formula: Callable[[Any], Any]) -> Any:

@@ -33,7 +33,7 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", "", "families", "families/conv"),
-    *under("pipelines/pyc", "", "chunk"),
+    *under("pipelines/pyc", "", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
@@ -59,6 +59,9 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
+    "pyc_mlir.cache.key",
+    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import BOOL
+from pyc_mlir.dialects.types import BOOL, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
 from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
@@ -133,7 +133,7 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
         a, b = scalar.widen(a, lhs.dtype), scalar.widen(b, rhs.dtype)
-        return scalar.compare(predicate, a, b)
+        return scalar.compare(predicate, a, b, unsigned=is_unsigned(lhs.dtype))
 
     return broadcasting(lowering, [lhs, rhs], BOOL, body)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.reduction import highest, lowest
-from pyc_mlir.dialects.types import I64, accumulator, is_float
+from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
 from pyc_mlir.pipelines.linalg.base.structured import PARALLEL, REDUCTION, fill, generic, reshape
@@ -72,7 +72,7 @@ def argmax(lowering: Lowering, name: str, x: Tensor, *, axis: int, keepdims: boo
     def body(value: ir.Value, top: ir.Value, position: ir.Value) -> Sequence[ir.Value]:
         value = scalar.widen(value, x.dtype)
         here = index_as(loop_index(axis), I64)
-        better = _precedes(value, here, top, position, is_float(x.dtype))
+        better = _precedes(value, here, top, position, x.dtype)
         return [scalar.select(better, value, top), scalar.select(better, here, position)]
 
     loops = list(range(x.rank))
@@ -81,11 +81,12 @@ def argmax(lowering: Lowering, name: str, x: Tensor, *, axis: int, keepdims: boo
 
 
 def _precedes(
-    value: ir.Value, here: ir.Value, top: ir.Value, position: ir.Value, floats: bool
+    value: ir.Value, here: ir.Value, top: ir.Value, position: ir.Value, dtype: np.dtype
 ) -> ir.Value:
     """value beats top, or equals it at a smaller index; a NaN equals NaNs and beats the rest."""
-    beats, ties = scalar.compare("gt", value, top), scalar.compare("eq", value, top)
-    if floats:
+    beats = scalar.compare("gt", value, top, unsigned=is_unsigned(dtype))
+    ties = scalar.compare("eq", value, top)
+    if is_float(dtype):
         nan, top_nan = (scalar.compare("unordered", v, v) for v in (value, top))
         new_nan = scalar.emit("arith.andi", nan, scalar.apply("not", [top_nan], np.dtype(bool)))
         beats = scalar.emit("arith.ori", beats, new_nan)

@@ -334,6 +334,31 @@ def _gather(x: np.ndarray, indices: np.ndarray, *, axis=0) -> np.ndarray:
     return np.moveaxis(out, list(places), [axis % x.ndim + p for p in places])
 
 
+def _argsort(x: np.ndarray, *, axis=-1, descending=False, count=-1) -> np.ndarray:
+    moved = np.moveaxis(x, axis, -1)
+    out = np.empty(moved.shape, np.int64)
+    for i in np.ndindex(moved.shape[:-1]):
+        keys = [(math.isnan(v), 0 if math.isnan(v) else v) for v in moved[i].tolist()]
+        # Sorting keeps the order of equal keys, in reverse too.
+        out[i] = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
+    return np.moveaxis(out[..., : None if count == -1 else count], -1, axis)
+
+
+def _scatter(x, indices, updates, *, reduction="none") -> np.ndarray:
+    out = f64(x)[0].astype(object if not is_float(x.dtype) and x.dtype != BOOL else None)
+    combine = {
+        "none": lambda a, b: b,
+        "add": lambda a, b: a + b,
+        "mul": lambda a, b: a * b,
+        "min": np.minimum,
+        "max": np.maximum,
+    }[reduction]
+    for index, update in zip(indices.tolist(), f64(updates)[0].astype(out.dtype), strict=True):
+        if -len(out) <= index < len(out):
+            out[index] = combine(out[index], update)
+    return out
+
+
 def _coordinate(i: int, size: int, out: int, scale: float, how: str) -> float:
     """ONNX's coordinate of position i of the result."""
     if how == "align_corners":
@@ -417,6 +442,8 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "rmsnorm": _rmsnorm,
     "batchnorm": _batchnorm,
     "attention": _attention,
+    "argsort": _argsort,
+    "scatter": _scatter,
     "matmul": _matmul,
     "reduce_sum": _reduce(sum),
     "reduce_prod": _reduce(math.prod),

@@ -187,21 +187,3 @@ def cast_to(n: Node, dtype: np.dtype) -> Any:
     if n.type(0).dtype == dtype:
         return n.x(0)
     return n.b.cast(n.x(0), dtype=dtype)
-
-
-@node("DequantizeLinear")
-def dequantize(n: Node) -> Any:
-    """out = (x - zero_point) * scale, per tensor or along `axis`."""
-    if n.attr("block_size", 0):
-        raise unsupported("block_size: expected scales per tensor or per axis")
-    b, scale = n.b, n.x(1)
-    rank, axis = n.type(0).rank, n.attr("axis", 1)
-    wide = b.type_of(scale).dtype
-
-    def spread(value: Any) -> Any:
-        return b.align(value, axis % rank, rank) if b.type_of(value).rank == 1 else value
-
-    out = b.cast(n.x(0), dtype=wide)
-    if n.has(2):
-        out = b.sub(out, spread(b.cast(n.x(2), dtype=wide)))
-    return b.mul(out, spread(scale))

@@ -301,34 +301,3 @@ def trilu(n: Node) -> Any:
     keep = b.compare(columns, edge, predicate="ge" if n.attr("upper", 1) else "le")
     zero = n.number(0)
     return b.select(keep, n.x(), zero)
-
-
-@node("GatherElements")
-def gather_elements(n: Node) -> Any:
-    """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0, by linear indices into x."""
-    b, indices = n.b, n.x(1)
-    dims, rank = n.dims(), n.type().rank
-    axis = n.attr("axis", 0) % rank
-    linear = _wrapped(b, indices, dims[axis])
-    linear = _times(b, linear, product(dims[axis + 1 :]))
-    for other in range(rank):
-        if other != axis:
-            ramp = b.iota_like(indices, other)
-            linear = b.add(linear, _times(b, ramp, product(dims[other + 1 :])))
-    return b.gather(b.reshape(n.x(), shape=(-1,)), linear, axis=0)
-
-
-def _wrapped(b: Any, indices: Any, size: Extent) -> Any:
-    """i64 indices from the start, for those that may count from the end."""
-    indices = indices if b.type_of(indices).dtype == I64 else b.cast(indices, dtype=I64)
-    negative = b.compare(indices, b.constant(np.array(0, np.int64)), predicate="lt")
-    return b.select(negative, b.add(indices, _extent(b, size)), indices)
-
-
-def _times(b: Any, x: Any, factor: Extent) -> Any:
-    return x if factor == 1 else b.mul(x, _extent(b, factor))
-
-
-def _extent(b: Any, size: Extent) -> Any:
-    """A size as a rank-0 i64."""
-    return b.extent(size) if isinstance(size, Size) else b.constant(np.array(size, np.int64))
