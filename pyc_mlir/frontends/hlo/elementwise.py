@@ -11,7 +11,6 @@ from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 
 Pointwise = Callable[..., Any]
-# Quotients up to this are exact in f64: see `remainder`.
 _F64, _F32, _I8 = DTYPES["f64"], DTYPES["f32"], DTYPES["i8"]
 
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL, I64, is_float
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take
 from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import transposed
 
-# Comparisons of updates with places that a scatter may make.
-_MAX_MATCHES = 1 << 26
 FILL = "fill"
 
 
@@ -198,8 +196,8 @@ class ScatterDims:
 def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
     """Operand 0 with the updates (operand 2) combined by `op` at the indices (operand 1).
 
-    Updates that do not lie inside are dropped, or moved inside where `clip`. The result is a matrix
-    of matches (places by updates) times the updates for sums; for "set" the last update wins.
+    Updates that do not lie inside are dropped, or moved inside where `clip`; for "set" the last
+    update wins.
     """
     b, x, updates = call.b, call.x(0), call.x(2)
     dims, given = call.dims(0), call.dims(2)
@@ -217,7 +215,8 @@ def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
         inside = _all_last(b, b.compare(indices, clamped, predicate="eq"))
         axes = [a for a in range(b.type_of(linear).rank) if a not in rows.gather(d).offset]
         inside = _placed(b, inside, axes, b.type_of(linear).rank)
-        linear = b.select(inside, linear, np.array(-1, np.int64))
+        # No row has this number, so that the update is dropped.
+        linear = b.select(inside, linear, np.array(np.iinfo(np.int64).max, np.int64))
     return rows.combine(b, x, linear, updates, op)
 
 
@@ -261,54 +260,30 @@ class _RowPlan:
         return d.gather
 
     def combine(self, b: Any, x: Any, linear: Any, updates: Any, op: str) -> Any:
-        """The operand with updates combined at the rows `linear` (-1 for none)."""
+        """The operand with updates combined at the rows `linear` (beyond all of them for none)."""
         columns = math.prod(self.dims[a] for a in self.column_axes)
         places = math.prod(self.dims[a] for a in self.row_axes)
         linear = transposed(b, linear, self.order)
         count = math.prod(b.dims(linear))
-        if count * places > _MAX_MATCHES:
-            raise unsupported(
-                f"a scatter of {count} updates into {places} places: expected at most "
-                f"{_MAX_MATCHES} pairs of them"
-            )
         order = (*self.row_axes, *self.column_axes)
         flat = reshape_to(b, transposed(b, x, order), (places, columns))
-        linear = reshape_to(b, linear, (1, count))
         given = reshape_to(b, transposed(b, updates, self.order), (count, columns))
-        here = np.arange(places, dtype=np.int64).reshape(places, 1)
-        match = b.compare(linear, here, predicate="eq")
-        out = _combined(b, flat, match, given, op)
+        out = _combined(b, flat, reshape_to(b, linear, (count,)), given, op)
         moved = reshape_to(b, out, tuple(self.dims[a] for a in order))
         return transposed(b, moved, tuple(np.argsort(order).tolist()))
 
 
-def _combined(b: Any, flat: Any, match: Any, given: Any, op: str) -> Any:
-    """flat [places, columns], match [places, updates], given [updates, columns]."""
-    dtype = b.type_of(flat).dtype
-    count = b.dims(given)[0]
-    if count == 0:
-        return flat
-    if op == "add" and dtype != BOOL:
-        return b.add(flat, b.matmul(b.cast(match, dtype=dtype), given))
-    if op != "set":
-        return _by_product(b, flat, match, given, op)
-    number = b.mul(b.cast(match, dtype=I64), np.arange(1, count + 1, dtype=np.int64))
-    last = b.reduce_max(number, axes=(1,), keepdims=True)
-    hit = b.compare(last, np.array(0, np.int64), predicate="gt")
-    index = b.maximum(b.sub(b.squeeze(last, 1), np.array(1, np.int64)), np.array(0, np.int64))
-    return b.select(hit, b.gather(given, index, axis=0), flat)
+_OF_BOOLEANS = {"add": "max", "or": "max", "mul": "min", "and": "min"}
 
 
-def _by_product(b: Any, flat: Any, match: Any, given: Any, op: str) -> Any:
-    """Updates reduced over all pairs: for products, maxima and minima."""
-    from pyc_mlir.frontends.hlo.elementwise import POINTWISE
-    from pyc_mlir.frontends.hlo.reduction import neutral, reduce
-
-    places, columns = b.dims(flat)
-    count = b.dims(given)[0]
-    if places * columns * count > _MAX_MATCHES:
-        raise unsupported(f"a scatter by {op} of {count} updates into {places} x {columns} places")
-    dtype = b.type_of(flat).dtype
-    start = b.constant(np.array(neutral(op, dtype), dtype))
-    each = b.select(b.expand_dims(match, 2), b.expand_dims(given, 0), start)
-    return POINTWISE[op](b, flat, reduce(b, each, op, (1,)))
+def _combined(b: Any, flat: Any, rows: Any, given: Any, op: str) -> Any:
+    """pyc.scatter of flat [places, columns], rows [updates], given [updates, columns]."""
+    if op == "set":
+        return b.scatter(flat, rows, given)
+    if b.type_of(flat).dtype == BOOL:
+        wide = [b.cast(v, dtype=DTYPES["i8"]) for v in (flat, given)]
+        op = _OF_BOOLEANS.get(op, op)
+        return b.cast(b.scatter(wide[0], rows, wide[1], reduction=op), dtype=BOOL)
+    if op in ("and", "or"):
+        raise unsupported(f"a scatter by the bits of `{op}`")
+    return b.scatter(flat, rows, given, reduction=op)

@@ -56,7 +56,8 @@ def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         function, arguments = make()
         arguments = jax.tree.map(_shaken, arguments)
         want = jax.tree.leaves(jax.jit(function)(*arguments))
-    except Exception as error:  # a zoo's function may fail in any way, which the row says
+    # A zoo's function may fail in any way, which the row says.
+    except Exception as error:  # noqa: BLE001
         for road in ROADS:
             yield road, {"skipped": f"not made: {type(error).__name__}: {error}"[:300]}
         return
