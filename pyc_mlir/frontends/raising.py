@@ -6,11 +6,13 @@ the operations that stood against it.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.linalg.importer import import_linalg
 from pyc_mlir.frontends.stablehlo.importer import import_stablehlo
 from pyc_mlir.frontends.stablehlo.reader import enter, is_artifact, read_artifact
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic
@@ -18,6 +20,9 @@ from pyc_mlir.pipelines.text.input_text import is_bytecode
 from pyc_mlir.pipelines.text.module_text import ModuleText, parse_module
 
 _STABLEHLO = re.compile(rb"\bstablehlo\.\w+")
+_LINALG = re.compile(rb"\b(linalg|tosa)\.\w+")
+# Reads a verified module, which it may change, and names it in messages.
+Import = Callable[[ir.Module, str], ir.Module]
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,28 @@ def raise_foreign(data: bytes, name: str, context: ir.Context) -> Raised:
     """
     if is_artifact(data):
         module = read_artifact(data, name, context)
-        return _raised(module, str(module).encode(), name)
-    if is_bytecode(data) or not _STABLEHLO.search(data):
+        return _raised(module, str(module).encode(), name, import_stablehlo)
+    imports = None if is_bytecode(data) else _importer_of(data)
+    if imports is None:
         return Raised(None, data)
     enter(context)
     reported: list[Diagnostic] = []
     module = parse_module(ModuleText(data.decode(), name), context, reported.append)
     if isinstance(module, ir.Module):
-        return _raised(module, data, name)
+        return _raised(module, data, name, imports)
     why = reported[0].message if reported else "the text does not parse"
     return Raised(None, data, (Finding(name, "module", ReasonCode.INVALID_IR, why),))
 
 
-def _raised(module: ir.Module, foreign: bytes, name: str) -> Raised:
+def _importer_of(data: bytes) -> Import | None:
+    if _STABLEHLO.search(data):
+        return import_stablehlo
+    return import_linalg if _LINALG.search(data) else None
+
+
+def _raised(module: ir.Module, foreign: bytes, name: str, imports: Import) -> Raised:
     try:
-        return Raised(import_stablehlo(module, name), foreign)
+        return Raised(imports(module, name), foreign)
     except UnsupportedModel as error:
         return Raised(None, foreign, error.findings)
     except PycError as error:

@@ -38,7 +38,7 @@ FOLDERS = (
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx"),
-    *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", ""),
+    *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "cache", "worker", "", "jax", "debug", "calibrate"),
     *under("tools", "cli", "doctor", "explain"),
