@@ -34,9 +34,10 @@ class Raised:
     unraised: tuple[Finding, ...] = ()
 
 
-def raise_foreign(data: bytes, name: str, context: ir.Context) -> Raised:
+def raise_foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Raised:
     """Raise text, or a StableHLO artifact, to pyc. Other bytecode stays as it is.
 
+    path: the file of the text, for locations.
     Text must have passed the bounds of MLIR's parser. Raises PycError (INVALID_IR) for an artifact
     that cannot be read; text that PyC's parser does not know is left to IREE's.
     """
@@ -48,7 +49,7 @@ def raise_foreign(data: bytes, name: str, context: ir.Context) -> Raised:
         return Raised(None, data)
     enter(context)
     reported: list[Diagnostic] = []
-    module = parse_module(ModuleText(data.decode(), name), context, reported.append)
+    module = parse_module(ModuleText(data.decode(), name, path=path), context, reported.append)
     if isinstance(module, ir.Module):
         return _raised(module, data, name, imports)
     why = reported[0].message if reported else "the text does not parse"

@@ -143,7 +143,7 @@ def _from_file(path: Path, context: ir.Context) -> Source:
         )
     if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
-    return _foreign(data, one_line(path), context)
+    return _foreign(data, one_line(path), context, str(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:
@@ -152,15 +152,15 @@ def _from_text(text: str, context: ir.Context) -> Source:
     return _foreign(text.encode(), Source.name, context)
 
 
-def _foreign(data: bytes, name: str, context: ir.Context) -> Source:
+def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
     """A program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
     check_text(data, name)
-    return raised(data, name, context)
+    return raised(data, name, context, path)
 
 
-def raised(data: bytes, name: str, context: ir.Context) -> Source:
+def raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
     """A foreign program as pyc ops where it can be raised whole, else as it is."""
-    found = raise_foreign(data, name, context)
+    found = raise_foreign(data, name, context, path)
     return Source(found.module, found.foreign, name, found.unraised)
 
 

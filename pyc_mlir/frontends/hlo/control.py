@@ -19,8 +19,8 @@ MAX_UNROLLED = 20_000
 class Loops:
     """What unrolling has left."""
 
-    def __init__(self, left: int = MAX_UNROLLED) -> None:
-        self._left = left
+    def __init__(self) -> None:
+        self._left = MAX_UNROLLED
 
     def step(self, operations: int) -> None:
         """Take one step of a loop. Raises PycError (UNSUPPORTED_ATTRIBUTE) beyond the bound."""

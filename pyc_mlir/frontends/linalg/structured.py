@@ -165,7 +165,8 @@ def _aligned(b: Any, s: Structured, x: Any, places: Sequence[int | None]) -> Any
         x = reshape_to(b, x, tuple(dims[a] for a in axes))
     order = np.argsort(np.array(loops, int)).tolist()
     x = transposed(b, x, order)
-    return reshape_to(b, x, tuple(n if i in loops else 1 for i, n in enumerate(s.sizes)))
+    shape = tuple(n if i in loops else 1 for i, n in enumerate(s.sizes))
+    return x if tuple(b.dims(x)) == shape else reshape_to(b, x, shape)
 
 
 def _evaluated(

@@ -114,6 +114,13 @@ def dot(call: Call, op: Op) -> Any:
     return dot_general(call.b, call.x(0), call.x(1), dims, op.type().dtype)
 
 
+@handles("dot")
+def plain_dot(call: Call, op: Op) -> Any:
+    """The product of matrices or vectors: the last dimension with the first."""
+    dims = DotDims((call.type(0).rank - 1,), (0,), (), ())
+    return dot_general(call.b, call.x(0), call.x(1), dims, op.type().dtype)
+
+
 @handles("convolution")
 def conv(call: Call, op: Op) -> Any:
     """pyc.conv2d."""

@@ -31,7 +31,7 @@ from pyc_mlir.frontends.stablehlo.regions import REGIONED
 # Operations that an import may visit, calls and loops written out, and calls within calls: hostile
 # modules name one function many times over, or itself.
 MAX_VISITED, MAX_CALLS = 200_000, 64
-_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
 # Custom calls that compute nothing: checks of dynamic sizes, which PyC's guards make themselves.
 _CHECKS = frozenset({"shape_assertion"})
 _IDENTITIES = frozenset({"Sharding", "annotate_device_placement"})
