@@ -8,6 +8,7 @@ statistics; wherever it has a choice it asks `context.choices`.
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
@@ -22,7 +23,8 @@ class PassContext:
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
-    offered that adds other numbers than an op's plain form.
+    offered that adds other numbers than an op's plain form. `folding` is what all passes together
+    may still compute of constants.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -30,6 +32,7 @@ class PassContext:
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
     bounds_error: bool = False
+    folding: FoldWork = field(default_factory=FoldWork)
 
 
 @runtime_checkable

@@ -17,12 +17,13 @@ import onnx
 
 from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
-from pyc_mlir.frontends.onnx.frame.graph import ConstantBuilder, FoldWork, GraphBuilder, TooLarge
+from pyc_mlir.frontends.onnx.frame.graph import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, Node, pyc_dtype, unsupported
 from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
 from pyc_mlir.frontends.onnx.model import (

@@ -65,6 +65,11 @@ _COMPILES = (
         f"{_WORKER}::test_a_hung_worker_is_ended_at_the_limit",
         2, 4, Code.COMPILE_TIMEOUT),
     cases(
+        "worker hung on a source that is not trusted, under a contract without a limit",
+        "ended at the limit that such compiles have by default",
+        f"{_INPUT}::test_what_is_not_trusted_has_a_limit_by_default",
+        1, 1, Code.COMPILE_TIMEOUT),
+    cases(
         "limit of seconds too short",
         "kept, or refused, at most 0.5 s after it (the best of three tries counts)",
         f"{_WORKER}::test_a_limit_is_kept",
@@ -192,10 +197,11 @@ _INPUTS = (
         f"{_MODELS}::test_mutated_onnx",
         150, 2000, "mutants"),
     cases(
-        "hostile models: overflowing shapes, constants of terabytes, cycles, nesting, doubling",
+        "hostile models: overflowing shapes, constants of terabytes, chains of products of "
+        "constants, cycles, nesting, doubling",
         "refused, or accepted in little memory and time",
         f"{_HOSTILE}::test_hostile_model",
-        46, 46, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
+        48, 48, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
     rounds(
         "extreme attributes of ONNX operators",
         "imported, or an error with a code, in 20 seconds and 2 GiB",
