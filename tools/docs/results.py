@@ -34,6 +34,9 @@ GOALS: Mapping[str, Goal] = {
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
+    "campaign": Goal(
+        "what was attacked, how often, and with what result", ("campaign", "repeated")
+    ),
     "tests": Goal("the tests at full counts", ("test-full",)),
 }
 

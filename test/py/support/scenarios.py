@@ -51,6 +51,7 @@ _DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
 _ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
 _ARRAYS, _SPECIAL = "robustness/test_given_arrays.py", "robustness/test_special_values.py"
 _MANIFESTS = "robustness/test_manifests.py"
+_NAMES, _NUMPY = "robustness/test_names.py", "frontends/test_numpy_agreement.py"
 _HOSTILE, _DAMAGED = "robustness/test_hostile_models.py", "robustness/test_damaged.py"
 
 _COMPILES = (
@@ -218,6 +219,19 @@ _INPUTS = (
         f"{_INPUT}::test_it_is_not_parsed_in_this_process",
         2, 2, Code.BAD_MODEL),
 )  # fmt: skip
+_TOOLS = (
+    cases(
+        "control characters and line ends in names of models, nodes, files and options",
+        "every tool shows them written out: none reaches a terminal, none begins a line",
+        f"{_NAMES}::test_a_model_through_every_tool {_NAMES}::test_a_refusal "
+        f"{_NAMES}::test_mlir_text",
+        6, 67),
+    cases(
+        "compiles in one process, one after the other: 10 in each case, in full 1,000",
+        "it grows by at most 10 MB more than plain IREE's compiler in as many compiles",
+        "robustness/test_compile_memory.py::test_compiles_leave_no_memory_behind",
+        1, 6),
+)  # fmt: skip
 _MACHINES = (
     cases(
         "GPU driver absent",
@@ -251,6 +265,11 @@ _MACHINES = (
         2, 2, Code.RUNTIME_DIFFERS),
 )  # fmt: skip
 _CALLS = (
+    cases(
+        "functions of the front end at edge values of each type, in pairs, with scalars",
+        "what numpy computes, or an error with a code",
+        f"{_NUMPY}::test_ufunc {_NUMPY}::test_scalars {_NUMPY}::test_function",
+        180, 180),
     cases(
         "arrays twice, overlapping, strided, backwards, read-only, misaligned, stretched",
         "what numpy computes; the arguments stay as they were",
@@ -301,6 +320,7 @@ GROUPS: Mapping[str, Sequence[Scenario]] = {
     "The cache": _CACHE,
     "Files": _FILES,
     "Models of strangers": _INPUTS,
+    "Tools and processes": _TOOLS,
     "Other machines": _MACHINES,
     "Calls and answers": _CALLS,
 }
