@@ -5,9 +5,12 @@ calls; what only the front end refuses it refuses by a PycError. `PYC_FULL=1` ta
 types and every scalar, otherwise both are sampled; all pairs of i8 are always there.
 """
 
+import copy
 import functools
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -196,6 +199,35 @@ def test_what_has_no_one_answer_is_refused(code, function, kind):
     with pytest.raises(PycError) as caught:
         trace(function, spec(kind, (3, 4)))
     assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    "function",
+    [np.frombuffer, memoryview, hash, json.dumps, "{:.2f}".format, lambda x: dict.fromkeys([x])],
+)
+def test_what_others_refuse_shows_the_line(function):
+    """Python and its libraries know nothing of traced arrays: what they say becomes a PycError."""
+    with pytest.raises(PycError) as caught:
+        trace(lambda x: function(x), spec("f32", (3, 4)))
+    assert caught.value.code is ReasonCode.UNTRACEABLE
+    assert "TypeError: " in caught.value.message and Path(__file__).name in caught.value.message
+    assert "function(x)" in caught.value.message or "dict.fromkeys" in caught.value.message
+
+
+def test_errors_of_the_users_own_code_stay_as_they_are():
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        trace(lambda x: x + (None + 1), spec("f32", (3, 4)))
+    assert not isinstance(caught.value, PycError)
+
+
+def test_a_traced_array_as_out_of_what_is_not_traced():
+    """The result is written into the traced copy, whose type it takes."""
+    w = np.array([-1.5, 2, np.nan], np.float32)
+
+    x = np.ones(3, np.float32)
+    for function in (lambda x: np.abs(w, x + 0), lambda x: np.abs(w, copy.deepcopy(x))):
+        (found,) = interpret_uncertain(trace(function, spec("f32", (3,))), [x])
+        np.testing.assert_array_equal(found.value, np.abs(w))
 
 
 def test_compiled_quotients_are_those_of_numpy():
