@@ -35,7 +35,7 @@ BUILT_IN = {
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",
     "pool": "pyc_mlir.pipelines.kernels.families.conv.pool",
     "columns": "pyc_mlir.pipelines.kernels.families.columns",
-    "whole": "pyc_mlir.pipelines.kernels.families.full_reduce",
+    "full_reduce": "pyc_mlir.pipelines.kernels.families.full_reduce",
     "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
     "transpose": "pyc_mlir.pipelines.kernels.families.transpose",
     "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",

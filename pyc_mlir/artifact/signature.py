@@ -207,8 +207,8 @@ class Signature:
         return ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
 
     def _miscounted(self, expected: str, got: str) -> PycError:
-        said = f"call: expected {expected} ({self._listed()}), got {got}"
-        return PycError(ReasonCode.ARGUMENT_COUNT, said)
+        message = f"call: expected {expected} ({self._listed()}), got {got}"
+        return PycError(ReasonCode.ARGUMENT_COUNT, message)
 
     def to_json(self) -> dict[str, Any]:
         """The manifest's form of it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
-from pyc_mlir.artifact.contract_status import Facts, promised
+from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence, Oracle
@@ -29,7 +29,7 @@ from pyc_mlir.compilation.attempts import (
     refusal,
     retry_reasons,
 )
-from pyc_mlir.compilation.contract_check import as_asked, kept
+from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
 from pyc_mlir.compilation.generate import (
     CONSTANTS,
     CONSTANTS_SITE,
@@ -43,7 +43,7 @@ from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
-from pyc_mlir.compilation.stages import at_a_stage, replayed
+from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
@@ -62,9 +62,11 @@ def build_here(
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
     if options.target.device == "local":
         require_room()
-    at, decision = replayed(options)
-    made = kept(at, lambda options: first_artifact(source, inputs, options, stage))
-    return as_asked(made if decision is None else at_a_stage(made, decision), options)
+    at, decision = stage_of_recipe(options)
+    made = check_contract(at, lambda options: first_artifact(source, inputs, options, stage))
+    return with_requested_options(
+        made if decision is None else record_stage(made, decision), options
+    )
 
 
 def first_artifact(
@@ -234,7 +236,7 @@ def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) ->
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
         calibration=options.calibration,
-        promises=promised(options.contract, facts),
+        contract_report=compile_report(options.contract, facts),
         imported=lowered.imported,
     )
 

@@ -219,10 +219,10 @@ def texts() -> dict[str, OptionText]:
 
 def documentation(indent: str = "    ") -> str:
     """A paragraph for each option, as docstrings have them."""
-    told = ((name, option.text) for name, option in texts().items())
+    rows = ((name, option.text) for name, option in texts().items())
     return "\n".join(
         fill(f"{n}: {text}.", 96, initial_indent=indent, subsequent_indent=indent * 2)
-        for n, text in told
+        for n, text in rows
     )
 
 

@@ -33,11 +33,12 @@ from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
-from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.util.env_overrides import env_overrides
 
 HIGH_LEVEL = (
-    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
-    "pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
+    "pyc-canonicalize,pyc-infer-shapes,pyc-recognize,pyc-decompose{only=batchnorm},"
+    "pyc-canonicalize,pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},"
+    "pyc-canonicalize,pyc-fuse"
 )
 
 
@@ -102,18 +103,18 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
     if contract.is_strict:
-        _require_named_parts(options, steering(environment))
+        _require_named_parts(options, env_overrides(environment))
     return options
 
 
-def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
+def _require_named_parts(options: Options, overrides: Iterable[str]) -> None:
     """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
     strict = f"determinism={STRICT!r}"
     for flag in (*options.target.flags, *options.iree_flags):
         if names_file(flag):
             name = flag.partition("=")[0]
             raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
-    for name in steered:
+    for name in overrides:
         raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
 
 

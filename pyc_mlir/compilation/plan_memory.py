@@ -260,9 +260,9 @@ class Planning:
                 own = {r.index: r for r in regions if r.function == function}
                 impossible = self._squeeze(own, share, plans)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
-        asked = sum(self.preferred.values())
+        requested = sum(self.preferred.values())
         added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
-        self._require(shares, reference, (asked, asked + added), proven=proven)
+        self._require(shares, reference, (requested, requested + added), proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
@@ -381,10 +381,10 @@ class Planning:
         self._require(self._shares([], best), best, (seconds, seconds))
 
     def _failure(self, error: Exception) -> Decision:
-        said = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
-        said = said[:_EVIDENCE_CHARACTERS]
+        message = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
+        message = message[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (said,))
+        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (message,))
 
     def _report(
         self,
@@ -429,14 +429,14 @@ def _iree_seconds(region: Region) -> float:
 def _alternative(region: Region, offer: _Offer) -> Alternative:
     plan, size = offer.plans[region.index], offer.version.regions[region.index].total
     again = len(plan.steps) - len(region.problem.tasks)
-    said = [
+    parts = [
         f"{size} bytes",
         f"arena {plan.gap:.1%} above the lower bound {plan.lower_bound} of its order",
         f"{len(plan.reused)} results in place",
         f"{again} runs again" if again else "",
         "proven optimal" if plan.proven else "",
     ]
-    reason = ", ".join(part for part in said if part)
+    reason = ", ".join(part for part in parts if part)
     return Alternative(offer.name, Cost(plan.seconds, size.nominal), reason)
 
 

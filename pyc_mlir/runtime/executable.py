@@ -159,10 +159,10 @@ class Entry:
         where = f"`{self._function.name}` on {self._device!r}"
         checked = _CHECK.search(str(error))
         if checked is not None:
-            said = checked[1] or checked[2]
+            message = checked[1] or checked[2]
             return PycError(
                 ReasonCode.DIMENSION_MISMATCH,
-                f"{where}: expected dynamic dimensions that fit together, got: {said}; "
+                f"{where}: expected dynamic dimensions that fit together, got: {message}; "
                 "check the shapes of the arguments",
             )
         return PycError(

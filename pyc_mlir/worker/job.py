@@ -17,17 +17,17 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.compilation.contract_check import is_tried
+from pyc_mlir.cache.verifications import Verifications
+from pyc_mlir.compilation.contract_check import needs_runs
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.stages import (
-    ASKED,
     CLAUSE,
     DEFAULT,
     OFFERED,
     REASONS,
+    REQUESTED,
     SITE,
-    at_a_stage,
+    record_stage,
     stages_below,
     takes_no_overrun,
 )
@@ -103,24 +103,24 @@ class Job:
 
     def part(self) -> Mapping[str, str]:
         """The program's part of a cache key. Raises Unkeyed, and PycError as a compile does."""
-        said = self._ask(PART).header
-        if said["part"] is None:
-            raise Unkeyed(said["why"])
-        return said["part"]
+        header = self._request(PART).header
+        if header["part"] is None:
+            raise Unkeyed(header["why"])
+        return header["part"]
 
-    def tried(self, found: Artifact, verdicts: Verdicts | None) -> Artifact:
+    def checked(self, found: Artifact, records: Verifications | None) -> Artifact:
         """An artifact from a cache, after it was tried under the contract. Raises PycError."""
-        if is_tried(self._options.contract):
-            made = artifact_of(self._ask(TRY, to_bytes(found), verdicts))
+        if needs_runs(self._options.contract):
+            made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
             found = replace(found if same else made, evidence=made.evidence, cached=found.cached)
-        return self.told(found)
+        return self.with_time(found)
 
-    def _ask(
-        self, do: str, artifact: bytes | None = None, verdicts: Verdicts | None = None
+    def _request(
+        self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        asked = request(do, self._program, self._options, artifact=artifact, verdicts=verdicts)
-        self._first.ask(asked)
+        frame = request(do, self._program, self._options, artifact=artifact, records=records)
+        self._first.ask(frame)
         while not self._first.done:
             if self._left == 0:
                 raise self._overrun()
@@ -141,7 +141,7 @@ class Job:
             # What came while a policy of this process was asked.
             self._wait(0)
         if self._first.done:
-            return self.told(artifact_of(self._answer()))
+            return self.with_time(artifact_of(self._answer()))
         return self._degraded()
 
     def _wait(self, seconds: float | None) -> None:
@@ -205,16 +205,16 @@ class Job:
         self._restart()
         stage, artifact = self._below[len(made) - 1], artifact_of(made[-1][0])
         why = (
-            f"{ReasonCode.COMPILE_DEGRADED.name}: {self.limit:g} s were over, `{ASKED}` was ended",
+            f"{ReasonCode.COMPILE_DEGRADED.name}: `{REQUESTED}` was ended after {self.limit:g} s",
             f"`{stage}` was there: {REASONS[stage]}",
         )
         times = [at - self._began for _, at in made]
         measured = dict(zip(self._below, times, strict=False))
-        measured[f"{ASKED}, while {self._first.doing}"] = self.seconds
+        measured[f"{REQUESTED}, while {self._first.doing}"] = self.seconds
         decision = Decision(SITE, stage, OFFERED, FALLBACK, why, measured)
-        return self.told(at_a_stage(artifact, decision))
+        return self.with_time(record_stage(artifact, decision))
 
-    def told(self, artifact: Artifact) -> Artifact:
+    def with_time(self, artifact: Artifact) -> Artifact:
         """The artifact whose report says how long it took here, and whether that was too long.
 
         Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
@@ -234,7 +234,7 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
     limit = contract.max_compile_seconds
     if limit is None:
         return artifact
-    clause = replace(artifact.promises[CLAUSE], measured={"seconds": seconds})
+    clause = replace(artifact.contract_report[CLAUSE], measured={"seconds": seconds})
     if seconds > limit + ALLOWED_OVERRUN:
         if takes_no_overrun(contract):
             raise _late(limit, seconds)

@@ -33,13 +33,13 @@ FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", "", "families", "families/conv"),
-    *under("pipelines/pyc", "", "chunk"),
+    *under("pipelines/pyc", "", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
-    *under("pyc_mlir/frontends", "python", "onnx/frame", "onnx/ops", "onnx", ""),
+    *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
+    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate", "tune"),
     *under("tools", "cli", "doctor", "explain"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", ""),
@@ -58,6 +58,9 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
+    "pyc_mlir.cache.key",
+    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12

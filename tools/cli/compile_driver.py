@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
-from pyc_mlir.artifact.compile_log import head_of, read_recorded, refusal_of
-from pyc_mlir.artifact.contract_status import Counts, so_far
+from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
+from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.lower import emit, lower
@@ -45,7 +45,7 @@ class Output:
     data: bytes
     decisions: tuple[Decision, ...]
     summary: str = ""
-    promises: str = ""
+    contract_report: str = ""
 
 
 def run(
@@ -115,14 +115,14 @@ def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     told = () if artifact.cached is None else (artifact.cached.decision,)
     log = (head_of(artifact, data), *artifact.decisions, *told)
     text = summary(path, len(data), artifact, progress.seconds)
-    return Output(data, log, text, promises(artifact))
+    return Output(data, log, text, contract_report(artifact))
 
 
 def _replayed(
     flags: argparse.Namespace, shapes: Sequence[InputShape], progress: Progress, stdin: BinaryIO
 ) -> Output:
     """The program of a log or of another program, made again."""
-    recorded = read_recorded(flags.replay)
+    recorded = read_compile_log(flags.replay)
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes_of(read_model(flags.model, stdin), recorded.signature, shapes)
     artifact = replay(
@@ -176,10 +176,10 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
 
 
-def promises(artifact: Artifact) -> str:
+def contract_report(artifact: Artifact) -> str:
     """A line for each clause of the contract; nothing without one."""
-    verdict = None if artifact.evidence is None else artifact.evidence.verdict
-    report = so_far(artifact, Counts(verdict))
+    verification = None if artifact.evidence is None else artifact.evidence.verification
+    report = current_report(artifact, Counts(verification))
     return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 

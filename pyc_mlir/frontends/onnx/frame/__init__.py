@@ -1,1 +1,1 @@
-"""What every ONNX handler works with: nodes, builders, symbolic sizes, shapes, windows."""
+"""What ONNX handlers work with: nodes and windows."""

@@ -3,8 +3,9 @@
 from typing import Any
 
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import product, reshape_to, swap_last
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
 
 @node("MatMul")

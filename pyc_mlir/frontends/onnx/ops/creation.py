@@ -7,9 +7,10 @@ import onnx
 
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import I64
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node, pyc_dtype, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import expand_to, product, vector
-from pyc_mlir.frontends.onnx.frame.sizes import Size, Sizes, Untracked, quotient, sizes
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import expand_to, product, vector
+from pyc_mlir.frontends.frame.sizes import Size, Sizes, Untracked, quotient, sizes
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node, pyc_dtype
 
 _NUMBERS = {
     "value_float": np.float32, "value_floats": np.float32,

@@ -12,9 +12,10 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
-from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, Node, node, unsupported
-from pyc_mlir.frontends.onnx.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Untracked, quotient
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import product, reshape_to
+from pyc_mlir.frontends.frame.sizes import Extent, Size, Untracked, quotient
+from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, Node, node
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import I64, TensorType
-from pyc_mlir.frontends.onnx.frame.sizes import Extent, Size, Sizes
+from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes
 
 _PROBES = (10**9, 2 * 10**9)
 _MAX_ATOMS = 16

@@ -1,0 +1,1 @@
+"""What importers of graphs share: builders, symbolic sizes, shapes, folding, graph breaks."""
