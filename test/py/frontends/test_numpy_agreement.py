@@ -116,8 +116,8 @@ def _close(got: np.ndarray, want: np.ndarray, tolerance: np.ndarray, name: str) 
     return ok | np.isinf(tolerance) if name in PARTIAL else ok
 
 
-def count(record: Callable[..., None], counts: Counter[str]) -> None:
-    record("front-end calls compared with numpy", dict(counts))
+def count(record: Callable[..., None], what: str, counts: Counter[str]) -> None:
+    record(f"front-end calls compared with numpy: {what}", dict(counts))
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME))
@@ -132,7 +132,7 @@ def test_ufunc(name, record_property):
             pair = [edges(one)[:, None], edges(other)[None, :]]
             counts[agree(lambda x, y: ufunc(x, y), pair, name)] += 1
     assert counts["equal"]
-    count(record_property, counts)
+    count(record_property, "ufuncs", counts)
 
 
 @pytest.mark.parametrize("name", sorted(n for n, u in BY_NAME.items() if u.nin == 2))
@@ -145,7 +145,7 @@ def test_scalars(name, record_property):
         counts[agree(lambda x, s=scalar: ufunc(x, s), [array], name)] += 1
         counts[agree(lambda x, s=scalar: ufunc(s, x), [array], name)] += 1
     assert counts["equal"]
-    count(record_property, counts)
+    count(record_property, "ufuncs with scalars", counts)
 
 
 @pytest.mark.parametrize("name", FUNCTION_CASES)
@@ -160,7 +160,7 @@ def test_function(name, record_property):
         for array in arrays:
             counts[agree(function, [array], name.partition(" ")[0])] += 1
     assert counts["equal"] or name == "shift"
-    count(record_property, counts)
+    count(record_property, "functions", counts)
 
 
 def test_every_function_has_a_case(monkeypatch):
