@@ -269,12 +269,12 @@ _CALLS = (
         "functions of the front end at edge values of each type, in pairs, with scalars",
         "what numpy computes, or an error with a code",
         f"{_NUMPY}::test_ufunc {_NUMPY}::test_scalars {_NUMPY}::test_function",
-        180, 180),
+        185, 185),
     cases(
         "arrays twice, overlapping, strided, backwards, read-only, misaligned, stretched",
         "what numpy computes; the arguments stay as they were",
         f"{_ARRAYS}::test_arrays_of_any_layout {_ARRAYS}::test_one_device_array_twice",
-        20, 20),
+        22, 22),
     cases(
         "arrays given for results that overlap an input or each other",
         "refused before the call",
