@@ -15,7 +15,8 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheRecord, Event
 from pyc_mlir.cache.cache import Answer, Cache
-from pyc_mlir.cache.key import Identity, Key, Unkeyed, make_key
+from pyc_mlir.cache.compile_key import Identity, make_key
+from pyc_mlir.cache.key import Key, Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
 from pyc_mlir.compilation.options import Options

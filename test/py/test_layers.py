@@ -39,7 +39,7 @@ FOLDERS = (
     *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame", "onnx/ops", "onnx", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
+    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate", "tune"),
     *under("tools", "cli", "doctor", "explain"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", ""),
@@ -58,6 +58,9 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
+    "pyc_mlir.cache.key",
+    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12

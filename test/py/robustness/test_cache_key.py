@@ -14,17 +14,10 @@ from onnx_models import info, model
 
 from pyc_mlir import Tensor
 from pyc_mlir.artifact.cache_record import Event
-from pyc_mlir.cache import key as identities
+from pyc_mlir.cache import compile_key as identities
+from pyc_mlir.cache.compile_key import Identity, current_identity, make_key
 from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.key import (
-    Identity,
-    Unkeyed,
-    current_identity,
-    differences,
-    make_key,
-    nearest,
-    parse_key,
-)
+from pyc_mlir.cache.key import Unkeyed, differences, nearest, parse_key
 from pyc_mlir.cache.program import module_digests
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store

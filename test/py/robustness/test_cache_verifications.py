@@ -13,7 +13,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.key import Identity
+from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.store import Store, side_name
 from pyc_mlir.cache.verifications import KIND, Verifications
 from pyc_mlir.compilation.options import make_options

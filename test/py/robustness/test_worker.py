@@ -254,7 +254,7 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
     assert [a.name for a in decision.alternatives] == ["requested", "default", "cheapest"]
     assert decision.evidence[0] == "COMPILE_DEGRADED: `requested` was ended after 600 s"
     (ended,) = set(decision.measured) - {"cheapest", stage}
-    assert ended.startswith("asked, while ") and stage in decision.measured
+    assert ended.startswith("requested, while ") and stage in decision.measured
     program = Program(artifact)
     np.testing.assert_allclose(program(X), np.tanh(X), rtol=1e-5)
     report = program.stats().contract

@@ -266,7 +266,7 @@ _CALLS = (
         "what the numpy references compute, for every way to compile; minimal filtering and groups "
         "computed together spread them (docs/kernels.md)",
         f"{_SPECIAL}::test_special_values",
-        40, 288),
+        20, 288),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
         "each that changes a value by more than the reference allows is found by samples or the "
@@ -287,7 +287,7 @@ _CALLS = (
         "ONNX's node cases",
         "the first answer is right, wherever a case compiles",
         f"{_ANSWERS}::test_onnx_node_cases",
-        36, None, "cases"),
+        20, None, "cases"),
 )  # fmt: skip
 
 GROUPS: Mapping[str, Sequence[Scenario]] = {

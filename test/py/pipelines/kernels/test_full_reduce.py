@@ -15,7 +15,7 @@ AVX2 = Target.named("cpu-avx2")
 SIZES = (0, 1, 15, 16, 17, 100, 129, 1000, 20_011)
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = []
     for name in REDUCTIONS:

@@ -26,7 +26,7 @@ def chosen(program):
     return [d.chosen for d in program.artifact.decisions if d.site.pass_name == SITE]
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_equals_numpy(name, target):
     function, reference, shape = PROGRAMS[name]

@@ -249,7 +249,7 @@ def test_pooling():
         assert [o.knobs.operation for o in pool.match(work, AVX512)] == [operation]
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_register_tiles_do_not_spill(target, tmp_path):
     axis, wide = Axis(28, 3, 1, 1, 1), Axis(56)
     kernels = [
