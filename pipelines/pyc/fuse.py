@@ -243,7 +243,7 @@ def _choose(
     reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
     keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
     op = graph.ops[start]
-    site = Site(Fuse.name, graph.ids[op], str(op.location))
+    site = Site(Fuse.name, graph.ids[op], str(op.location), graph.ids.by_type[op])
     chosen = choices.choose(site, [*alternatives, keep]).name
     return named.get(chosen, (start,))
 

@@ -238,7 +238,7 @@ def _choose(
         Alternative(CHANNELS_LAST, last, _reason(windows, moved)),
     ]
     op = graph.ops[next((i for i in region if _is_window(graph.works[i])), min(region))]
-    site = Site(Layout.name, ids[op], str(op.location))
+    site = Site(Layout.name, ids[op], str(op.location), ids.by_type[op])
     ranked = sorted(offers, key=lambda offer: offer.cost or Cost())
     return context.choices.choose(site, ranked).name == CHANNELS_LAST
 
