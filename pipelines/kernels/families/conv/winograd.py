@@ -438,8 +438,6 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return exact.reshape(value.shape), bound.reshape(value.shape)
 
 
-# Above it a transform of weights, or of their products, may overflow.
-_LARGEST_WEIGHT = 1e36
 _CHANNELS = (1, 3, 8, 16, 17, 40)
 _FILTERS = (1, 8, 16, 17, 32, 48, 65)
 
@@ -476,16 +474,14 @@ def _arrays(knobs: Winograd, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[Offer]:
-    """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do.
-
-    Weights whose transform could overflow are left to other families.
-    """
+    """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do."""
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
         return []
-    if work.inputs[found.weights].magnitude > _LARGEST_WEIGHT:
-        return []
-    if any((a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)):
+    # A transform of larger weights, or of their products, may overflow.
+    if work.inputs[found.weights].magnitude > 1e36 or any(
+        (a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)
+    ):
         return []
     covers, program = longest(work, found.covers, View(found.result, 3))
     offers = []
