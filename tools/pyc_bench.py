@@ -34,6 +34,7 @@ SUITES: dict[str, str] = {
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
+    "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
 }
 
@@ -54,7 +55,7 @@ def help_text() -> str:
     """One line per suite, from the functions' docstrings."""
     lines = []
     for name, entry in SUITES.items():
-        lines.append(f"  {name:13} {_first_line(entry)}")
+        lines.append(f"  {name:20} {_first_line(entry)}")
     return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options
+from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -31,7 +31,7 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -45,6 +45,11 @@ from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
 
+# The choice whether a foreign program is raised to pyc, and its two answers.
+_RAISE = Site("raise", "module")
+_RAISED, _AS_IT_IS = "pyc", "iree"
+# Of what stood against it: how many operations the decision names, in how many characters each.
+_LISTED, _EVIDENCE = 8, 200
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
 
@@ -90,7 +95,10 @@ def context_of(options: Options) -> PassContext:
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
     compares = options.contract.compares
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error, compares)
+    kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
+    return PassContext(
+        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+    )
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -101,22 +109,45 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
             return _foreign(loaded, options)
         with loaded.module.context, ir.Location.unknown():
             refine = None if callable(source) else inputs
-            return _lower_pyc(loaded.module, refine, options)
+            if loaded.foreign and not _is_raised(loaded, options):
+                return _foreign(loaded, options)
+            return _lower_pyc(loaded.module, refine, options, loaded.foreign != b"")
+
+
+def _is_raised(source: Source, options: Options) -> bool:
+    """Whether a program that can be raised takes PyC's pipeline: the choice is the policy's."""
+    chosen = _choose_raised(context_of(options).choices, source.unraised, can=True)
+    return chosen == _RAISED
+
+
+def _choose_raised(choices: Choices, unraised: Sequence[Finding], can: bool) -> str:
+    """Raised programs come first: PyC's fusion, kernels and memory plan apply to them alone."""
+    alternatives = (
+        (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
+    )
+    evidence = [str(finding)[:_EVIDENCE] for finding in unraised[:_LISTED]]
+    return choices.choose(_RAISE, alternatives, evidence).name
 
 
 def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry = read_entry(source.foreign, source.name)
-    decisions = context_of(options).choices.log
+    choices = context_of(options).choices
+    _choose_raised(choices, source.unraised, can=source.module is not None)
+    decisions = choices.log
     signature, code = entry.signature.with_ranges(options.ranges), source.foreign
-    imported = ImportReport(entry.ops, foreign=entry.ops)
+    imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
     return Lowered(
         code, entry.name, signature, "", 0, decisions, {}, "", reference=code, imported=imported
     )
 
 
-def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+def _lower_pyc(
+    module: ir.Module, inputs: Sequence[Any] | None, options: Options, raised: bool = False
+) -> Lowered:
     context = context_of(options)
+    if raised:
+        _choose_raised(context.choices, (), can=True)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
@@ -185,8 +216,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context, families)
+    select(module, context, "+".join(context.kernels or ()))
 
 
 def emit(
@@ -225,7 +255,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
             return error.report
         if loaded.module is None:
             ops = read_entry(loaded.foreign, loaded.name).ops
-            return ImportReport(ops, foreign=ops)
+            return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
             _refine(loaded.module, None if callable(source) else inputs, PassContext())
             return graph_report(entry_function(loaded.module))

@@ -93,7 +93,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
     _check_flags(options.iree_flags)
     _check_modes(options)
     if options.kernels not in (ALL_KERNELS, NO_KERNELS):
-        _require_families(options.kernels.split("+"))
+        _require_families(families_of(options.kernels))
     contract = options.contract
     if OTHER_PLANS in contract.fallbacks and not options.also_modes:
         raise conflict(f"fallback {OTHER_PLANS!r}", "no `also_modes`", "there is no other plan")
@@ -255,6 +255,11 @@ def _check_flags(iree_flags: Sequence[str]) -> None:
                 f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
                 "where a feature of its target is lacking, so name the CPU by `target`",
             )
+
+
+def families_of(kernels: str) -> tuple[str, ...]:
+    """The kernel families that the option `kernels` names; "all" has no list."""
+    return () if kernels == NO_KERNELS else tuple(kernels.split("+"))
 
 
 def _require_families(names: Sequence[str]) -> None:

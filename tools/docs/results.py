@@ -26,6 +26,9 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo",)),
+    "architectures": Goal(
+        "architectures of PyTorch against torch itself", ("architectures-torch",)
+    ),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
     "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),
