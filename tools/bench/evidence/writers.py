@@ -33,6 +33,7 @@ _LEASE_SECONDS = 2.0
 _BATCH = 2000
 _LONGEST_SECONDS = 0.1
 _SAMPLES = 30
+WRITERS = 8
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,9 @@ def fork(url: str, study_id: str, seed: int, path: Path | None = None) -> int:
         os._exit(status)
 
 
-def kill_writers(url: str, kills: int, writers: int = 8, seed: int = 0) -> Killed:
+def kill_writers(url: str, kills: int, writers: int = WRITERS, seed: int = 0) -> Killed:
     """Kill so many writers, `writers` of which run at a time; `kills` is no less than that."""
+    assert kills >= writers, "writers that are not killed would run on"
     chance = Random(seed)
     study = fill(url, 400 * (kills + writers))
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +147,7 @@ def _kill_one(running: dict[int, Path], chance: Random) -> None:
     del running[victim]
 
 
-def claims_per_second(url: str, trials: int, writers: int = 8) -> float:
+def claims_per_second(url: str, trials: int, writers: int = WRITERS) -> float:
     """Trials claimed and finished in a second by so many processes together."""
     study = fill(url, trials)
     begin = time.perf_counter()
