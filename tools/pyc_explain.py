@@ -74,7 +74,7 @@ def _run(argv: Sequence[str]) -> int:
     recorded = read_compile_log(flags.program)
     if flags.log is not None:
         log = read_compile_log(flags.log)
-        recorded = replace(recorded, decisions=log.decisions, others=log.others)
+        recorded = replace(recorded, decisions=log.decisions, events=log.events)
     if flags.why is not None:
         print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
     elif recorded.artifact is None:
@@ -138,7 +138,7 @@ def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
     """The decisions of a log, whose program is elsewhere."""
     if flags.html is not None or flags.json is not None:
         raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
-    shown = (*recorded.decisions, *recorded.others)
+    shown = (*recorded.decisions, *recorded.events)
     if flags.op is not None:
         shown = concerning(shown, flags.op)
         _require(shown, recorded, flags.op)
