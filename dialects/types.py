@@ -19,7 +19,12 @@ DTYPES: dict[str, np.dtype] = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
+    "i16": np.dtype(np.int16),
     "i8": np.dtype(np.int8),
+    "ui64": np.dtype(np.uint64),
+    "ui32": np.dtype(np.uint32),
+    "ui16": np.dtype(np.uint16),
+    "ui8": np.dtype(np.uint8),
     "i1": np.dtype(np.bool_),
 }
 # Bytes of a tensor, dynamic dimensions left out: what the address space of a process holds. Larger
@@ -27,7 +32,9 @@ DTYPES: dict[str, np.dtype] = {
 MAX_BYTES = 1 << 47
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = frozenset(DTYPES[n] for n in ("f64", "f32", "f16", "bf16"))
-INTEGERS = frozenset(DTYPES[n] for n in ("i64", "i32", "i8"))
+SIGNED = frozenset(DTYPES[n] for n in ("i64", "i32", "i16", "i8"))
+UNSIGNED = frozenset(DTYPES[n] for n in ("ui64", "ui32", "ui16", "ui8"))
+INTEGERS = SIGNED | UNSIGNED
 _ACCUMULATORS = {DTYPES["f16"]: DTYPES["f32"], DTYPES["bf16"]: DTYPES["f32"]}
 BOOL = DTYPES["i1"]
 I64 = DTYPES["i64"]
@@ -44,8 +51,18 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """True for i64, i32 and i8 (not for i1)."""
+    """True for integers of 8 to 64 bits with or without a sign (not for i1)."""
     return dtype in INTEGERS
+
+
+def is_unsigned(dtype: np.dtype) -> bool:
+    """True for ui8, ui16, ui32 and ui64."""
+    return dtype in UNSIGNED
+
+
+def storage(dtype: np.dtype) -> np.dtype:
+    """What IREE holds `dtype` as: an unsigned integer as the signed one of the same bits."""
+    return np.dtype(f"i{dtype.itemsize}") if dtype in UNSIGNED else dtype
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:

@@ -4,7 +4,16 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import DTYPES, MAX_BYTES, TensorType, dtype_name
+from pyc_mlir.dialects.types import (
+    BOOL,
+    DTYPES,
+    MAX_BYTES,
+    SIGNED,
+    UNSIGNED,
+    TensorType,
+    dtype_name,
+    storage,
+)
 
 _SUPPORTED = ", ".join(sorted(DTYPES))
 
@@ -18,7 +27,14 @@ def element_type(dtype: np.dtype) -> ir.Type:
         return ir.BF16Type.get()
     if name.startswith("f"):
         return {"f16": ir.F16Type, "f32": ir.F32Type, "f64": ir.F64Type}[name].get()
+    if dtype in UNSIGNED:
+        return ir.IntegerType.get_unsigned(8 * dtype.itemsize)
     return ir.IntegerType.get_signless(int(name[1:]))
+
+
+def storage_type(dtype: np.dtype) -> ir.Type:
+    """The element type under which linalg and IREE hold `dtype`: integers without a sign."""
+    return element_type(storage(dtype))
 
 
 def to_mlir(type_: TensorType) -> ir.RankedTensorType:
@@ -29,20 +45,32 @@ def to_mlir(type_: TensorType) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(dims, element_type(type_.dtype), loc=ir.Location.unknown())
 
 
+def stored_as(type_: ir.Type) -> ir.Type:
+    """A tensor type of unsigned integers as the type that holds it; other types as they are."""
+    if not isinstance(type_, ir.RankedTensorType):
+        return type_
+    element = type_.element_type
+    if not isinstance(element, ir.IntegerType) or not element.is_unsigned:
+        return type_
+    signless = ir.IntegerType.get_signless(element.width)
+    return ir.RankedTensorType.get(type_.shape, signless, loc=ir.Location.unknown())
+
+
 _FLOATS: dict[type, np.dtype] = {
     ir.F64Type: DTYPES["f64"],
     ir.F32Type: DTYPES["f32"],
     ir.F16Type: DTYPES["f16"],
     ir.BF16Type: DTYPES["bf16"],
 }
-_INTEGERS = {1: DTYPES["i1"], 8: DTYPES["i8"], 32: DTYPES["i32"], 64: DTYPES["i64"]}
+_SIGNLESS = {1: BOOL, **{8 * d.itemsize: d for d in SIGNED}}
+_UNSIGNED = {8 * d.itemsize: d for d in UNSIGNED}
 
 
 def dtype_of(element: ir.Type, what: str = "element type") -> np.dtype:
     """The numpy dtype of an MLIR element type. Raises VerificationError for others."""
     found = _FLOATS.get(type(element))
-    if found is None and isinstance(element, ir.IntegerType) and element.is_signless:
-        found = _INTEGERS.get(element.width)
+    if found is None and isinstance(element, ir.IntegerType) and not element.is_signed:
+        found = (_UNSIGNED if element.is_unsigned else _SIGNLESS).get(element.width)
     if found is None:
         raise VerificationError(f"{what}: expected an element type in {_SUPPORTED}, got {element}")
     return found

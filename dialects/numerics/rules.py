@@ -162,7 +162,35 @@ def _wave(value: np.ndarray, x: Uncertain) -> np.ndarray:
     return moved + rounded(value, _OWN_ULPS)
 
 
-@_rule("and", "or")
+@_rule("rem")
+def _rem(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    """Exact; uncertain operands may cross a multiple."""
+    uncertain = (a.deviation > 0) | (b.deviation > 0)
+    return np.where(uncertain, np.inf, 0.0)
+
+
+@_rule("bitcast")
+def _bitcast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
+    return np.where(x.deviation > 0, np.inf, 0.0)
+
+
+@_rule("cumulative")
+def _cumulative(value: np.ndarray, x: Uncertain, *, axis: int, reduction: str) -> np.ndarray:
+    """As the reductions: of sums the square root of all squares, of extremes the greatest."""
+    if reduction in ("min", "max"):
+        return np.maximum.accumulate(x.deviation, axis)
+    count = value.shape[axis]
+    if reduction == "add":
+        moved = np.sqrt(np.cumsum(x.deviation**2, axis))
+        if not is_float(value.dtype):
+            return moved
+        return moved + summed(np.cumsum(np.abs(_wide(x)), axis), count, value)
+    relative = np.where(x.deviation > 0, x.deviation / np.abs(_wide(x)), 0.0)
+    moved = np.abs(value.astype(np.float64)) * np.sqrt(np.cumsum(relative**2, axis))
+    return moved + (rounded(value, math.sqrt(count) + 1) if is_float(value.dtype) else 0.0)
+
+
+@_rule("shift_left", "shift_right", "and", "or")
 def _logical(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     uncertain = (a.deviation > 0) | (b.deviation > 0)
     return np.where(uncertain, 1.0 if value.dtype == np.bool_ else np.inf, 0.0)
@@ -246,6 +274,54 @@ def _gather(value: np.ndarray, x: Uncertain, indices: Uncertain, *, axis: int) -
     after = x.value.ndim - before - 1
     lost = indices.deviation.reshape((1,) * before + indices.value.shape + (1,) * after)
     return np.where(np.broadcast_to(lost > 0, certain.shape), np.inf, taken)
+
+
+@_rule("scatter")
+def _scatter(
+    value: np.ndarray, x: Uncertain, indices: Uncertain, updates: Uncertain, *, reduction: str
+) -> np.ndarray:
+    """The last update's error, or those of all that are combined, as if they were one."""
+    if indices.deviation.any():
+        return np.full(value.shape, np.inf)
+
+    def scattered(a: np.ndarray, b: np.ndarray, how: str) -> np.ndarray:
+        return OPS["scatter"].reference(a, indices.value, b, reduction=how)
+
+    if reduction != "mul":
+        how = "max" if reduction == "min" else reduction
+        moved = scattered(x.deviation, updates.deviation, how)
+        if reduction != "add" or not is_float(value.dtype):
+            return moved
+        sizes = scattered(np.abs(_wide(x)), np.abs(_wide(updates)), "add")
+        return moved + summed(sizes, updates.value.shape[0] + 1, value)
+    if not is_float(value.dtype):
+        return scattered(x.deviation, updates.deviation, "max")
+    low = scattered(np.abs(_wide(x)), np.abs(_wide(updates)), "mul")
+    high = scattered(
+        np.abs(_wide(x)) + x.deviation, np.abs(_wide(updates)) + updates.deviation, "mul"
+    )
+    return _gap(high, low) + rounded(value, math.sqrt(updates.value.shape[0]) + 1)
+
+
+@_rule("argsort")
+def _argsort(value: np.ndarray, x: Uncertain, *, axis: int, **params: Any) -> np.ndarray:
+    """Uncertain where an element may change places with another."""
+    if not x.deviation.any():
+        return np.zeros(value.shape)
+    whole = OPS["argsort"].reference(x.value, axis=axis, **{**params, "count": -1})
+    data, margin = (np.take_along_axis(v, whole, axis) for v in (_wide(x), LAMBDA * x.deviation))
+    data, margin = (np.moveaxis(v, axis, -1) for v in (data, margin))
+    if params["descending"]:
+        data = -data
+    low, high = data - margin, data + margin
+    before = np.maximum.accumulate(high, -1)[..., :-1]
+    after = np.minimum.accumulate(low[..., ::-1], -1)[..., ::-1][..., 1:]
+    # Between neighbours: whether none of the left may lie above one of the right.
+    apart = before < after
+    edge = np.ones((*apart.shape[:-1], 1), bool)
+    certain = np.concatenate([edge, apart], -1) & np.concatenate([apart, edge], -1)
+    out = np.where(certain, 0.0, np.inf)[..., : value.shape[axis]]
+    return np.moveaxis(out, -1, axis)
 
 
 @_rule("matmul")

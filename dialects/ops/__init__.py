@@ -12,6 +12,7 @@ from pyc_mlir.dialects.ops import (
     elementwise,
     movement,
     normalization,
+    ordering,
     reduction,
     resize,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "elementwise",
     "movement",
     "normalization",
+    "ordering",
     "reduction",
     "resize",
 ]

@@ -15,6 +15,7 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
     BOOL,
+    DTYPES,
     FLOATS,
     INTEGERS,
     TensorType,
@@ -22,6 +23,7 @@ from pyc_mlir.dialects.types import (
     dtype_name,
     is_float,
     is_integer,
+    is_unsigned,
 )
 
 FLOAT = FLOATS
@@ -147,6 +149,54 @@ Or = _primitive("or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "l
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL)
 
 
+def remainder(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """C's fmod; for integers lhs - (lhs / rhs) * rhs, with x % 0 = x."""
+    if is_float(lhs.dtype):
+        return np.fmod(lhs, rhs)
+    return lhs - truncated_division(lhs, rhs).astype(lhs.dtype) * rhs
+
+
+def shifted_left(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """numpy's shift, with 0 for counts outside of the bits."""
+    return np.where(_outside(rhs), 0, np.left_shift(lhs, np.where(_outside(rhs), 0, rhs)))
+
+
+def shifted_right(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """numpy's shift, which fills with the sign, with all bits the sign for counts outside."""
+    if is_unsigned(lhs.dtype):
+        return np.where(_outside(rhs), 0, np.right_shift(lhs, np.where(_outside(rhs), 0, rhs)))
+    most = rhs.dtype.type(8 * rhs.dtype.itemsize - 1)
+    return np.right_shift(lhs, np.where(_outside(rhs), most, rhs))
+
+
+def _outside(count: np.ndarray) -> np.ndarray:
+    return (count < 0) | (count >= 8 * count.dtype.itemsize)
+
+
+Rem = _primitive(
+    "rem",
+    "out = lhs - trunc(lhs / rhs) * rhs, exactly, of the sign of lhs (integers: x % 0 = x). Not of "
+    "f64: IREE's CPU code has no such function.",
+    remainder,
+    NUMBER - {DTYPES["f64"]},
+    "lhs rhs",
+)
+ShiftLeft = _primitive(
+    "shift_left",
+    "out = the bits of lhs moved up by rhs; 0 for counts below 0 or as large as the type.",
+    shifted_left,
+    INTEGERS,
+    "lhs rhs",
+)
+ShiftRight = _primitive(
+    "shift_right",
+    "out = floor(lhs / 2 ** rhs); counts below 0 or as large as the type leave only the sign.",
+    shifted_right,
+    INTEGERS,
+    "lhs rhs",
+)
+
+
 class Compare(Elementwise, name="compare", operands="lhs rhs"):
     """out = lhs <predicate> rhs as i1; predicate is eq, ne, lt, le, gt or ge. NaN is unequal."""
 
@@ -208,14 +258,33 @@ class Cast(Elementwise, name="cast", operands="x"):
         return x.astype(dtype)
 
 
+class Bitcast(Elementwise, name="bitcast", operands="x"):
+    """out = the bits of x read as `dtype`, which has as many."""
+
+    dtype: np.dtype
+
+    @staticmethod
+    def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
+        """The same shape with element type `dtype`."""
+        same = x.dtype.itemsize == dtype.itemsize and BOOL not in (x.dtype, dtype)
+        names = dtype_name(x.dtype), dtype_name(dtype)
+        require(same, f"`dtype`: expected as many bits as {names[0]} has, got {names[1]}")
+        return x.with_dtype(dtype)
+
+    @staticmethod
+    def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
+        """numpy's view."""
+        return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
+
+
 def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Floats to integers: toward zero, out of range to the nearest bound, NaN to 0."""
     info = np.iinfo(dtype)
-    limit = float(2.0 ** (info.bits - 1))
-    inside = (x >= -limit) & (x < limit)
+    least, limit = float(info.min), float(info.max + 1)
+    inside = (x >= least) & (x < limit)
     out = np.where(inside, x, 0).astype(dtype)
     out = np.where(x >= limit, info.max, out)
-    return np.where(x < -limit, info.min, out).astype(dtype)
+    return np.where(x < least, info.min, out).astype(dtype)
 
 
 def accumulated(b: Any, x: Any, formula: Callable[[Any], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Operations that move elements without computing: views, copies, slices, gathers."""
+"""Operations that move elements without computing: views, copies, slices, gathers, scatters."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pyc_mlir.dialects.ops.shapes import (
     same_dtype,
     show,
 )
-from pyc_mlir.dialects.types import I64, INTEGERS, Shape, TensorType, is_float
+from pyc_mlir.dialects.types import BOOL, I64, INTEGERS, Shape, TensorType, is_float
 
 END = 2**63 - 1
 START = -(2**63)
@@ -291,3 +291,63 @@ class Gather(OpDef, name="gather", operands="x indices"):
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Only the gathered part of x is read."""
         return inputs[1].nbytes + 2 * out.nbytes
+
+
+COMBINATIONS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class Scatter(OpDef, name="scatter", operands="x indices updates"):
+    """out = x, with row indices[m] replaced by row m of `updates`, or combined with it.
+
+    Rows are counted along the first dimension. `reduction` is none (of several updates of a row the
+    last one stays), add, mul, min or max (of the row of x and all its updates). Negative indices
+    count from the end, once; updates of rows that x lacks are dropped, as in XLA.
+    """
+
+    reduction: str = "none"
+
+    @staticmethod
+    def infer(
+        x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str
+    ) -> TensorType:
+        """The type of x."""
+        same_dtype(x, updates)
+        known = ("none", *COMBINATIONS)
+        require(reduction in known, f"`reduction`: expected one of {known}, got {reduction!r}")
+        numbers = reduction == "none" or x.dtype != BOOL
+        require(numbers, f"`reduction`: expected none for i1, got {reduction!r}")
+        require(indices.dtype in INTEGERS, "`indices`: expected an integer type")
+        require(indices.rank == 1, f"`indices`: expected a vector, got {show(indices.shape)}")
+        require(x.rank >= 1, "expected an operand of rank 1 or more, got a scalar")
+        wanted = (indices.shape[0], *x.shape[1:])
+        fits = updates.rank == x.rank and all(map(agree, updates.shape, wanted))
+        require(fits, f"`updates`: expected shape {show(wanted)}, got {show(updates.shape)}")
+        return x
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, indices: np.ndarray, updates: np.ndarray, *, reduction: str
+    ) -> np.ndarray:
+        """One update after the other; floats in f64."""
+        size = x.shape[0]
+        rows = indices.astype(np.int64)
+        rows = np.where(rows < 0, rows + size, rows)
+        inside = (rows >= 0) & (rows < size)
+        if reduction == "none":
+            out = x.copy()
+            for row, update in zip(rows[inside], updates[inside], strict=True):
+                out[row] = update
+            return out
+        out = x.astype(np.float64) if is_float(x.dtype) else x.copy()
+        COMBINATIONS[reduction].at(out, rows[inside], updates[inside].astype(out.dtype))
+        return out
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """One operation for each updated element."""
+        return 0 if params["reduction"] == "none" else inputs[2].elements

@@ -22,7 +22,8 @@ class PassContext:
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
-    offered that adds other numbers than an op's plain form.
+    offered that adds other numbers than an op's plain form. `compares`: answers are compared with
+    the program as it came in, so that no pass may make them less exact.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -30,6 +31,7 @@ class PassContext:
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
     bounds_error: bool = False
+    compares: bool = False
 
 
 @runtime_checkable

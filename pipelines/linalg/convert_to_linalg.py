@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.dialects.ir.irtypes import from_mlir, to_mlir
+from pyc_mlir.dialects.ir.irtypes import from_mlir, stored_as, to_mlir
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.dialects.types import TensorType, storage
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
@@ -102,6 +102,7 @@ class _Conversion:
         """Emit, then drop the pyc ops, last first."""
         with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
             self._arguments()
+            self._store_unsigned()
         for op in list(self.block.operations):
             with ir.InsertionPoint(op):
                 self._visit(op.operation)
@@ -123,6 +124,14 @@ class _Conversion:
                     self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
                     dims[i] = first
             self.tensors[value] = Tensor(tensor.dtype, tuple(dims), value)
+
+    def _store_unsigned(self) -> None:
+        """Arguments and results of unsigned integers in the function's type, as they are stored."""
+        type_ = ir.FunctionType(ir.TypeAttr(self.function.attributes["function_type"]).value)
+        for value in self.block.arguments:
+            value.set_type(stored_as(value.type))
+        stored = [[stored_as(t) for t in types] for types in (type_.inputs, type_.results)]
+        self.function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*stored))
 
     def _dim_names(self) -> list[list[str]]:
         attributes = self.function.attributes
@@ -210,7 +219,9 @@ class _Conversion:
         if tensor.type == declared:
             return self.lowering.value(tensor)
         return ir.Operation.create(
-            "tensor.cast", results=[to_mlir(declared)], operands=[self.lowering.value(tensor)]
+            "tensor.cast",
+            results=[to_mlir(declared.with_dtype(storage(declared.dtype)))],
+            operands=[self.lowering.value(tensor)],
         ).result
 
     def _converted(self, op: ir.Operation) -> Tensor:

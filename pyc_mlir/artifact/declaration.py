@@ -13,6 +13,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 DECLARATION = "iree.abi.declaration"
 _RESULTS = ") -> ("
+_UNSIGNED = re.compile(r"(?<=[x<])ui(?=\d+>)")
 _TYPE = re.compile(r"%[^\s:,()]+: ([a-z]\w*<[^>]*>|[^\s,(){}]+)")
 
 
@@ -32,12 +33,17 @@ def _require_same(
     name: str, side: str, declared: Sequence[str], arguments: Sequence[Argument]
 ) -> None:
     wanted = [_text(argument) for argument in arguments]
-    if declared != wanted:
+    if _stored(declared) != _stored(wanted):
         raise _refused(
             name,
             f"the {side} of the manifest ({', '.join(wanted):.200})",
             f"({', '.join(declared):.200})",
         )
+
+
+def _stored(types: Sequence[str]) -> list[str]:
+    """IREE holds unsigned integers as those without a sign."""
+    return [_UNSIGNED.sub("i", text) for text in types]
 
 
 def _text(argument: Argument) -> str:

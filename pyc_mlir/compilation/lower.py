@@ -81,7 +81,8 @@ def context_of(options: Options) -> PassContext:
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error)
+    compares = options.contract.compares
+    return PassContext(choices, options.target, mode, options.calibration, bounds_error, compares)
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:

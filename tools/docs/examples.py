@@ -56,6 +56,11 @@ EXAMPLES: dict[str, Example] = {
     "conv2d": _call(_IMAGES, tensor("f32", 16, 3, 3, 3), pads=(1, 1, 1, 1)),
     "max_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
     "avg_pool2d": _call(_IMAGES, kernel=(2, 2), strides=(2, 2)),
+    "cumulative": _call(_ROWS, axis=1),
+    "bitcast": _call(_ROWS, dtype=DTYPES["i32"]),
+    "shift_left": _call(tensor("i32", None, 4), tensor("i32", 4)),
+    "shift_right": _call(tensor("i32", None, 4), tensor("i32", 4)),
+    "argsort": _call(_ROWS, descending=True, count=2),
     "resize": _call(_IMAGES, sizes=(16, 16), mode="linear"),
     "constant": _call(value=np.array([0.5, 2.0], np.float32)),
     "iota": _call(_ROWS, shape=(-1, 1)),
@@ -67,6 +72,7 @@ EXAMPLES: dict[str, Example] = {
     "slice": _call(_ROWS, starts=(START, 1), stops=(END, 3), steps=(1, 1)),
     "update_slice": _call(_ROWS, tensor("f32", 1, 4), tensor("i64", 2)),
     "pad": _call(_ROWS, low=(0, 1), high=(0, 1)),
+    "scatter": _call(_ROWS, tensor("i64", 2), tensor("f32", 2, 4), reduction="add"),
     "gather": _call(tensor("f32", 1000, 64), tensor("i64", None, 16)),
 } | {
     f"reduce_{kind}": _call(_ROWS, axes=(1,), keepdims=True)

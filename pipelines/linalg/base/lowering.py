@@ -12,8 +12,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.attributes import array_of, elements_attr
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import element_type, to_mlir
-from pyc_mlir.dialects.types import Shape, TensorType
+from pyc_mlir.dialects.ir.irtypes import from_mlir, storage_type, to_mlir
+from pyc_mlir.dialects.types import Shape, TensorType, is_unsigned, storage
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 
 
@@ -64,11 +64,13 @@ class Tensor:
     @property
     def array(self) -> np.ndarray | None:
         """The contents, for a constant."""
-        return None if self.constant is None else array_of(self.constant)
+        return None if self.constant is None else array_of(self.constant).view(self.dtype)
 
 
 def constant_tensor(attr: ir.Attribute, array: np.ndarray) -> Tensor:
-    """A constant, and whether it repeats one value."""
+    """A constant, and whether it repeats one value; `attr` may hold unsigned integers."""
+    if is_unsigned(array.dtype) and from_mlir(attr.type).dtype == array.dtype:
+        attr = elements_attr(array.view(storage(array.dtype)))
     dims = tuple([Dim(d) for d in array.shape])
     repeats = isinstance(attr, ir.DenseElementsAttr) and attr.is_splat and array.size > 0
     splat = array.reshape(-1)[0] if repeats else None
@@ -142,7 +144,7 @@ class Lowering:
 
     def constant(self, array: np.ndarray) -> Tensor:
         """A constant tensor."""
-        return constant_tensor(elements_attr(array), array)
+        return constant_tensor(elements_attr(array.view(storage(array.dtype))), array)
 
     def rank_0(self, value: Any, dtype: np.dtype) -> Tensor:
         """A constant tensor of rank 0; equal ones are one."""
@@ -174,16 +176,17 @@ class Lowering:
     # Types.
 
     def element(self, dtype: np.dtype) -> ir.Type:
-        """MLIR's element type."""
+        """The element type of values: integers have no sign."""
         if dtype not in self._elements:
-            self._elements[dtype] = element_type(dtype)
+            self._elements[dtype] = storage_type(dtype)
         return self._elements[dtype]
 
     def tensor_type(self, dims: Sequence[Dim], dtype: np.dtype) -> ir.Type:
         """MLIR's tensor type."""
         key = (tuple(dims), dtype)
         if key not in self._types:
-            self._types[key] = to_mlir(TensorType(tuple(d.static for d in dims), dtype))
+            shape = tuple(d.static for d in dims)
+            self._types[key] = to_mlir(TensorType(shape, storage(dtype)))
         return self._types[key]
 
     # Attributes of structured ops.
@@ -324,5 +327,9 @@ def constant_scalar(value: Any, type_: ir.Type) -> ir.Value:
     if is_float:
         attr = ir.FloatAttr.get(type_, float(value))
     else:
-        attr = ir.IntegerAttr.get(type_, int(value))
+        # The bindings take integers as signed ones.
+        width = type_.width if isinstance(type_, ir.IntegerType) else 64
+        half = 1 << (width - 1)
+        number = int(value)
+        attr = ir.IntegerAttr.get(type_, number - 2 * half if number >= half > 1 else number)
     return ir.Operation.create("arith.constant", results=[type_], attributes={"value": attr}).result

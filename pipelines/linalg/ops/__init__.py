@@ -6,9 +6,11 @@ from pyc_mlir.pipelines.linalg.ops import (
     creation,
     elementwise,
     movement,
+    ordering,
     power,
     reduction,
     resize,
+    scatter,
 )
 
 __all__ = [
@@ -17,7 +19,9 @@ __all__ = [
     "creation",
     "elementwise",
     "movement",
+    "ordering",
     "power",
     "reduction",
     "resize",
+    "scatter",
 ]

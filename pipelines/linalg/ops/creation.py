@@ -3,8 +3,8 @@
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import element_type, to_mlir
-from pyc_mlir.dialects.types import I64, TensorType, is_float
+from pyc_mlir.dialects.ir.irtypes import storage_type, to_mlir
+from pyc_mlir.dialects.types import I64, TensorType, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim, product
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
 from pyc_mlir.pipelines.linalg.base.structured import pointwise
@@ -39,14 +39,15 @@ def loop_index(loop: int) -> ir.Value:
 def index_as(value: ir.Value, dtype: np.dtype) -> ir.Value:
     """An index converted to an element type."""
     if not is_float(dtype):
-        return scalar.emit("arith.index_cast", value, result=element_type(dtype))
-    integer = scalar.emit("arith.index_cast", value, result=element_type(I64))
+        return scalar.emit("arith.index_cast", value, result=storage_type(dtype))
+    integer = scalar.emit("arith.index_cast", value, result=storage_type(I64))
     return scalar.cast(integer, I64, dtype)
 
 
-def as_index(value: ir.Value) -> ir.Value:
-    """An integer as an index (sign-extended)."""
-    return scalar.emit("arith.index_cast", value, result=ir.IndexType.get())
+def as_index(value: ir.Value, dtype: np.dtype = I64) -> ir.Value:
+    """An integer of type `dtype` as an index."""
+    name = "arith.index_castui" if is_unsigned(dtype) else "arith.index_cast"
+    return scalar.emit(name, value, result=ir.IndexType.get())
 
 
 @lowers("size")
@@ -55,7 +56,7 @@ def size(lowering: Lowering, name: str, x: Tensor, *, axes: tuple[int, ...]) -> 
     total = product(x.dims[a] for a in axes)
     if total.static is not None:
         return lowering.constant(np.array(total.static, np.int64))
-    value = scalar.emit("arith.index_cast", lowering.size(total), result=element_type(I64))
+    value = scalar.emit("arith.index_cast", lowering.size(total), result=storage_type(I64))
     made = ir.Operation.create(
         "tensor.from_elements", results=[to_mlir(TensorType((), I64))], operands=[value]
     )

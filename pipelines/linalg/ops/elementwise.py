@@ -9,14 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.types import BOOL
+from pyc_mlir.dialects.types import BOOL, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
 from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
 ONE = Dim(1)
-NAMES = sorted({*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, "not"})
+NAMES = sorted(
+    {*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, *scalar.SHIFTS, "not"}
+)
 
 
 def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -133,7 +135,7 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
         a, b = scalar.widen(a, lhs.dtype), scalar.widen(b, rhs.dtype)
-        return scalar.compare(predicate, a, b)
+        return scalar.compare(predicate, a, b, unsigned=is_unsigned(lhs.dtype))
 
     return broadcasting(lowering, [lhs, rhs], BOOL, body)
 
@@ -142,6 +144,17 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 def select(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
     """arith.select."""
     return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
+
+
+@lowers("bitcast")
+def bitcast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+    """arith.bitcast; nothing between integers."""
+    out = lowering.element(dtype)
+
+    def body(value: ir.Value) -> ir.Value:
+        return value if value.type == out else scalar.emit("arith.bitcast", value, result=out)
+
+    return broadcasting(lowering, [x], dtype, body)
 
 
 @lowers("cast")

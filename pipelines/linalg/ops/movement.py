@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import element_type, to_mlir
 from pyc_mlir.dialects.ops.movement import END, START, slice_length
 from pyc_mlir.pipelines.linalg.base import structured as linalg
 from pyc_mlir.pipelines.linalg.base.dims import Dim, product
@@ -106,7 +105,7 @@ def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[D
     segments = [1, 1, len(offset_values), len(size_values), 0]
     op = ir.Operation.create(
         "tensor.insert_slice",
-        results=[to_mlir(into.type)],
+        results=[lowering.tensor_type(into.dims, into.dtype)],
         operands=operands,
         attributes={
             "static_offsets": static_or_dynamic(offsets),
@@ -142,7 +141,7 @@ def _clamped_start(lowering: Lowering, x: Tensor, update: Tensor, starts: Tensor
         "tensor.extract",
         lowering.value(starts),
         lowering.number(axis),
-        result=element_type(starts.dtype),
+        result=lowering.element(starts.dtype),
     )
     room = lowering.arith("subi", lowering.size(have), lowering.size(want))
     start = lowering.arith("maxsi", as_index(element), lowering.number(0))
@@ -220,7 +219,7 @@ def _backwards(
             lowering.arith("addi", f, lowering.arith("muli", loop_index(i), s))
             for i, (f, s) in enumerate(zip(first, strides, strict=True))
         ]
-        return scalar.emit("tensor.extract", source, *indices, result=element_type(x.dtype))
+        return scalar.emit("tensor.extract", source, *indices, result=lowering.element(x.dtype))
 
     return pointwise(lowering, [], sizes, x.dtype, body)
 
@@ -247,14 +246,14 @@ def gather(lowering: Lowering, name: str, x: Tensor, indices: Tensor, *, axis: i
     after = axis + indices.rank
 
     def body(index: ir.Value, _: ir.Value) -> ir.Value:
-        position = as_index(index)
+        position = as_index(index, indices.dtype)
         negative = compare_index("slt", position, zero)
         position = scalar.select(negative, lowering.arith("addi", position, size), position)
         position = lowering.arith("minsi", lowering.arith("maxsi", position, zero), last)
         before = [loop_index(i) for i in range(axis)]
         behind = [loop_index(after + i) for i in range(x.rank - axis - 1)]
         return scalar.emit(
-            "tensor.extract", source, *before, position, *behind, result=element_type(x.dtype)
+            "tensor.extract", source, *before, position, *behind, result=lowering.element(x.dtype)
         )
 
     loops = list(range(axis, after))

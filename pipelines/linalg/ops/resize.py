@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import element_type
 from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import Taps, axis_taps, phase_taps, resized
 from pyc_mlir.dialects.types import accumulator
@@ -135,7 +134,7 @@ def _gathered(lowering: Lowering, x: Tensor, stage: Stage, dtype: np.dtype) -> T
         before = [loop_index(i) for i in range(axis)]
         after = [loop_index(place + 1 + i) for i in range(x.rank - axis - 1)]
         value = scalar.emit(
-            "tensor.extract", source, *before, at, *after, result=element_type(x.dtype)
+            "tensor.extract", source, *before, at, *after, result=lowering.element(x.dtype)
         )
         return value if x.dtype == dtype else scalar.widen(value, x.dtype)
 

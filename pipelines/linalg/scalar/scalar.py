@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.irtypes import element_type
-from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
+from pyc_mlir.dialects.ir.irtypes import storage_type
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg.base.lowering import constant_scalar
 from pyc_mlir.pipelines.linalg.scalar import f64_math, trigonometry
 
@@ -34,7 +34,9 @@ FLOAT_OPS = {
     "rsqrt": "math.rsqrt",
     "tanh": "math.tanh",
     "erf": "math.erf",
+    "rem": "arith.remf",
 }
+SHIFTS = ("shift_left", "shift_right")
 INTEGER_OPS = {
     "add": "arith.addi",
     "sub": "arith.subi",
@@ -45,10 +47,13 @@ INTEGER_OPS = {
     "and": "arith.andi",
     "or": "arith.ori",
 }
+# What differs for integers without a sign.
+UNSIGNED_OPS = {**INTEGER_OPS, "maximum": "arith.maxui", "minimum": "arith.minui"}
 # What has no such op that is exact enough over the whole range: functions of an f32 or f64.
 OWN_FUNCTIONS = {"sin": trigonometry.sin, "cos": trigonometry.cos}
 FLOAT_PREDICATES = {"eq": 1, "gt": 2, "ge": 3, "lt": 4, "le": 5, "ne": 13, "unordered": 14}
 INTEGER_PREDICATES = {"eq": 0, "ne": 1, "lt": 2, "le": 3, "gt": 4, "ge": 5}
+UNSIGNED_PREDICATES = {"eq": 0, "ne": 1, "lt": 6, "le": 7, "gt": 8, "ge": 9}
 
 
 def emit(name: str, *operands: Scalar, result: ir.Type | None = None) -> Scalar:
@@ -62,10 +67,11 @@ def select(condition: Scalar, true_value: Scalar, false_value: Scalar) -> Scalar
     return emit("arith.select", condition, true_value, false_value, result=true_value.type)
 
 
-def compare(predicate: str, lhs: Scalar, rhs: Scalar) -> Scalar:
-    """arith.cmpf (ordered, but `ne` and `unordered`) or arith.cmpi (signed)."""
+def compare(predicate: str, lhs: Scalar, rhs: Scalar, *, unsigned: bool = False) -> Scalar:
+    """arith.cmpf (ordered, but `ne` and `unordered`) or arith.cmpi."""
     floats = isinstance(lhs.type, ir.FloatType)
-    table = FLOAT_PREDICATES if floats else INTEGER_PREDICATES
+    integers = UNSIGNED_PREDICATES if unsigned else INTEGER_PREDICATES
+    table = FLOAT_PREDICATES if floats else integers
     i64, i1 = ir.IntegerType.get_signless(64), ir.IntegerType.get_signless(1)
     return ir.Operation.create(
         "arith.cmpf" if floats else "arith.cmpi",
@@ -78,7 +84,7 @@ def compare(predicate: str, lhs: Scalar, rhs: Scalar) -> Scalar:
 def widen(value: Scalar, dtype: np.dtype) -> Scalar:
     """A 16-bit float as f32; others as they are."""
     wide = accumulator(dtype)
-    return value if wide == dtype else emit("arith.extf", value, result=element_type(wide))
+    return value if wide == dtype else emit("arith.extf", value, result=storage_type(wide))
 
 
 def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
@@ -86,7 +92,7 @@ def narrow(value: Scalar, dtype: np.dtype) -> Scalar:
     if dtype == BF16:
         return _to_bf16(value)
     wide = accumulator(dtype)
-    return value if wide == dtype else emit("arith.truncf", value, result=element_type(dtype))
+    return value if wide == dtype else emit("arith.truncf", value, result=storage_type(dtype))
 
 
 def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
@@ -99,13 +105,45 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
         return narrow(emit(FLOAT_OPS[name], *[widen(v, dtype) for v in operands]), dtype)
     if is_float(dtype):
         return emit(FLOAT_OPS[name], *operands)
+    unsigned = is_unsigned(dtype)
     if name == "div":
-        return _integer_division(*operands)
+        return (_unsigned_division if unsigned else _integer_division)(*operands)
+    if name == "abs" and unsigned:
+        return operands[0]
+    if name == "rem":
+        return _remainder(*operands, dtype)
+    if name in SHIFTS:
+        return _shift(name, *operands, dtype)
     if name == "neg":
         return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
     if name == "not":
         return emit("arith.xori", operands[0], constant_scalar(-1, operands[0].type))
-    return emit(INTEGER_OPS[name], *operands)
+    return emit((UNSIGNED_OPS if unsigned else INTEGER_OPS)[name], *operands)
+
+
+def _remainder(lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
+    """lhs - trunc(lhs / rhs) * rhs of integers, with x % 0 = x."""
+    divide = _unsigned_division if is_unsigned(dtype) else _integer_division
+    whole = emit("arith.muli", divide(lhs, rhs), rhs)
+    return emit("arith.subi", lhs, whole)
+
+
+def _shift(name: str, lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
+    """A shift; counts outside of the type leave 0, or the sign."""
+    bits = 8 * dtype.itemsize
+    inside = compare("lt", rhs, constant_scalar(bits, rhs.type), unsigned=True)
+    if name == "shift_right" and not is_unsigned(dtype):
+        return emit("arith.shrsi", lhs, select(inside, rhs, constant_scalar(bits - 1, rhs.type)))
+    zero = constant_scalar(0, lhs.type)
+    op = "arith.shli" if name == "shift_left" else "arith.shrui"
+    return select(inside, emit(op, lhs, select(inside, rhs, zero)), zero)
+
+
+def _unsigned_division(lhs: Scalar, rhs: Scalar) -> Scalar:
+    """Rounded down, with x/0 = 0: the machine's division traps on it."""
+    zero, one = (constant_scalar(v, lhs.type) for v in (0, 1))
+    by_zero = compare("eq", rhs, zero)
+    return select(by_zero, zero, emit("arith.divui", lhs, select(by_zero, one, rhs)))
 
 
 def _integer_division(lhs: Scalar, rhs: Scalar) -> Scalar:
@@ -122,7 +160,7 @@ def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     """pyc.cast on one element."""
     if source == target:
         return value
-    out = element_type(target)
+    out = storage_type(target)
     if target == BOOL:
         wide = widen(value, source)
         return compare("ne", wide, constant_scalar(0, wide.type))
@@ -134,8 +172,11 @@ def cast(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
         return _to_float(value, source, target)
     if source == BOOL:
         return emit("arith.extui", value, result=out)
-    grows = target.itemsize > source.itemsize
-    return emit("arith.extsi" if grows else "arith.trunci", value, result=out)
+    if target.itemsize == source.itemsize:
+        return value
+    grows = "arith.extui" if is_unsigned(source) else "arith.extsi"
+    name = grows if target.itemsize > source.itemsize else "arith.trunci"
+    return emit(name, value, result=out)
 
 
 def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
@@ -145,13 +186,13 @@ def _between_floats(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar
         return narrow(value, target)
     grows = target.itemsize > source.itemsize
     name = "arith.extf" if grows else "arith.truncf"
-    return emit(name, value, result=element_type(target))
+    return emit(name, value, result=storage_type(target))
 
 
 def _to_float(value: Scalar, source: np.dtype, target: np.dtype) -> Scalar:
     """From integers; a 16-bit float is reached by way of f32, as numpy does."""
-    wide = element_type(accumulator(target))
-    name = "arith.uitofp" if source == BOOL else "arith.sitofp"
+    wide = storage_type(accumulator(target))
+    name = "arith.uitofp" if source == BOOL or is_unsigned(source) else "arith.sitofp"
     converted = emit(name, value, result=wide)
     return narrow(converted, target)
 
@@ -171,25 +212,26 @@ def _to_bf16(value: Scalar) -> Scalar:
     nan = compare("unordered", value, value)
     rounded = select(nan, emit("arith.ori", bits, quiet), rounded)
     upper = emit("arith.trunci", emit("arith.shrui", rounded, shift), result=i16)
-    return emit("arith.bitcast", upper, result=element_type(BF16))
+    return emit("arith.bitcast", upper, result=storage_type(BF16))
 
 
 def _saturate(value: Scalar, target: np.dtype) -> Scalar:
     """Toward zero; out of range to the nearest bound, NaN to 0 (fptosi is undefined there)."""
-    out = element_type(target)
+    out = storage_type(target)
     info = np.iinfo(target)
-    limit = float(2.0 ** (info.bits - 1))
-    above = compare("ge", value, constant_scalar(limit, value.type))
-    below = compare("lt", value, constant_scalar(-limit, value.type))
+    above = compare("ge", value, constant_scalar(float(info.max + 1), value.type))
+    below = compare("lt", value, constant_scalar(float(info.min), value.type))
     unordered = compare("unordered", value, value)
     outside = emit("arith.ori", emit("arith.ori", above, below), unordered)
     safe = select(outside, constant_scalar(0, value.type), value)
-    converted = emit("arith.fptosi", safe, result=out)
+    convert = "arith.fptoui" if is_unsigned(target) else "arith.fptosi"
+    converted = emit(convert, safe, result=out)
     converted = select(above, constant_scalar(int(info.max), out), converted)
     return select(below, constant_scalar(int(info.min), out), converted)
 
 
 def combine(name: str, dtype: np.dtype) -> Callable[[Scalar, Scalar], Scalar]:
     """A binary op on accumulators of `dtype` (never a 16-bit float)."""
-    table = FLOAT_OPS if is_float(dtype) else INTEGER_OPS
+    integers = UNSIGNED_OPS if is_unsigned(dtype) else INTEGER_OPS
+    table = FLOAT_OPS if is_float(dtype) else integers
     return lambda a, b: emit(table[name], a, b)

@@ -31,7 +31,7 @@ from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
 from pyc_mlir.frontends.onnx.weights import Weights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
-OLDEST, NEWEST = 13, 23
+OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 _NATIVE = (

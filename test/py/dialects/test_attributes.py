@@ -110,7 +110,7 @@ def test_views_are_stored_in_their_own_order():
 
 
 def test_element_types_that_pyc_lacks_are_refused():
-    for dtype in (np.uint8, np.int16, np.complex64):
+    for dtype in (np.complex64, np.longdouble):
         with pytest.raises(VerificationError, match="element type"):
             elements_attr(np.ones(3, dtype))
 

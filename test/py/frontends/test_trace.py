@@ -426,7 +426,7 @@ def test_arrays_do_not_leave_their_trace():
 @pytest.mark.parametrize(
     "code, function, specs",
     [
-        (ReasonCode.UNSUPPORTED_DTYPE, lambda x: x.astype(np.uint8), ["f32"]),
+        (ReasonCode.UNSUPPORTED_DTYPE, lambda x: x.astype(np.complex64), ["f32"]),
         (ReasonCode.UNSUPPORTED_DTYPE, lambda x: x - x, ["i1"]),
         (ReasonCode.UNSUPPORTED_DTYPE, lambda x: x * 1j, ["f32"]),
         (ReasonCode.BAD_ARGUMENT, lambda x: x + 300, ["i8"]),

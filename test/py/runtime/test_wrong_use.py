@@ -42,7 +42,7 @@ BUILDER: dict[str, tuple[Callable[[Builder], Any], str]] = {
     "bits of a float": (lambda b: b.and_(X, X), "expected an element type in i1"),
     "order of booleans": (lambda b: b.compare(B, B, predicate="lt"), "expected an element type"),
     "sums of booleans": (lambda b: b.add(B, B), "expected an element type"),
-    "a type that PyC lacks": (lambda b: b.relu(np.ones(2, np.uint8)), "got uint8"),
+    "a type that PyC lacks": (lambda b: b.relu(np.ones(2, np.complex64)), "got complex64"),
     "a predicate that does not exist": (lambda b: b.compare(X, X, predicate="<"), "`predicate`"),
     "a condition that is no boolean": (lambda b: b.select(X, X, X), "condition: expected"),
     "a gelu of another kind": (lambda b: b.gelu(X, approximate="erf"), "'none' or 'tanh'"),

@@ -11,15 +11,17 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from movement_cases import RESHAPES, SLICES
+from order_cases import bits, orderings
 from resize_cases import resizes
 
-from pyc_mlir.dialects.ops.movement import END, START, copied
+from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float
 
 Shape = tuple[int, ...]
 
 FLOATS = ("f32", "f16", "bf16", "f64")
-INTEGERS = ("i32", "i8", "i64")
+INTEGERS = ("i32", "i8", "i64", "ui8", "i16", "ui16", "ui32", "ui64")
 NUMBERS = FLOATS + INTEGERS
 _SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 2.5, -3.5)
 
@@ -86,8 +88,10 @@ def make(operand: Operand, rng: np.random.Generator) -> np.ndarray:
     dtype = DTYPES[operand.dtype]
     values = VALUES[operand.values](rng, operand)
     if not is_float(dtype) and operand.dtype != "i1":
-        info = np.iinfo(dtype)
-        return np.asarray(values).astype(np.int64).clip(info.min, info.max).astype(dtype)
+        info, values = np.iinfo(dtype), np.asarray(values)
+        if values.dtype != object:
+            values = values.astype(np.int64)
+        return np.asarray(values.clip(info.min, info.max)).astype(dtype)
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(dtype)
 
@@ -102,7 +106,9 @@ def _plain(rng: np.random.Generator, o: Operand) -> Any:
 
 def _extreme_integers(rng: np.random.Generator, o: Operand) -> Any:
     info = np.iinfo(DTYPES[o.dtype])
-    return rng.choice(np.array([info.min, info.max, -1, 0, 1, 7], np.int64), o.shape)
+    # An array of Python's numbers: no element type of numpy's holds all of them.
+    values = [info.min, info.max, -1 if info.min else info.max - 1, 0, 1, 7]
+    return rng.choice(np.array(values, object), o.shape)
 
 
 def _specials(rng: np.random.Generator, o: Operand) -> Any:
@@ -131,6 +137,9 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
     "far_index": lambda rng, o: rng.choice([-100, -4, 0, 2, 3, 100], o.shape),
     "start": lambda rng, o: rng.integers(0, 2, o.shape),
     "far_start": lambda rng, o: rng.choice([-7, 0, 50], o.shape),
+    "bits": lambda rng, o: rng.integers(-2, 70, o.shape),
+    "few": lambda rng, o: rng.integers(0, 3, o.shape),
+    "row": lambda rng, o: rng.integers(-5, 6, o.shape),
     "half_minus_inf": lambda rng, o: np.where(rng.random(o.shape) < 0.5, -np.inf, 0.0),
     "extreme": _extreme_integers,
     "special": _specials,
@@ -196,8 +205,8 @@ def _elementwise() -> Iterator[Case]:
     yield from _binary("pow", FLOATS, "positive", "exponent")
     yield from _unary("neg", NUMBERS)
     yield from _unary("abs", NUMBERS)
-    for op in ("neg", "abs"):
-        yield case(op, Operand("i8", (9,), "extreme"))
+    for op, dtype in product(("neg", "abs"), ("i8", "ui8")):
+        yield case(op, Operand(dtype, (9,), "extreme"))
     for op in ("floor", "ceil", "round"):
         yield from _unary(op, FLOATS, "ties")
     for op in ("log", "sqrt", "rsqrt"):
@@ -210,8 +219,8 @@ def _elementwise() -> Iterator[Case]:
     yield from _unary("gelu", FLOATS, approximate="tanh")
     yield from _unary("relu", NUMBERS)
     for op in ("and", "or"):
-        yield from _binary(op, ("i1", "i32", "i8", "i64"))
-    yield from _unary("not", ("i1", "i32", "i8", "i64"))
+        yield from _binary(op, ("i1", *INTEGERS))
+    yield from _unary("not", ("i1", *INTEGERS))
     yield from _choices()
 
 
@@ -397,20 +406,6 @@ def _creation() -> Iterator[Case]:
     yield case("size", Operand("i1", (0, 4)), axes=(0, 1))
 
 
-RESHAPES: tuple[tuple[Shape, tuple[int, ...], bool], ...] = (
-    ((2, 6), (3, 4), False),
-    ((2, 6), (-1,), True),
-    ((2, 3, 4), (copied(0), -1), True),
-    ((2, 3, 4), (-1, copied(2)), True),
-    ((2, 3, 4), (copied(0), 1, copied(1), copied(2)), True),
-    ((2, 1, 4), (copied(0), copied(2)), True),
-    ((1,), (), True),
-    ((), (1, 1), True),
-    ((0, 4), (2, 0), False),
-    ((0, 4), (copied(0), 2, 2), False),
-)
-
-
 def _movement() -> Iterator[Case]:
     every = (*NUMBERS, "i1")
     for dtype in every:
@@ -439,20 +434,6 @@ def _movement() -> Iterator[Case]:
     yield from _parts()
 
 
-SLICES: tuple[tuple[Shape, tuple[tuple[int, int, int], ...]], ...] = (
-    ((10,), ((2, 7, 1),)),
-    ((10,), ((-3, END, 1),)),
-    ((10,), ((START, -4, 2),)),
-    ((10,), ((END, START, -1),)),
-    ((10,), ((8, 1, -3),)),
-    ((10,), ((5, 2, 1),)),
-    ((10,), ((4, 100, 5),)),
-    ((10,), ((-100, 3, 1),)),
-    ((7, 9), ((1, END, 3), (-2, 0, -2))),
-    ((0, 4), ((START, END, 1), (1, 3, 1))),
-)
-
-
 def _parts() -> Iterator[Case]:
     """slice, update_slice, pad and gather."""
     for shape, bounds in SLICES:
@@ -470,7 +451,7 @@ def _parts() -> Iterator[Case]:
     for value in (np.inf, -np.inf, np.nan):
         pads: dict[str, Any] = {"low": (1, 2), "high": (1, 0)}
         yield case("pad", Operand("f32", (2, 2)), value=value, **pads)
-    for index in ("i64", "i32", "i8"):
+    for index in ("i64", "i32", "i8", "ui8", "i16"):
         for values in ("index", "far_index"):
             taken = Operand(index, (5,), values)
             yield case("gather", Operand("f32", (2, 3, 4)), taken, axis=1)
@@ -479,6 +460,8 @@ def _parts() -> Iterator[Case]:
 
 
 def _all() -> Iterator[Case]:
+    for op, operands, dynamic, params in (*orderings(NUMBERS), *bits(FLOATS, INTEGERS)):
+        yield case(op, *(Operand(*o) for o in operands), dynamic=dynamic, **params)
     yield from _elementwise()
     yield from _contraction()
     yield from _convolution()

@@ -1,15 +1,20 @@
 """Attention of opset 23: scaled dot products with heads, masks and a cache."""
 
 import math
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import BOOL, DTYPES
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
+from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
+
+# FLOAT, FLOAT16, BFLOAT16.
+_COMPUTED_IN_F32 = (1, 10, 16)
 
 
 @node("Attention")
@@ -21,47 +26,61 @@ def attention(n: Node) -> Any:
     that sees no key gets 0 (pyc.attention gives NaN).
     """
     b = n.b
-    _refuse_others(n)
+    if n.attr("softmax_precision", 1) not in _COMPUTED_IN_F32:
+        raise unsupported("softmax_precision: expected at most f32")
     query = _heads(n, 0, "q_num_heads")
     key, value = (_cached(n, i, i + 3) for i in (1, 2))
     groups = _groups(b, query, key)
-    full_key, full_value = (_repeated(b, v, groups) for v in (key, value))
+    full_key, full_value = (repeated(b, v, groups) for v in (key, value))
     depth = b.type_of(query).shape[-1]
     scale = n.attr("scale", 1 / math.sqrt(depth) if depth else None)
     if scale is None:
         raise unsupported("a dynamic depth without `scale`: expected one of the two")
     mask = _mask(n, query, key)
     cap = n.attr("softcap", 0.0)
-    if cap:
-        out = _capped(b, query, full_key, full_value, mask, scale, cap)
+    seen = None if mask is None else _sees(b, mask)
+    shown = None
+    if cap or n.wants(3):
+        scores = _scores(b, query, full_key, scale, cap)
+        out, shown = _by_scores(n, scores, mask, seen, full_value)
     else:
-        out = b.attention(query, full_key, full_value, *mask, scale=scale)
-    if n.has(3):
-        out = b.select(_sees(b, mask[0]), out, b.scalar(0, out))
+        n.attr("qk_matmul_output_mode")
+        given = () if mask is None else (mask,)
+        out = b.attention(query, full_key, full_value, *given, scale=scale)
+    if seen is not None:
+        out = b.select(seen, out, b.scalar(0, out))
     if n.type(0).rank == 3:
         out = merge(b, b.transpose(out, permutation=(0, 2, 1, 3)), 2)
-    return out, key, value
+    return out, key, value, shown
 
 
-def _refuse_others(n: Node) -> None:
-    if n.wants(3):
-        raise unsupported("the output `qk_matmul_output`: expected only Y and the present cache")
-    if n.attr("softmax_precision", 1) != 1:
-        raise unsupported("softmax_precision: expected f32")
-
-
-def _capped(
-    b: Any, query: Any, key: Any, value: Any, mask: tuple[Any, ...], scale: float, cap: float
-) -> Any:
-    """Attention whose scores pass through cap * tanh(score / cap) before the mask."""
+def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
+    """Products of queries and keys, passed through cap * tanh(score / cap) where there is one."""
     scores = b.matmul(b.mul(query, b.scalar(scale, query)), swap_last(b, key))
+    if not cap:
+        return scores
     limit = b.scalar(cap, query)
-    scores = b.mul(b.tanh(b.div(scores, limit)), limit)
-    if mask and b.type_of(mask[0]).dtype == BOOL:
-        scores = b.select(mask[0], scores, b.scalar(-np.inf, query))
-    elif mask:
-        scores = b.add(scores, mask[0])
-    return b.matmul(b.softmax(scores, axis=-1), value)
+    return b.mul(b.tanh(b.div(scores, limit)), limit)
+
+
+def _by_scores(n: Node, scores: Any, mask: Any, seen: Any, value: Any) -> tuple[Any, Any]:
+    """What attention gives, and the scores at the stage that the node shows.
+
+    Stages (`qk_matmul_output_mode`): 0, 1 products, capped; 2 masked; 3 after the softmax.
+    """
+    b, mode = n.b, n.attr("qk_matmul_output_mode", 0)
+    if mode == 0 and n.attr("softcap", 0.0) and n.wants(3):
+        raise unsupported("qk_matmul_output_mode=0 with softcap: expected another mode")
+    masked = scores
+    if mask is not None and b.type_of(mask).dtype == BOOL:
+        masked = b.select(mask, scores, b.scalar(-np.inf, scores))
+    elif mask is not None:
+        masked = b.add(scores, mask)
+    weights = b.softmax(masked, axis=-1)
+    if seen is not None:
+        weights = b.select(seen, weights, b.scalar(0, weights))
+    shown = {2: masked, 3: weights}.get(mode, scores)
+    return b.matmul(weights, value), shown
 
 
 def _sees(b: Any, mask: Any) -> Any:
@@ -99,7 +118,7 @@ def _groups(b: Any, query: Any, key: Any) -> int:
     return many // few
 
 
-def _repeated(b: Any, x: Any, groups: int) -> Any:
+def repeated(b: Any, x: Any, groups: int) -> Any:
     """Each head `groups` times in a row."""
     if groups == 1:
         return x
@@ -108,24 +127,56 @@ def _repeated(b: Any, x: Any, groups: int) -> Any:
     return merge(b, expand_to(b, apart, (batch, heads, groups, length, depth)), 1)
 
 
-def _mask(n: Node, query: Any, key: Any) -> tuple[Any, ...]:
-    """The mask operand of pyc.attention: none, the model's, or with the causal triangle.
+def _mask(n: Node, query: Any, key: Any) -> Any:
+    """The mask operand of pyc.attention, or None: the model's, with what queries see by place.
 
-    ONNX aligns the triangle to the cache: query i sees keys j <= i + length of the cache.
+    ONNX aligns queries to the cache: query i stands at the place i + length of the cache, or the
+    last query at the end of the keys that `nonpad_kv_seqlen` says are none of padding.
     """
     b = n.b
     given = n.x(3) if n.has(3) else None
-    if given is not None and b.dims(given)[-1] not in (1, b.dims(key)[2]):
+    if given is not None:
+        given = _widened(b, given, b.dims(key)[2])
+    visible = _visible(n, query, key)
+    if given is None or visible is None:
+        return visible if given is None else given
+    if b.type_of(given).dtype == BOOL:
+        return b.and_(visible, given)
+    return b.select(visible, given, b.scalar(-np.inf, given))
+
+
+def _widened(b: Any, mask: Any, length: Extent) -> Any:
+    """A mask narrower than the keys hides the others."""
+    width = b.dims(mask)[-1]
+    if width in (1, length):
+        return mask
+    if isinstance(width, Size) or isinstance(length, Size):
         raise unsupported("attn_mask that is narrower than the keys: expected an entry for each")
-    if not n.attr("is_causal", 0):
-        return () if given is None else (given,)
+    pads = (0,) * (b.type_of(mask).rank - 1)
+    high = (*pads, length - width)
+    if b.type_of(mask).dtype == BOOL:
+        return b.pad(mask, low=(*pads, 0), high=high, value=0.0)
+    return b.pad(mask, low=(*pads, 0), high=high, value=-np.inf)
+
+
+def _visible(n: Node, query: Any, key: Any) -> Any:
+    """i1, or None: the causal triangle, a window around each query, and what is no padding."""
+    b = n.b
+    causal = n.attr("is_causal", 0)
+    left, right = (n.attr(f"{side}_window_size", -1) for side in ("left", "right"))
     rows = b.reshape(b.iota_like(query, 2), shape=(-1, 1))
     columns = b.reshape(b.iota_like(key, 2), shape=(1, -1))
+    lengths = None
     if n.has(4):
         rows = b.add(rows, b.size(n.x(4), 2))
-    visible = b.compare(columns, rows, predicate="le")
-    if given is None:
-        return (visible,)
-    if b.type_of(given).dtype == BOOL:
-        return (b.and_(visible, given),)
-    return (b.select(visible, given, b.scalar(-np.inf, given)),)
+    elif n.has(6):
+        lengths = b.reshape(b.convert(n.x(6), I64), shape=(-1, 1, 1, 1))
+        rows = b.add(rows, b.sub(lengths, b.size(query, 2)))
+    behind = b.sub(rows, columns)
+    tests = [("ge", 0)] if causal else []
+    tests += [("le", left)] if left >= 0 else []
+    tests += [("ge", -right)] if right >= 0 else []
+    parts = [b.compare(behind, np.array(v, np.int64), predicate=p) for p, v in tests]
+    if lengths is not None:
+        parts.append(b.compare(columns, lengths, predicate="lt"))
+    return reduce(b.and_, parts) if parts else None

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
+from pyc_mlir.dialects.types import DTYPES, is_float, is_integer
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
 
@@ -152,24 +151,6 @@ def _power_of_integers(n: Node) -> Any:
     return n.b.cast(n.b.round(n.b.pow(lhs, rhs)), dtype=n.type(0).dtype)
 
 
-@node("Mod")
-def modulo(n: Node) -> Any:
-    """Remainder of integers: of the divisor's sign (fmod=0), or of the dividend's (fmod=1)."""
-    dtype = n.type(0).dtype
-    if is_float(dtype):
-        # A rounded quotient may cross an integer, and then the remainder is off by a divisor.
-        why = f"element type {dtype_name(dtype)}: expected integers"
-        raise unsupported(why, ReasonCode.UNSUPPORTED_DTYPE)
-    b, lhs, rhs = n.b, n.x(0), n.x(1)
-    rest = b.sub(lhs, b.mul(b.div(lhs, rhs), rhs))
-    if n.attr("fmod", 0):
-        return rest
-    zero = n.number(0)
-    signs = [b.compare(v, zero, predicate="lt") for v in (rest, rhs)]
-    wrong = b.and_(b.compare(rest, zero, predicate="ne"), b.compare(*signs, predicate="ne"))
-    return b.select(wrong, b.add(rest, rhs), rest)
-
-
 @node("Cast")
 def cast(n: Node) -> Any:
     """out = x as `to`."""
@@ -187,21 +168,3 @@ def cast_to(n: Node, dtype: np.dtype) -> Any:
     if n.type(0).dtype == dtype:
         return n.x(0)
     return n.b.cast(n.x(0), dtype=dtype)
-
-
-@node("DequantizeLinear")
-def dequantize(n: Node) -> Any:
-    """out = (x - zero_point) * scale, per tensor or along `axis`."""
-    if n.attr("block_size", 0):
-        raise unsupported("block_size: expected scales per tensor or per axis")
-    b, scale = n.b, n.x(1)
-    rank, axis = n.type(0).rank, n.attr("axis", 1)
-    wide = b.type_of(scale).dtype
-
-    def spread(value: Any) -> Any:
-        return b.align(value, axis % rank, rank) if b.type_of(value).rank == 1 else value
-
-    out = b.cast(n.x(0), dtype=wide)
-    if n.has(2):
-        out = b.sub(out, spread(b.cast(n.x(2), dtype=wide)))
-    return b.mul(out, spread(scale))

@@ -37,7 +37,8 @@ def identity(n: Node) -> Any:
 @node("Dropout")
 def dropout(n: Node) -> Any:
     """out = x; the mask is all true."""
-    if n.has(2) and bool(n.scalar(2, "training_mode")):
+    ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
+    if n.has(2) and bool(n.scalar(2, "training_mode")) and ratio:
         raise unsupported("training_mode=true: expected a model exported for inference")
     if not n.wants(1):
         return n.x()
@@ -201,10 +202,15 @@ def pad(n: Node) -> Any:
     mode = n.attr("mode", "constant")
     if mode != "constant":
         return _pad_by_index(n, low, high, mode)
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
     x = _cut(n, low, high)
     low, high = ([max(0, p) for p in side] for side in (low, high))
-    return n.b.pad(x, low=tuple(low), high=tuple(high), value=float(value))
+    pads = {"low": tuple(low), "high": tuple(high)}
+    if n.has(2) and not isinstance(n.operands[2], np.ndarray):
+        inside = n.b.constant(np.array(True))
+        inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
+        return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
+    value = n.scalar(2, "constant_value") if n.has(2) else 0
+    return n.b.pad(x, **pads, value=float(value))
 
 
 def _cut(n: Node, low: list[int], high: list[int]) -> Any:
@@ -287,7 +293,9 @@ def space_to_depth(n: Node) -> Any:
     b, block = n.b, n.attr("blocksize")
     x = split(b, n.x(), 3, (-1, block))
     x = split(b, x, 2, (-1, block))
-    x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4))
+    channels_last = n.attr("mode", "DCR") == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+    x = b.transpose(x, permutation=order)
     return merge(b, merge(b, x, 1), 1)
 
 
@@ -301,34 +309,3 @@ def trilu(n: Node) -> Any:
     keep = b.compare(columns, edge, predicate="ge" if n.attr("upper", 1) else "le")
     zero = n.number(0)
     return b.select(keep, n.x(), zero)
-
-
-@node("GatherElements")
-def gather_elements(n: Node) -> Any:
-    """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0, by linear indices into x."""
-    b, indices = n.b, n.x(1)
-    dims, rank = n.dims(), n.type().rank
-    axis = n.attr("axis", 0) % rank
-    linear = _wrapped(b, indices, dims[axis])
-    linear = _times(b, linear, product(dims[axis + 1 :]))
-    for other in range(rank):
-        if other != axis:
-            ramp = b.iota_like(indices, other)
-            linear = b.add(linear, _times(b, ramp, product(dims[other + 1 :])))
-    return b.gather(b.reshape(n.x(), shape=(-1,)), linear, axis=0)
-
-
-def _wrapped(b: Any, indices: Any, size: Extent) -> Any:
-    """i64 indices from the start, for those that may count from the end."""
-    indices = indices if b.type_of(indices).dtype == I64 else b.cast(indices, dtype=I64)
-    negative = b.compare(indices, b.constant(np.array(0, np.int64)), predicate="lt")
-    return b.select(negative, b.add(indices, _extent(b, size)), indices)
-
-
-def _times(b: Any, x: Any, factor: Extent) -> Any:
-    return x if factor == 1 else b.mul(x, _extent(b, factor))
-
-
-def _extent(b: Any, size: Extent) -> Any:
-    """A size as a rank-0 i64."""
-    return b.extent(size) if isinstance(size, Size) else b.constant(np.array(size, np.int64))

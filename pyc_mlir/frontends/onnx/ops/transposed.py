@@ -26,10 +26,10 @@ from pyc_mlir.frontends.frame.shaping import merge, split, take
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 from pyc_mlir.frontends.onnx.frame.window import (
     Window,
+    entries,
     from_2d,
-    pair,
-    sizes_2d,
     spatial_rank,
+    spatial_sizes,
     to_2d,
     window,
 )
@@ -110,6 +110,8 @@ def _grid(reach: int, stride: int, low: int) -> int:
 @node("ConvTranspose")
 def conv_transpose(n: Node) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
+    if spatial_rank(n) == 3:
+        raise unsupported("3 spatial dimensions: expected 1 or 2")
     b, groups = n.b, n.attr("group", 1)
     filters, *kernel = _static_weights(n)[1:]
     axes = _axes(n, kernel)
@@ -160,7 +162,7 @@ def _known(n: Node, index: int, build: Callable[[Any, Any], Any]) -> Any:
 def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
     """The plans for rows and columns."""
     w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
-    low, high = _crops(n, w, pair(n, "output_padding", 0))
+    low, high = _crops(n, w, entries(n, "output_padding", 0))
     plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
     rows, columns = (plan_axis(*p) for p in plans)
     return rows, columns
@@ -168,7 +170,7 @@ def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
 
 def _no_pads(n: Node, kernel: Sequence[int]) -> Window:
     return Window(
-        pair(n, "kernel_shape", 1, kernel), pair(n, "strides", 1), pair(n, "dilations", 1),
+        entries(n, "kernel_shape", 1, kernel), entries(n, "strides", 1), entries(n, "dilations", 1),
         (0, 0), (0, 0),
     )  # fmt: skip
 
@@ -182,8 +184,8 @@ def _crops(n: Node, w: Window, extra: tuple[int, int]) -> tuple[Sequence[int], S
     if shape is None:
         totals = [r - s + e for r, s, e in zip(w.reach, w.strides, extra, strict=True)]
     else:
-        inputs = sizes_2d(n, "output_shape")
-        wanted = pair(n, "output_shape", 1, shape[-spatial_rank(n) :])
+        inputs = spatial_sizes(n, "output_shape")
+        wanted = entries(n, "output_shape", 1, shape[-spatial_rank(n) :])
         totals = [
             (size - 1) * s + r + e - want
             for size, s, r, e, want in zip(inputs, w.strides, w.reach, extra, wanted, strict=True)

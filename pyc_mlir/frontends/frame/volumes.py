@@ -1,0 +1,125 @@
+"""Convolution and pooling over three spatial axes, by the two-dimensional ops.
+
+A window over (depth, height, width) is unfolded along the depth: each depth of the result becomes
+an image, each channel at each depth of the window a channel of it. x is [n, c, d, h, w].
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.types import is_float
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import product, reshape_to
+from pyc_mlir.frontends.frame.sizes import Size
+
+
+def _places(size: int, window: int, stride: int, dilation: int) -> np.ndarray:
+    """i64 [out, window]: the depths that each window holds."""
+    reach = dilation * (window - 1) + 1
+    starts = np.arange(0, max(size - reach + 1, 0), stride)
+    return (starts[:, None] + dilation * np.arange(window)[None, :]).astype(np.int64)
+
+
+def _static_depth(b: Any, x: Any) -> int:
+    depth = b.dims(x)[2]
+    if isinstance(depth, Size):
+        raise unsupported("a dynamic depth of a window over volumes: expected a static one")
+    return depth
+
+
+def conv3d(
+    b: Any,
+    x: Any,
+    weight: Any,
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> Any:
+    """The convolution of x with weight [f, c / groups, kd, kh, kw]; one pyc.conv2d."""
+    filters, inner, kd, kh, kw = b.type_of(weight).shape
+    x = b.pad(x, low=(0, 0, low[0], 0, 0), high=(0, 0, high[0], 0, 0))
+    places = _places(_static_depth(b, x), kd, strides[0], dilations[0])
+    n, c, _, h, w = b.dims(x)
+    unfolded = b.transpose(
+        b.gather(x, b.constant(places), axis=2), permutation=(0, 2, 1, 3, 4, 5)
+    )  # [n, out, c, kd, h, w]
+    images = reshape_to(b, unfolded, (product((n, len(places))), product((c, kd)), h, w))
+    out = b.conv2d(
+        images,
+        b.reshape(weight, shape=(filters, inner * kd, kh, kw)),
+        strides=tuple(strides[1:]),
+        pads=(*low[1:], *high[1:]),
+        dilations=tuple(dilations[1:]),
+        groups=groups,
+    )
+    _, _, height, width = b.dims(out)
+    apart = reshape_to(b, out, (n, len(places), filters, height, width))
+    return b.transpose(apart, permutation=(0, 2, 1, 3, 4))
+
+
+def max_pool3d(
+    b: Any,
+    x: Any,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+) -> Any:
+    """The maximum of each image's windows, then of the depths."""
+    n, c, d, h, w = b.dims(x)
+    images = reshape_to(b, x, (n, product((c, d)), h, w))
+    out = b.max_pool2d(
+        images,
+        kernel=tuple(kernel[1:]),
+        strides=tuple(strides[1:]),
+        pads=(*low[1:], *high[1:]),
+        dilations=tuple(dilations[1:]),
+    )
+    _, _, height, width = b.dims(out)
+    columns = reshape_to(b, out, (n, c, d, product((height, width))))
+    out = b.max_pool2d(
+        columns,
+        kernel=(kernel[0], 1),
+        strides=(strides[0], 1),
+        pads=(low[0], 0, high[0], 0),
+        dilations=(dilations[0], 1),
+    )
+    return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))
+
+
+def avg_pool3d(
+    b: Any,
+    x: Any,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    *,
+    count_include_pad: bool,
+) -> Any:
+    """The mean of each image's windows, then of the depths: counts are products of counts."""
+    assert is_float(b.type_of(x).dtype)
+    n, c, d, h, w = b.dims(x)
+    images = reshape_to(b, x, (n, product((c, d)), h, w))
+    out = b.avg_pool2d(
+        images,
+        kernel=tuple(kernel[1:]),
+        strides=tuple(strides[1:]),
+        pads=(*low[1:], *high[1:]),
+        count_include_pad=count_include_pad,
+    )
+    _, _, height, width = b.dims(out)
+    columns = reshape_to(b, out, (n, c, d, product((height, width))))
+    out = b.avg_pool2d(
+        columns,
+        kernel=(kernel[0], 1),
+        strides=(strides[0], 1),
+        pads=(low[0], 0, high[0], 0),
+        count_include_pad=count_include_pad,
+    )
+    return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))

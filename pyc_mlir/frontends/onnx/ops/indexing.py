@@ -1,0 +1,106 @@
+"""Gathers and scatters by tensors of indices, TopK, and what selects by known positions."""
+
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.indexing import (
+    gather_nd,
+    scatter_along,
+    scatter_nd,
+    take_along,
+    top_k,
+)
+from pyc_mlir.frontends.frame.shaping import reshape_to
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
+
+
+@node("GatherElements")
+def gather_elements(n: Node) -> Any:
+    """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0."""
+    return take_along(n.b, n.x(0), n.x(1), n.attr("axis", 0) % n.type().rank)
+
+
+@node("GatherND")
+def gather_vectors(n: Node) -> Any:
+    """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
+    return gather_nd(n.b, n.x(0), n.x(1), _depth(n), n.attr("batch_dims", 0))
+
+
+def _depth(n: Node) -> int:
+    """The length of the vectors of indices."""
+    depth = n.type(1).shape[-1] if n.type(1).rank else None
+    if depth is None:
+        raise unsupported("index vectors of dynamic length: expected a static one")
+    if not 0 < depth <= n.type().rank - n.attr("batch_dims", 0):
+        raise PycError(
+            ReasonCode.BAD_MODEL,
+            f"`indices`: expected vectors of 1 to {n.type().rank} indices, got {depth}",
+        )
+    return depth
+
+
+def _scattered(n: Node, scatter: Any, *how: int) -> Any:
+    """The scatter with i1 as i8, for which there are reductions."""
+    reduction = n.attr("reduction", "none")
+    if n.type().dtype != BOOL:
+        return scatter(n.b, n.x(0), n.x(1), n.x(2), *how, reduction)
+    x, updates = (n.b.cast(n.x(i), dtype=DTYPES["i8"]) for i in (0, 2))
+    names = {"add": "max", "mul": "min"}
+    out = scatter(n.b, x, n.x(1), updates, *how, names.get(reduction, reduction))
+    return n.b.cast(out, dtype=BOOL)
+
+
+@node("ScatterElements", "Scatter")
+def scatter_elements(n: Node) -> Any:
+    """x with elements at `indices` along `axis` replaced, or combined with the updates."""
+    return _scattered(n, scatter_along, n.attr("axis", 0) % n.type().rank)
+
+
+@node("ScatterND")
+def scatter_vectors(n: Node) -> Any:
+    """x with slices at vectors of indices replaced, or combined with the updates."""
+    return _scattered(n, scatter_nd, _depth(n))
+
+
+@node("TopK")
+def topk(n: Node) -> Any:
+    """The k greatest or least elements along `axis`, in order, and their indices."""
+    count = int(n.scalar(1, "k"))
+    axis = n.attr("axis", -1) % n.type().rank
+    size = n.type().shape[axis]
+    if count < 0 or (size is not None and count > size):
+        raise PycError(ReasonCode.BAD_MODEL, f"`k`: expected 0 to {size}, got {count}")
+    return top_k(n.b, n.x(), count, axis, bool(n.attr("largest", 1)))
+
+
+@node("Compress")
+def compress(n: Node) -> Any:
+    """The slices along `axis`, or the elements of x in a row, that a known condition selects."""
+    chosen = np.flatnonzero(n.known(1, "condition")).astype(np.int64)
+    axis, x = n.attr("axis"), n.x()
+    if axis is None:
+        x, axis = n.b.reshape(x, shape=(-1,)), 0
+    return n.b.gather(x, n.b.constant(chosen), axis=axis)
+
+
+@node("ReverseSequence")
+def reverse_sequence(n: Node) -> Any:
+    """The first sequence_lens[i] steps of sequence i in reverse, the rest as they are."""
+    b, time, batch = n.b, n.attr("time_axis", 0), n.attr("batch_axis", 1)
+    rank = n.type().rank
+    lengths = b.align(b.convert(n.x(1), I64), batch, rank)
+    step = b.iota_like(n.x(), time)
+    one = b.constant(np.array(1, np.int64))
+    inside = b.compare(step, lengths, predicate="lt")
+    index = b.select(inside, b.sub(b.sub(lengths, one), step), step)
+    order = (batch, time, *(i for i in range(rank) if i not in (batch, time)))
+    x = b.transpose(n.x(), permutation=order)
+    flat = b.transpose(index, permutation=order)
+    dims = b.dims(x)
+    rows = reshape_to(b, flat, (dims[0], dims[1], 1))
+    out = gather_nd(b, x, rows, 1, 1)
+    return b.transpose(out, permutation=tuple(order.index(i) for i in range(rank)))

@@ -1,0 +1,41 @@
+"""Losses: the negative log likelihood. SoftmaxCrossEntropyLoss is a function of it in ONNX."""
+
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.types import I64
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.indexing import take_along
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
+
+
+@node("NegativeLogLikelihoodLoss")
+def negative_log_likelihood(n: Node) -> Any:
+    """loss[n, d] = -x[n, target[n, d], d] * weight[target]; its sum, or its weighted mean.
+
+    Targets of `ignore_index` count nothing.
+    """
+    b, x = n.b, n.x(0)
+    target = b.convert(n.x(1), I64)
+    ignored = n.attr("ignore_index")
+    if ignored is not None:
+        skip = b.compare(target, np.array(ignored, np.int64), predicate="eq")
+        target = b.select(skip, np.array(0, np.int64), target)
+    taken = b.squeeze(take_along(b, x, b.expand_dims(target, 1), 1), 1)
+    zero, one = n.number(0), n.number(1)
+    weight = b.gather(n.x(2), target, axis=0) if n.has(2) else b.add(b.mul(taken, zero), one)
+    if ignored is not None:
+        weight = b.select(skip, zero, weight)
+        taken = b.select(skip, zero, taken)
+    loss = b.mul(b.neg(taken), weight)
+    reduction = n.attr("reduction", "mean")
+    if reduction == "none":
+        return loss
+    axes = tuple(range(b.type_of(loss).rank))
+    total = b.reduce_sum(loss, axes=axes)
+    if reduction == "sum":
+        return total
+    if reduction != "mean":
+        raise unsupported(f"reduction={reduction}: expected none, sum or mean")
+    return b.div(total, b.reduce_sum(weight, axes=axes))
