@@ -436,5 +436,5 @@ def test_logs_and_artifacts_are_the_same_with_and_without_the_default(tmp_path, 
         if "--log" in flags:
             logs.append([replace(decision, measured={}) for decision in read_log(log)])
     assert len(set(made)) == 1 and logs[0] == logs[1]
-    assert any(decision.site.location for decision in logs[0])
+    assert any(decision.site.location for decision in decisions_of(logs[0]))
     assert len(Store(tmp_path / ".cache" / "pyc-mlir").entries()) == 1
