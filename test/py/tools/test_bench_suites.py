@@ -34,7 +34,6 @@ from pyc_mlir.tools.bench.workloads.workloads import (
     relative_error,
 )
 
-
 # Each takes 10 to 15 s of CPU time.
 only_full = pytest.mark.skipif(not FULL, reason="part of `make test-full`")
 
