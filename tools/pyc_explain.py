@@ -16,7 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
@@ -217,7 +217,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
 
 
-def _require(found: Sequence[Decision], recorded: CompileLog, text: str) -> None:
+def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:
     """Raise PycError (BAD_ARGUMENT) unless a decision was found."""
     if found:
         return
