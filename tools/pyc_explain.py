@@ -16,7 +16,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
@@ -74,7 +74,7 @@ def _run(argv: Sequence[str]) -> int:
     recorded = read_compile_log(flags.program)
     if flags.log is not None:
         log = read_compile_log(flags.log)
-        recorded = replace(recorded, decisions=log.decisions, others=log.others)
+        recorded = replace(recorded, decisions=log.decisions, events=log.events)
     if flags.why is not None:
         print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
     elif recorded.artifact is None:
@@ -138,7 +138,7 @@ def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
     """The decisions of a log, whose program is elsewhere."""
     if flags.html is not None or flags.json is not None:
         raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
-    shown = (*recorded.decisions, *recorded.others)
+    shown = (*recorded.decisions, *recorded.events)
     if flags.op is not None:
         shown = concerning(shown, flags.op)
         _require(shown, recorded, flags.op)
@@ -217,7 +217,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
 
 
-def _require(found: Sequence[Decision], recorded: CompileLog, text: str) -> None:
+def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:
     """Raise PycError (BAD_ARGUMENT) unless a decision was found."""
     if found:
         return

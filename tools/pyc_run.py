@@ -16,7 +16,7 @@ from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import require_writable, write_file
-from pyc_mlir.pipelines.choices.choices import write_log
+from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.cli import run_inputs
 

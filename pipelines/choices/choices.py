@@ -6,30 +6,21 @@ therefore make a program slow, never wrong. All of a decision but its `measured`
 deterministic, byte for byte.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.dialects.util.files import read_file, write_file
-from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.target.cost import Cost
 
 SCHEMA_VERSION = 1
-# Records in a log that are no choices, so that no recipe repeats them, by their pass: what a
-# program was compiled with, what the compile cache did, what happened when it ran.
-COMPILE, CACHE, RUN = "compile", "cache", "run"
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
 # Who decided where a recipe says it of another program.
 RECIPE = "recipe"
-RECORDS = (COMPILE, CACHE, RUN)
-
-
 _EVIDENCE_CHARACTERS = 300
 _NOT_CARRIED = f"{RECIPE}: {ReasonCode.RECIPE_PARTIAL.name}: no choice for this site"
 
@@ -142,11 +133,6 @@ class Decision:
     evidence: tuple[str, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def is_choice(self) -> bool:
-        """False for a record, which only tells what was the case or what happened."""
-        return self.site.pass_name not in RECORDS
-
     def to_json(self) -> dict[str, Any]:
         """The decision as plain JSON data, keys in a fixed order."""
         return {
@@ -224,7 +210,7 @@ class Recipe:
     @staticmethod
     def from_log(decisions: Iterable[Decision], made_for: str = "") -> "Recipe":
         """Keep what was chosen and by whom, drop what it was chosen over."""
-        made = [d for d in decisions if d.is_choice]
+        made = list(decisions)
         origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
         choices = {d.site.key: d.chosen for d in made}
         works: dict[str, set[str]] = {}
@@ -232,11 +218,6 @@ class Recipe:
             works.setdefault(d.site.work_key, set()).add(d.chosen)
         alike = {w: chosen.pop() for w, chosen in works.items() if w and len(chosen) == 1}
         return Recipe(choices, origins, made_for=made_for, works=alike)
-
-    @staticmethod
-    def load(path: str | Path) -> "Recipe":
-        """Read the recipe of a JSON-lines log. Raises PycError for a malformed file."""
-        return Recipe.from_log(read_log(path))
 
 
 @dataclass
@@ -394,41 +375,3 @@ def _not_the_pass_s(evidence: Iterable[str], by: str) -> tuple[str, ...]:
     """The evidence of a policy or recipe, which a replay cannot see again."""
     marks = (f"{RECIPE}: ", policy_mark(by))
     return tuple(line for line in evidence if line.startswith(marks))
-
-
-def write_log(decisions: Iterable[Decision], path: str | Path) -> None:
-    """Write decisions as JSON lines, in order. Raises PycError (FILE_ACCESS)."""
-    lines = (json.dumps(d.to_json(), ensure_ascii=False) for d in decisions)
-    write_file(path, "".join(f"{line}\n" for line in lines).encode())
-
-
-def read_log(path: str | Path) -> list[Decision]:
-    """Read a JSON-lines log.
-
-    Raises PycError: FILE_ACCESS, and BAD_ARGUMENT with the line for malformed input.
-    """
-    return parse_log(read_file(path, "a log of decisions"), str(path))
-
-
-def parse_log(data: bytes, path: str) -> list[Decision]:
-    """The decisions of a log; `path` is for messages. Raises as `read_log`."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PycError(
-            ReasonCode.BAD_ARGUMENT, f"{one_line(path)}: expected a log of decisions, got: {error}"
-        ) from None
-    decisions = []
-    # Not `splitlines`: what else it takes for the end of a line may stand in a string.
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
-        try:
-            decisions.append(Decision.from_json(parse_json(line)))
-        except PycError as error:
-            raise PycError(error.code, f"{one_line(path)}:{number}: {error.message}") from None
-        except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
-            raise PycError(
-                ReasonCode.BAD_ARGUMENT,
-                f"{one_line(path)}:{number}: expected one decision as JSON, got {line[:60]!r} "
-                f"({error})",
-            ) from None
-    return decisions

@@ -65,7 +65,7 @@ def _checked(kind: type, fields: dict[str, Any]) -> Any:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Is a value of just the type of a hint (True is no int)? What no knob has is not checked."""
+    """Whether a value has exactly the type of a hint (True is no int); only types of knobs."""
     inner, kind = get_args(hint), get_origin(hint)
     if kind is tuple:
         if type(value) is not tuple:

@@ -130,7 +130,7 @@ class KernelCalls:
 
 
 def _fits(tensor: Tensor, operand: Operand) -> bool:
-    """Has a value the operand's element type and the sizes that it knows?"""
+    """Whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
     same = len(wanted) == tensor.rank and tensor.dtype == _dtype(operand)
     return same and all(w in (None, d.static) for w, d in zip(wanted, tensor.dims, strict=True))

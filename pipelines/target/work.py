@@ -60,7 +60,7 @@ class Work:
         return self.inputs[value].type if value < count else self.nodes[value - count].type
 
     def is_constant(self, value: int) -> bool:
-        """Is a value known when compiling?"""
+        """Whether a value is known at compile time."""
         return value < len(self.inputs) and self.inputs[value].array is not None
 
     def number_of(self, node: int) -> int:
@@ -68,7 +68,7 @@ class Work:
         return len(self.inputs) + node
 
     def closed(self, covers: int) -> bool:
-        """Is of the first `covers` ops only the last one's value used by the others?"""
+        """Whether later ops use, of the first `covers` ops, only the last one's value."""
         inner = range(len(self.inputs), self.number_of(covers - 1))
         return not any(o in inner for node in self.nodes[covers:] for o in node.operands)
 
@@ -84,5 +84,5 @@ def nominal(shape: Shape) -> int:
 
 
 def is_f32(work: Work, values: Sequence[int]) -> bool:
-    """Are all these values of f32?"""
+    """Whether all these values are of f32."""
     return all(work.type(v).dtype == F32 for v in values)

@@ -1,14 +1,15 @@
 """A record of the cache's part in a compile: beside the program, never inside its bytes.
 
 The bytes of an artifact are those of its key, whether they were compiled or found. So the record is
-no part of the artifact's own log: it stands in `Program.stats().cache`, and `decision` is its line
+no part of the artifact's own log: it stands in `Program.stats().cache`, and `event` is its line
 in the log that `pyc-compile --log` writes.
 """
 
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site
+from pyc_mlir.pipelines.choices.log import CACHE, Reason
+from pyc_mlir.pipelines.choices.log import Event as LogEvent
 
 # Found on disk; found in this process; compiled and, unless an event says why not, kept; compiled
 # without the cache.
@@ -41,13 +42,12 @@ class CacheRecord:
     find_seconds: float = 0.0
 
     @property
-    def decision(self) -> Decision:
-        """The record as a line of a log. It is no choice: recipes leave it out."""
-        return Decision(
-            Site(CACHE, self.key[:_SHOWN] or "none"),
-            self.outcome,
-            (Alternative(self.outcome),),
+    def event(self) -> LogEvent:
+        """The record as a line of a log."""
+        return LogEvent(
             CACHE,
-            tuple(map(str, self.events)),
-            {"key_seconds": self.key_seconds, "find_seconds": self.find_seconds},
+            self.key[:_SHOWN] or "none",
+            self.outcome,
+            reasons=tuple(Reason(e.code.name, e.why) for e in self.events),
+            measured={"key_seconds": self.key_seconds, "find_seconds": self.find_seconds},
         )

@@ -1,14 +1,13 @@
 """The options and decisions of a compile, read from a program or from a log.
 
 An artifact's manifest says under which conditions it was compiled. A log that `pyc-compile --log`
-writes has them as its first line, a record of the pass ``compile`` with one ``name=JSON`` for each
-condition, and the hash of the program. So a log and a program tell the same. Needs no compiler.
+writes has them as its first line, with the hash of the program (`pipelines/choices/log.py`). So a
+log and a program have the same data. Needs no compiler.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,20 @@ from pyc_mlir.artifact.manifest import check_conditions
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
-from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.choices.choices import (
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import (
     COMPILE,
-    Alternative,
-    Decision,
-    Recipe,
-    Site,
+    Conditions,
+    Event,
+    Reason,
+    Record,
+    decisions_of,
+    events_of,
     parse_log,
 )
-from pyc_mlir.pipelines.choices.contract import Contract
 
-# What the manifest says of the way to a program, and how the record names the program's hash.
+# What the manifest says of the way to a program.
 CONDITIONS = (
     "target",
     "features",
@@ -40,7 +41,6 @@ CONDITIONS = (
     CALIBRATION,
     "versions",
 )
-_HASH = "sha256"
 # What a compile without a program chose, and over what.
 REFUSED, MADE = "refused", "made"
 _ZIP = b"PK\x03\x04"
@@ -50,8 +50,8 @@ _ZIP = b"PK\x03\x04"
 class CompileLog:
     """One compile: its conditions (empty where a log has none), its choices, the program's hash.
 
-    `decisions` are choices only, without records; `artifact` is there where a program was read,
-    `others` are what else a log told: of the cache, of runs.
+    `artifact` is there where a program was read; `events` are those of the log: of the cache, of
+    runs; `measured` is what trials of the compile found of broken clauses.
     """
 
     name: str
@@ -59,7 +59,8 @@ class CompileLog:
     decisions: tuple[Decision, ...]
     digest: str = ""
     artifact: Artifact | None = None
-    others: tuple[Decision, ...] = ()
+    events: tuple[Event, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def recipe(self) -> Recipe:
@@ -79,28 +80,18 @@ def conditions_of(artifact: Artifact) -> dict[str, Any]:
     return {name: artifact.manifest.get(name) for name in CONDITIONS}
 
 
-def head_of(artifact: Artifact, data: bytes) -> Decision:
-    """The first line of a log: the conditions, and the hash of the program's bytes.
-
-    In `measured` stand clauses that trials of the compile found broken.
-    """
-    known = conditions_of(artifact)
-    pairs = (f"{n}={json.dumps(v, sort_keys=True, ensure_ascii=False)}" for n, v in known.items())
-    site = Site(COMPILE, artifact.manifest["graph_id"] or "module")
-    target = artifact.manifest["target"]
-    evidence = (*pairs, f'{_HASH}="{hashlib.sha256(data).hexdigest()}"')
+def head_of(artifact: Artifact, data: bytes) -> Conditions:
+    """The first record of a log: the conditions, and the hash of the program's bytes `data`."""
     broken = current_report(artifact, Counts()).broken
-    return Decision(site, target, (Alternative(target),), "caller", evidence, broken)
+    return Conditions(conditions_of(artifact), hashlib.sha256(data).hexdigest(), broken)
 
 
-def refusal_of(error: PycError, contract: Contract) -> Decision:
-    """The only line of the log of a compile that was refused: why, and each clause of it."""
-    evidence = (
-        f"{error.code.name}: {error.message}",
-        *map(str, refusal_report(contract, error).clauses),
+def refusal_of(error: PycError, contract: Contract) -> Event:
+    """The only record of a compile that was refused: why, and each clause of the contract."""
+    clauses = (Reason("", str(c)) for c in refusal_report(contract, error).clauses)
+    return Event(
+        COMPILE, REFUSED, REFUSED, MADE, (Reason(error.code.name, error.message), *clauses)
     )
-    offered = (Alternative(REFUSED), Alternative(MADE))
-    return Decision(Site(COMPILE, REFUSED), REFUSED, offered, "compiler", evidence)
 
 
 def read_compile_log(path: str | Path) -> CompileLog:
@@ -117,31 +108,25 @@ def read_compile_log(path: str | Path) -> CompileLog:
     return _of_log(str(path), parse_log(data, str(path)))
 
 
-def _of_log(name: str, log: Sequence[Decision]) -> CompileLog:
-    heads = [d for d in log if d.site.pass_name == COMPILE and d.chosen != REFUSED]
-    known = _conditions(heads[0], name) if heads else {}
-    digest = known.pop(_HASH, "")
-    made = tuple(d for d in log if d.is_choice)
-    # Of the conditions' record only what was measured is told besides.
-    measured = (replace(d, evidence=()) for d in heads if d.measured)
-    others = (*measured, *(d for d in log if not d.is_choice and d not in heads))
-    return CompileLog(name, known, made, digest, None, others)
+def _of_log(name: str, log: Sequence[Record]) -> CompileLog:
+    head = next((r for r in log if isinstance(r, Conditions)), Conditions({}, ""))
+    if head.values:
+        _check_conditions(head, name)
+    made, events = decisions_of(log), events_of(log)
+    return CompileLog(name, head.values, made, head.digest, None, events, head.measured)
 
 
-def _conditions(head: Decision, name: str) -> dict[str, Any]:
+def _check_conditions(head: Conditions, name: str) -> None:
+    """Raise PycError (BAD_ARGUMENT) for conditions that no compile has."""
     try:
-        pairs = [text.split("=", 1) for text in head.evidence]
-        known = {key: parse_json(value) for key, value in pairs}
-        missing = {*CONDITIONS, _HASH} - set(known)
-        if missing:
-            raise ValueError(f"without {', '.join(sorted(missing))}")
-        check_conditions({name: known[name] for name in CONDITIONS})
-        return known
+        if missing := set(CONDITIONS) - set(head.values):
+            raise ValueError(f"none for {', '.join(sorted(missing))}")
+        check_conditions({condition: head.values[condition] for condition in CONDITIONS})
     except ValueError as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"{name}: expected conditions as name=JSON in the record of pass `{COMPILE}`, got "
-            f"{error}; write the log again",
+            f"{name}: expected conditions of a compile in its record `conditions`, got {error}; "
+            "write the log again",
         ) from None
 
 

@@ -200,7 +200,7 @@ class Planning:
         return Size.at_most if self.request.budget is None else Size.largest_at_most
 
     def _better(self, region: Region, offer: _Offer, reference: Version) -> bool:
-        """Is a region under an offer proven smaller than under IREE's plan?"""
+        """Whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
         ours = offer.version.regions[region.index].total

@@ -1,7 +1,6 @@
-"""What a program did: its counts, and events (guards, fallbacks, switches) as decisions of a log.
+"""What a program did: its counts, and events (guards, fallbacks, switches) for a log.
 
-A call that just answers leaves nothing here but a count. The lines have the schema of a compile's
-decisions (`pipelines/choices/choices.py`), under the pass ``run``; no recipe repeats them.
+A call that just answers leaves nothing here but a count.
 """
 
 import threading
@@ -13,8 +12,8 @@ from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import RUN, Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.log import RUN, Event, Reason
 from pyc_mlir.util.logs import RUN as LOGGED
 from pyc_mlir.util.logs import logger
 from pyc_mlir.util.notebook import html_table
@@ -48,18 +47,16 @@ COUNTED = (
 )
 
 
-def load_refused(error: PycError) -> Decision:
+def load_refused(error: PycError) -> Event:
     """The only line of the log of a program that could not be loaded."""
-    offered = (Alternative(REFUSED), Alternative(LOADED))
-    evidence = (f"{error.code.name}: {error.message}",)
-    return Decision(Site(RUN, LOAD), REFUSED, offered, LOAD, evidence)
+    return Event(RUN, LOAD, REFUSED, LOADED, (Reason(error.code.name, error.message),))
 
 
 class RunLog:
     """The latest events of one program, in their order. Several threads may write."""
 
     def __init__(self, most: int = MOST_EVENTS) -> None:
-        self._events: deque[Decision] = deque(maxlen=most)
+        self._events: deque[Event] = deque(maxlen=most)
         self._dropped = 0
         self._lock = threading.Lock()
 
@@ -67,13 +64,12 @@ class RunLog:
         self, event: str, chosen: str, why: str, code: ReasonCode | None = None, before: str = ""
     ) -> None:
         """An event: what was taken in place of `before`, and why, with its code."""
-        offered = tuple(Alternative(name) for name in (chosen, before) if name)
-        message = f"{code.name}: {why}" if code else why
-        made = Decision(Site(RUN, event), chosen, offered, event, (message,))
+        reason = Reason(code.name if code else "", why)
+        made = Event(RUN, event, chosen, before, (reason,))
         with self._lock:
             self._dropped += len(self._events) == self._events.maxlen
             self._events.append(made)
-        logger(LOGGED).info("%s: %s, %s", event, chosen, message)
+        logger(LOGGED).info("%s: %s, %s", event, chosen, reason)
 
     def refused(self, error: PycError) -> None:
         """A call that an error ended: by a guard before it ran, or by the runtime."""
@@ -85,15 +81,14 @@ class RunLog:
         """A load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
 
-    def decisions(self, stats: Any) -> tuple[Decision, ...]:
+    def events(self, stats: Any) -> tuple[Event, ...]:
         """What the cache did, the events, and one line that counts: of a program's `stats`."""
         with self._lock:
             events, dropped = tuple(self._events), self._dropped
-        cached = () if stats.cache is None else (stats.cache.decision,)
+        cached = () if stats.cache is None else (stats.cache.event,)
         counts = {name: getattr(stats, name) for name in COUNTED}
         measured = {**counts, "events_dropped": dropped, **stats.contract.broken}
-        offered = (Alternative(ANSWERED),)
-        last = Decision(Site(RUN, CALLS), ANSWERED, offered, CALLS, (), measured)
+        last = Event(RUN, CALLS, ANSWERED, measured=measured)
         return (*cached, *events, last)
 
 

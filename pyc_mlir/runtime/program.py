@@ -38,8 +38,8 @@ from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
-from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import Event
 from pyc_mlir.runtime import load_check as placement
 from pyc_mlir.runtime.arenas import Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
@@ -266,12 +266,12 @@ class Program:
                 self._guard_failures += 1
             raise
 
-    def log(self) -> tuple[Decision, ...]:
+    def log(self) -> tuple[Event, ...]:
         """What happened so far: the latest events with their codes, and a last line that counts.
 
-        What the compile cache did comes first, if it was asked. `choices.write_log` writes it.
+        What the compile cache did comes first, if it was asked. `choices.log.write_log` writes it.
         """
-        return self._log.decisions(self.stats())
+        return self._log.events(self.stats())
 
     def profile(
         self,

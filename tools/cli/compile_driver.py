@@ -22,14 +22,9 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.choices.choices import (
-    COMPILE,
-    Coverage,
-    Decision,
-    coverage,
-    write_log,
-)
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
+from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract
@@ -49,7 +44,7 @@ class Output:
     """What to write, what was decided, and (for a program) what to say about it."""
 
     data: bytes
-    decisions: tuple[Decision, ...]
+    records: tuple[Record, ...]
     summary: str = ""
     contract_report: str = ""
 
@@ -73,7 +68,7 @@ def run(
                 write_log((refusal_of(refusal(error), contract),), flags.log)
         raise
     if flags.log is not None:
-        write_log(output.decisions, flags.log)
+        write_log(output.records, flags.log)
     return output
 
 
@@ -118,7 +113,7 @@ def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     """A program with its log: the conditions first, what the cache did last."""
     data = to_bytes(artifact)
-    told = () if artifact.cached is None else (artifact.cached.decision,)
+    told = () if artifact.cached is None else (artifact.cached.event,)
     log = (head_of(artifact, data), *artifact.decisions, *told)
     text = summary(path, len(data), artifact, progress.seconds)
     return Output(data, log, text, contract_report(artifact))
@@ -238,13 +233,13 @@ def details(output: Output, stages: Sequence[tuple[str, float]]) -> str:
     lines = [f"{quantity(seconds, 's'):>9}  {title}" for title, seconds in stages]
     lines += [
         f"{d.site.pass_name}: {describe(d)}"
-        for d in output.decisions
-        if d.site.pass_name != COMPILE
+        for d in output.records
+        if not isinstance(d, Conditions)
     ]
     return "".join(f"{line}\n" for line in lines)
 
 
-def describe(decision: Decision) -> str:
+def describe(decision: Listed) -> str:
     """``op (node): chosen (not a, b; saves 12 KiB of traffic)``."""
     others = [a.name for a in decision.alternatives if a.name != decision.chosen]
     saved = traffic_saved(decision)
@@ -256,7 +251,7 @@ def describe(decision: Decision) -> str:
     return f"{decision.site.op_id}{f' ({names})' if names else ''}: {decision.chosen}{aside}"
 
 
-def traffic_saved(decision: Decision) -> int | None:
+def traffic_saved(decision: Listed) -> int | None:
     """Predicted bytes that need not be moved, against the costliest alternative; None: unknown."""
     costs = {a.name: a.cost for a in decision.alternatives}
     known = [cost.traffic_bytes for cost in costs.values() if cost is not None]

@@ -23,7 +23,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe, write_log
+from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.log import load_recipe, write_log
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.driver import reports as opt_reports
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -120,7 +121,7 @@ class OptDriver:
             write_log(self.log, self.flags.pyc_log)
 
     def _run(self) -> Outcome:
-        recipe = Recipe.load(self.flags.pyc_recipe) if self.flags.pyc_recipe else None
+        recipe = load_recipe(self.flags.pyc_recipe) if self.flags.pyc_recipe else None
         text = "" if is_bytecode(self.data) else decode(self.data, self.name)
         if isinstance(text, Diagnostic):
             lines = self.data.decode(errors="replace").splitlines()

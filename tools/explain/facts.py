@@ -12,6 +12,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, from_bytes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
+from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
@@ -154,8 +155,8 @@ def _require_own(profile: Profile | None, artifact: Artifact, name: str) -> None
 
 
 def concerning(
-    decisions: Sequence[Decision], text: str, report: MemoryReport | None = None
-) -> tuple[Decision, ...]:
+    decisions: Sequence[Listed], text: str, report: MemoryReport | None = None
+) -> tuple[Listed, ...]:
     """The decisions about an op: its id, its name (``pyc.softmax``), its location, its dispatch.
 
     A name also stands in alternatives that take the op in, such as ``fuse:matmul+softmax``; a
@@ -164,7 +165,7 @@ def concerning(
     word = re.compile(rf"(?<!\w){re.escape(text.removeprefix('pyc.'))}(?!\w)")
     regions = {r.name for r in (report or MemoryReport()).regions if _has_task(r, text)}
 
-    def concerns(decision: Decision) -> bool:
+    def concerns(decision: Listed) -> bool:
         site = decision.site
         named = any(word.search(a.name) for a in decision.alternatives)
         held = text in site.key or text in site.location or word.search(site.key) is not None

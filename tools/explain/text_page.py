@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
@@ -41,7 +42,7 @@ def decisions(subject: Subject, levels: str = BLOCKS) -> str:
     return listing(subject.decisions, levels)
 
 
-def listing(shown: Sequence[Decision], levels: str = BLOCKS) -> str:
+def listing(shown: Sequence[Listed], levels: str = BLOCKS) -> str:
     """Decisions, one after the other."""
     return _plain("".join(map(decision_text, shown)), levels)
 
@@ -157,7 +158,7 @@ def _frontier(story: Story) -> str:
     return "\n  frontier: arena, predicted time of a call\n" + "".join(lines)
 
 
-def decision_text(decision: Decision, short: bool = False) -> str:
+def decision_text(decision: Listed, short: bool = False) -> str:
     """A decision: site, alternatives with costs and reasons, evidence; `short` folds knobs."""
     site, names = decision.site, ", ".join(decision.site.nodes)
     place = "" if short else place_of(decision)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.log import Listed
 
 
 def code_named(name: str) -> ReasonCode:
@@ -29,7 +29,8 @@ def why(recorded: CompileLog, code: ReasonCode) -> str:
 
 
 def _decisions(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
-    for decision in (*recorded.decisions, *recorded.others):
+    yield from _measured(recorded, code)
+    for decision in (*recorded.decisions, *recorded.events):
         said = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
         if said:
             where = f" at {decision.site.location}" if decision.site.location else ""
@@ -37,7 +38,14 @@ def _decisions(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
             yield "".join((f"  {head}\n", *(f"    {text}\n" for text in said)))
 
 
-def _words(decision: Decision) -> Iterator[str]:
+def _measured(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
+    """What trials of the compile measured of a broken clause."""
+    for name, value in recorded.measured.items():
+        if re.search(rf"\b{code.name}\b", name):
+            yield f"  compile: {name} {value}\n"
+
+
+def _words(decision: Listed) -> Iterator[str]:
     yield from decision.evidence
     yield from (a.reason for a in decision.alternatives)
     yield from (f"{name} {value}" for name, value in decision.measured.items())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.choices.log import Listed
 from pyc_mlir.tools.explain.facts import Subject, size
 
 WHOLE, UNNAMED = "the whole program", "ops without names"
@@ -44,7 +45,7 @@ def by_layer(decisions: Sequence[Decision]) -> dict[str, list[Decision]]:
     return found if whole is None else {**found, WHOLE: whole}
 
 
-def place_of(decision: Decision) -> str:
+def place_of(decision: Listed) -> str:
     """The places in the source; empty where they say no more than the names of nodes do."""
     site = decision.site
     return "" if site.location == site.without_paths.location else site.location

@@ -220,8 +220,8 @@ def _offer(work: Work, target: Target, covers: int, own: int, view: View, found:
 
 
 def _is_worth(work: Work, knobs: Elementwise) -> bool:
-    """Is IREE's code slower? Where stores past the caches or functions of ours make a difference,
-    for groups that IREE would not compute within what makes their inputs or reads their result.
+    """Whether IREE's code is slower: stores past the caches or functions of ours make a difference,
+    and IREE would not compute the group within what makes its inputs or reads its result.
     """
     joined = {i.maker for i in work.inputs} & _JOINED_FROM
     joined |= {r for r in work.readers if r.startswith("reduce_") or r == "slice"}

@@ -200,7 +200,7 @@ def match(work: Work, target: Target) -> list[Offer]:
 
 
 def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool:
-    """Is only the last dimension reduced, and does the second-level cache hold it?"""
+    """Whether only the last dimension is reduced, and the second-level cache holds it."""
     last = shape[-1]
     return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 

@@ -444,7 +444,7 @@ def match(work: Work, target: Target) -> list[Offer]:
 
 
 def is_packed(work: Work) -> bool:
-    """Is it a product with one constant matrix of more than a few columns?"""
+    """Whether it is a product with one constant matrix of more than a few columns."""
     node = work.nodes[0]
     if node.name != "matmul" or not is_f32(work, node.operands):
         return False
@@ -454,7 +454,7 @@ def is_packed(work: Work) -> bool:
 
 
 def is_narrow(columns: int | str | None) -> bool:
-    """Are there so few columns that most lanes of a tile would be idle?"""
+    """Whether there are so few columns that most lanes of a tile would be idle."""
     return isinstance(columns, int) and columns < _NARROW
 
 

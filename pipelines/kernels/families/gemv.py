@@ -93,7 +93,7 @@ class Gemv:
 
 
 def is_streamed(what: Contraction) -> bool:
-    """Is a product one of few enough rows, so that tiles of registers would be slower?"""
+    """Whether a product has so few rows that tiles of registers would be slower."""
     in_order = not what.transposed or what.left[-1] == "k"
     return isinstance(what.rows, int) and what.rows <= _STREAMED and in_order
 

@@ -363,7 +363,7 @@ def _knobs(node: Node, view: View, target: Target, before: Pointwise, after: Poi
 
 
 def _along_rows(node: Node, rank: int) -> bool:
-    """Does an op work along the last dimension alone?"""
+    """Whether an op works along the last dimension alone."""
     axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
     return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
 

@@ -97,7 +97,7 @@ class Memory:
             vector.maskedstore(self._value, at, mask.value, value.value)
 
     def is_aligned(self) -> Condition:
-        """Does the memory start at a multiple of a vector's size?
+        """Whether the memory starts at a multiple of a vector's size.
 
         IREE places results into larger ones, at any number.
         """

@@ -55,7 +55,7 @@ class Read:
         return i % self.count if self.count else i
 
     def is_alike(self, rows: Dim) -> bool:
-        """Is the operand a matrix like the kernel's, read at the very place that is computed?"""
+        """Whether the operand is a matrix like the kernel's, read at the place that is computed."""
         return self.along and (self.each, self.count) == (1, 0) and (self.down or rows == 1)
 
     def spread(self, array: np.ndarray, rows: int) -> np.ndarray:
@@ -120,7 +120,7 @@ class Pointwise:
 
     @property
     def heavy(self) -> bool:
-        """Is there a function that costs more than reading and writing its number?"""
+        """Whether a function costs more than reading and writing its number."""
         return any(STEPS[s.op].flops >= TRANSCENDENTAL_FLOPS for s in self.steps)
 
     def operands(self, prefix: str, rows: Dim, columns: Dim) -> tuple[Operand, ...]:

@@ -252,7 +252,7 @@ class Scalar(_Float):
         return other if isinstance(other, Scalar) else Scalar.of(other)
 
     def beats(self, other: "Scalar") -> Condition:
-        """Is this the one that numpy's argmax prefers? Larger, or NaN where the other is none."""
+        """Whether numpy's argmax prefers this one: it is larger, or NaN where the other is none."""
         above = arith.cmpf(arith.CmpFPredicate.UGT, self.value, other.value)
         sound = arith.cmpf(arith.CmpFPredicate.ORD, other.value, other.value)
         return Condition(arith.andi(above, sound))

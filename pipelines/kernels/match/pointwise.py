@@ -140,7 +140,7 @@ def sources(work: Work, first: int, end: int) -> Iterator[int]:
 
 
 def _is_elementwise(work: Work, first: int, end: int) -> bool:
-    """Is each op a step? What comes from outside and the result are of f32."""
+    """Whether each op is a step, with operands from outside and a result of f32."""
     nodes = work.nodes[first:end]
     outside = [v for n in nodes for v in n.operands if v < work.number_of(first)]
     inner = all(n.type.dtype == F32 or n.name == "compare" for n in nodes)

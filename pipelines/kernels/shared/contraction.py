@@ -72,7 +72,7 @@ class Contraction:
 
     @property
     def transposed(self) -> bool:
-        """Does the depth of `right` lie last?"""
+        """Whether the depth of `right` is its last dimension."""
         return self.right[-1] == "k"
 
     @property
@@ -165,7 +165,7 @@ class Operands:
 
 
 def _covers(order: str, own: str, letters: str) -> bool:
-    """Has an operand its own letters, some of the batch's, and none of them twice?"""
+    """Whether an operand has its own letters and some of the batch's, none of them twice."""
     rest = set(order) - set(own)
     return len(set(order)) == len(order) and set(own) <= set(order) and rest <= set(letters)
 

@@ -123,7 +123,7 @@ class _Body:
                 yield self.bindings.index(span.operands[0]), op
 
     def _is_whole_span(self, op: Any) -> bool:
-        """Does the span begin where the binding begins?"""
+        """Whether the span begins where the binding begins."""
         offset = op.operands[1].owner
         known = not isinstance(offset, ir.Block) and offset.operation.name == "arith.constant"
         return known and ir.IntegerAttr(offset.operation.attributes["value"]).value == 0
@@ -160,7 +160,7 @@ def _require_no_capture(op: Any, ways: Mapping[Any, Any]) -> None:
 
 
 def _moves_all(op: Any) -> bool:
-    """Does a load or store move the whole of its binding, which is of known shape?"""
+    """Whether a load or store moves all of its binding, whose shape is known."""
     tensor = op.results[0] if op.name == _LOAD else op.operands[0]
     span = op.operands[0] if op.name == _LOAD else op.operands[1]
     access = "readonly" if op.name == _LOAD else "writeonly"

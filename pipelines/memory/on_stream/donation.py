@@ -79,7 +79,7 @@ def donations(
 
 
 def _is_only_for(import_: Any, execute: Any) -> bool:
-    """Is imported memory used within the region and nowhere else? Its result may be tied to it."""
+    """Whether imported memory is used within the region alone; its result may be tied to it."""
     return all(use.owner.operation == execute for use in import_.results[0].uses)
 
 
@@ -94,7 +94,7 @@ def _input(import_: Any, result: int | None) -> int | None:
 
 
 def _alike(input_: Any, memory: Any) -> bool:
-    """Have both as many bytes, a number that is known?"""
+    """Whether both have the same, known number of bytes."""
     sizes = [constant_of(op.operands[len(op.operands) - 1]) for op in (input_, memory)]
     return sizes[0] is not None and sizes[0] == sizes[1]
 
@@ -136,7 +136,7 @@ def _is_free(touched: _Touches, input_: Any, memory: Any, bodies: Bodies) -> boo
 
 
 def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) -> bool:
-    """Is the only op that still reads the one that writes, and does it so number by number?"""
+    """Whether only the writing op still reads, and does so number by number."""
     if len(late) != 1 or len(writes) != 1 or late[0].op != writes[0].op:
         return False
     (read,), (write,) = late, writes
@@ -148,7 +148,7 @@ def _in_place(late: Sequence[_Touch], writes: Sequence[_Touch], bodies: Bodies) 
 
 
 def _whole(op: Any, touch: _Touch) -> bool:
-    """Does a dispatch get all of the memory?"""
+    """Whether a dispatch gets all of the memory."""
     offset, length = (constant_of(group(op, g)[touch.place]) for g in (_OFFSETS, _LENGTHS))
     import_ = maker(storage_of(resources(op.operands)[touch.place]))
     size = None if import_ is None else constant_of(import_.operands[len(import_.operands) - 1])

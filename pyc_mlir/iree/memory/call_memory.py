@@ -169,7 +169,7 @@ def buffer_number(import_: Any) -> int | None:
 
 
 def takes_buffers(function: Any) -> bool:
-    """Is it an entry whose caller hands in the scratch, and memory for results?"""
+    """Whether the caller of an entry hands in scratch memory and memory for results."""
     return _handed_memory(function) is not None
 
 

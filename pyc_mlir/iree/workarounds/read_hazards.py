@@ -216,7 +216,7 @@ def _store_sources(op: Any) -> int:
 
 
 def _is_view_of_part(value: Any) -> bool:
-    """Does a slice stand on the way of views to `value`?"""
+    """Whether `value` is reached through views of which one is a slice."""
     owner = value.owner
     while isinstance(owner, ir.Operation | ir.OpView) and owner.operation.name in _VIEWS:
         if owner.operation.name == "tensor.extract_slice":

@@ -14,7 +14,8 @@ from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.calibration_choice import SITE
-from pyc_mlir.pipelines.choices.choices import Decision, Recipe, read_log
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools import pyc_compile
@@ -152,9 +153,12 @@ def test_pyc_compile_takes_it(tmp_path: Path, monkeypatch, capsys):
     Path("lab.json").write_bytes(host_calibration().to_bytes())
     command = ["m.mlir", "--calibration", "lab.json"]
     assert pyc_compile.run([*command, "-o", "m.vmfb", "--log", "log.jsonl"]) == 0
-    assert named(read_log("log.jsonl")) and artifact.read("m.vmfb").manifest["calibration"]
+    assert (
+        named(decisions_of(read_log("log.jsonl")))
+        and artifact.read("m.vmfb").manifest["calibration"]
+    )
     assert pyc_compile.run([*command, "--emit", "linalg", "-o", "m.txt", "--log", "l.jsonl"]) == 0
-    assert named(read_log("l.jsonl"))
+    assert named(decisions_of(read_log("l.jsonl")))
     Path("lab.json").write_text("{}")
     assert pyc_compile.run([*command, "-o", "m.vmfb"]) == 1
     assert "lab.json: expected schema 1, got None" in capsys.readouterr().err

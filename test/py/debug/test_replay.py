@@ -24,8 +24,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, Recipe, write_log
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import COMPILE, Conditions, load_recipe, write_log
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_compile
 
@@ -105,7 +105,7 @@ def test_a_program_and_its_log_tell_the_same(tmp_path):
 
 def test_recipes_repeat_no_records(tmp_path):
     _, log = stored(tmp_path, build(TEXT, None, make_options()))
-    assert not any(site.startswith(f"{COMPILE}:") for site in Recipe.load(log).choices)
+    assert not any(site.startswith(f"{COMPILE}:") for site in load_recipe(log).choices)
 
 
 @pytest.fixture(scope="module")
@@ -190,10 +190,8 @@ def test_a_log_without_its_compile_is_no_program(recorded):
 
 
 def test_a_malformed_head_is_refused(tmp_path, recorded):
-    head = Decision(recorded.decisions[0].site, "cpu", (), "caller", ("target=cpu",))
-    head = replace(head, site=replace(head.site, pass_name=COMPILE))
-    write_log([head], tmp_path / "log")
-    with pytest.raises(PycError, match="expected conditions as name=JSON") as caught:
+    write_log([Conditions({"target": "cpu"}, "")], tmp_path / "log")
+    with pytest.raises(PycError, match="expected conditions of a compile") as caught:
         read_compile_log(tmp_path / "log")
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 

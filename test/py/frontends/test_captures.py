@@ -193,3 +193,65 @@ def test_frequent_changes_are_a_warning(caplog):
     levels = [record.levelname for record in caplog.records]
     assert levels.count("WARNING") == 1 and levels.count("INFO") == 10
     assert "captured `step` has changed" in caplog.text and "as an argument" in caplog.text
+
+
+class Layer:
+    def __init__(self):
+        self.weight, self.bias = np.ones((4, 4), np.float32), np.zeros(4, np.float32)
+        self.name = "layer"
+
+    def __call__(self, x):
+        return x @ self.weight + self.bias if self.name else x
+
+
+class Deep:
+    def __init__(self):
+        self.layers = [Layer() for _ in range(12)]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_are_compared_as_tuples():
+    """What a call reads of twelve layers: a tuple each, and no value by itself."""
+    deep = Deep()
+    found = Captures.of(deep)
+    assert len(found._whole_values) == 1 + 12, "the list's elements, each layer's attributes"
+    assert len(found._each_values) == 2 + 1, "the list itself, which is read twice; the end"
+    assert len(found._content_values) == MOST_ARRAYS
+    assert found.changed() == ""
+    deep.layers[7].bias = np.zeros(4, np.float32)
+    assert found.changed() == "self.layers[7].bias"
+    deep.layers[7] = Layer()
+    assert Captures.of(deep).changed() == "" and found.changed() == "self.layers[7]"
+
+
+def test_tuples_are_not_read_but_what_they_hold_is():
+    layers = tuple((Layer(), [1.0]) for _ in range(12))
+
+    def model(x):
+        for layer, scales in layers:
+            x = layer(x) * scales[0]
+        return x
+
+    found = Captures.of(model)
+    assert len(found._whole_values) == 12, "each layer's attributes"
+    assert len(found._each_values) == 1 + 12 + 1, "the variable, the lists' elements, the end"
+    assert found.changed() == ""
+    layers[3][1][0] = 2.0
+    assert found.changed() == "layers[3][1][0]"
+
+
+def test_equal_values_of_other_types_and_arrays_of_one_element_are_changes():
+    """What `==` takes for equal, and a trace does not."""
+    for before, after in (
+        (1, True), (1, 1.0), (0.0, -0.0), (np.float32(1), np.float64(1)), ([1], [1]),
+        (np.ones(1), np.ones(1)), (np.ones(3), np.ones(3)), (np.ones(2), "no array"),
+    ):  # fmt: skip
+        holder = {"value": before, "other": "x"}
+        found = Captures.of(lambda x, holder=holder: x * holder["value"])
+        assert found.changed() == ""
+        holder["value"] = after
+        assert found.changed(), (before, after)

@@ -26,8 +26,9 @@ from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Recipe, read_log
+from pyc_mlir.pipelines.choices.choices import Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import Event, decisions_of, read_log
 from pyc_mlir.tools import pyc_cache, pyc_compile
 from pyc_mlir.util.pages import on_large_pages
 
@@ -260,9 +261,10 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
         assert "  cache " in capsys.readouterr().out
         logs.append(read_log(log))
     assert (tmp_path / "0.vmfb").read_bytes() == (tmp_path / "1.vmfb").read_bytes()
-    assert [log[-1].chosen for log in logs] == ["miss", "memory", "miss"]
-    assert logs[0][-1].evidence[0].startswith("CACHE_MISS: ")
-    assert Recipe.from_log(logs[0]) == Recipe.from_log(logs[1]) == Recipe.from_log(logs[0][:-1])
+    cached = [log[-1] for log in logs]
+    assert [e.outcome for e in cached if isinstance(e, Event)] == ["miss", "memory", "miss"]
+    assert cached[0].evidence[0].startswith("CACHE_MISS: ")
+    assert Recipe.from_log(decisions_of(logs[0])) == Recipe.from_log(decisions_of(logs[1]))
     check_tool(folder, capsys)
     assert pyc_compile.run([str(source), "--emit", "linalg", "--cache"]) == 1
     assert "only where a program is made" in capsys.readouterr().err
@@ -317,7 +319,7 @@ def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
     for number in range(processes):
         assert (tmp_path / f"{number}.vmfb").read_bytes() == plain
         line = json.loads((tmp_path / f"{number}.jsonl").read_text().splitlines()[-1])
-        assert line["pass"] == "cache" and line["chosen"] in ("miss", "hit")
+        assert line["part"] == "cache" and line["outcome"] in ("miss", "hit")
         assert all("CACHE_MISS" in e for e in line["evidence"])
     store = Store(tmp_path / "cache")
     assert [store.check(e.name) for e in store.entries()] == [""]
@@ -434,5 +436,5 @@ def test_logs_and_artifacts_are_the_same_with_and_without_the_default(tmp_path, 
         if "--log" in flags:
             logs.append([replace(decision, measured={}) for decision in read_log(log)])
     assert len(set(made)) == 1 and logs[0] == logs[1]
-    assert any(decision.site.location for decision in logs[0])
+    assert any(decision.site.location for decision in decisions_of(logs[0]))
     assert len(Store(tmp_path / ".cache" / "pyc-mlir").entries()) == 1

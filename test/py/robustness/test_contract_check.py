@@ -24,9 +24,9 @@ from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
-from pyc_mlir.pipelines.choices.choices import write_log
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
+from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.plans import Serving, Ways

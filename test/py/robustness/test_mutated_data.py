@@ -30,8 +30,8 @@ from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import MAX_JSON_BYTES, parse_json
-from pyc_mlir.pipelines.choices.choices import read_log, write_log
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import read_log, write_log
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program

@@ -9,8 +9,8 @@ from modules import add_artifact, add_program, ramp
 from pyc_mlir.api import compile
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import RUN, Recipe, read_log, write_log
 from pyc_mlir.pipelines.choices.contract_report import ContractReport
+from pyc_mlir.pipelines.choices.log import RUN, Event, events_of, load_recipe, read_log, write_log
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import ANSWERED, COUNTED, MODE, REFUSED, RunLog
@@ -67,7 +67,7 @@ def test_a_program_that_cannot_be_loaded_is_logged(tmp_path, capsys):
     program, log = tmp_path / "no.vmfb", tmp_path / "run.jsonl"
     program.write_bytes(b"none")
     assert pyc_run.main([str(program), "--log", str(log)]) == 1
-    (line,) = read_log(log)
+    (line,) = events_of(read_log(log))
     assert (line.site.key, line.chosen) == ("run:load", REFUSED)
     assert line.evidence[0].startswith("BAD_ARTIFACT: ")
     assert line.evidence[0].removeprefix("BAD_ARTIFACT: ") in capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_the_log_is_bounded():
     log = RunLog(most=3)
     for number in range(5):
         log.add(MODE, str(number), "why")
-    events = log.decisions(NO_STATS)
+    events = log.events(NO_STATS)
     assert [e.chosen for e in events] == ["2", "3", "4", ANSWERED]
     assert events[-1].measured["events_dropped"] == 2
 
@@ -116,8 +116,8 @@ def test_logs_of_runs_are_read_and_no_recipe_repeats_them(tmp_path):
     program = add_program()
     write_log(program.log(), tmp_path / "log")
     assert read_log(tmp_path / "log") == list(program.log())
-    assert all(d.site.pass_name == RUN and not d.is_choice for d in program.log())
-    assert Recipe.from_log(program.log()).choices == {}
+    assert all(isinstance(e, Event) and e.part == RUN for e in program.log())
+    assert load_recipe(tmp_path / "log").choices == {}
 
 
 def test_the_command_line_writes_it_also_for_a_refused_call(tmp_path):
@@ -127,6 +127,6 @@ def test_the_command_line_writes_it_also_for_a_refused_call(tmp_path):
     inputs = [f"--input={tmp_path / 'x.npy'}"] * 2
     line = [str(path), "--device", "local-sync", "--log", str(log)]
     assert pyc_run.main([*line, *inputs]) == 0
-    assert [d.site.key for d in read_log(log)] == ["run:load", "run:calls"]
+    assert [e.site.key for e in events_of(read_log(log))] == ["run:load", "run:calls"]
     assert pyc_run.main([*line, inputs[0]]) == 1
     assert ReasonCode.ARGUMENT_COUNT.name in str(read_log(log))

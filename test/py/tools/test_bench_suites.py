@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import FULL
 
 from pyc_mlir.api import compile
 from pyc_mlir.compilation.options import make_options
@@ -32,6 +33,9 @@ from pyc_mlir.tools.bench.workloads.workloads import (
     evaluate_wide,
     relative_error,
 )
+
+# Each takes 10 to 15 s of CPU time.
+only_full = pytest.mark.skipif(not FULL, reason="part of `make test-full`")
 
 
 @pytest.fixture
@@ -64,6 +68,7 @@ def test_replay(quick):
     assert row["value"] == row["of"] == 2 and row["decisions"] > 5
 
 
+@only_full
 def test_start(quick):
     report = quick("start")
     wanted = {"saved artifact: first answer": {"pyc", "iree"}, "cache hit: find": {"pyc"}}
@@ -99,6 +104,7 @@ def test_compile(quick):
     assert all(r["unit"] == "times" and r["value"] > 0 for r in ratios.values())
 
 
+@only_full
 def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):
     if latency.available_cores() < 2:
         pytest.skip("this machine has one core")

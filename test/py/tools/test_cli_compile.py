@@ -16,8 +16,9 @@ from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
-from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site, read_log
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.log import events_of, read_log
 from pyc_mlir.runtime import load as runtime
 from pyc_mlir.tools import pyc_compile, pyc_run
 from pyc_mlir.tools.cli import common as cli
@@ -173,7 +174,7 @@ def test_a_compile_that_broke_has_a_log(folder, fault, code):
     )
     flags = ["foreign.mlir", "-o", "x", "--log", "x.jsonl", "--max-error", "0.1"]
     done = subprocess.run([sys.executable, "-c", python, *flags], capture_output=True, text=True)
-    (line,) = read_log("x.jsonl")
+    (line,) = events_of(read_log("x.jsonl"))
     assert done.returncode == 2 and f"[{code}]" in done.stderr
     assert line.chosen == "refused" and line.evidence[0].startswith(f"{code}: ")
     assert line.evidence[1:] == (f"max_error = 0.1: refused [{code}]",)
@@ -233,7 +234,7 @@ def test_log_is_a_recipe_that_gives_the_same_program(folder):
     assert Path("a.vmfb").read_bytes() == Path("b.vmfb").read_bytes()
     lines = Path("a.jsonl").read_text().splitlines()
     assert len(lines) == len(read("a.vmfb").decisions) + 1
-    assert json.loads(lines[0])["pass"] == "compile"
+    assert json.loads(lines[0])["record"] == "conditions"
 
 
 def test_a_refused_compile_has_a_log(folder, capsys):
@@ -241,7 +242,7 @@ def test_a_refused_compile_has_a_log(folder, capsys):
     flags = [model, "-o", "a.vmfb", "--dim", "batch=1:4", *clauses, "--log", "a.jsonl"]
     assert pyc_compile.run(flags) == 1
     said = capsys.readouterr().err
-    (line,) = read_log("a.jsonl")
+    (line,) = events_of(read_log("a.jsonl"))
     assert (line.site.key, line.chosen) == ("compile:refused", "refused")
     assert line.evidence[0].startswith("BUDGET_IMPOSSIBLE: ")
     assert line.evidence[0].removeprefix("BUDGET_IMPOSSIBLE: ") in said
@@ -250,7 +251,7 @@ def test_a_refused_compile_has_a_log(folder, capsys):
         "max_concurrency = 2: refused [BUDGET_IMPOSSIBLE]",
     )
     recorded = read_compile_log("a.jsonl")
-    assert recorded.others == (line,) and not recorded.conditions and not recorded.decisions
+    assert recorded.events == (line,) and not recorded.conditions and not recorded.decisions
     assert "compile:refused" in why(recorded, ReasonCode.BUDGET_IMPOSSIBLE)
 
 

@@ -13,7 +13,8 @@ from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import MIB, branches, chain, layered, skips
 
 from pyc_mlir.artifact.artifact import read
-from pyc_mlir.pipelines.choices.choices import Site, write_log
+from pyc_mlir.pipelines.choices.choices import Site
+from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain.axes import Scale

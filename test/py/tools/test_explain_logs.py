@@ -12,9 +12,10 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import Difference, diff
 from pyc_mlir.dialects.errors import ReasonCode
-from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site, write_log
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
+from pyc_mlir.pipelines.choices.log import CACHE, Event, Reason, write_log
 from pyc_mlir.tools import pyc_explain
 
 CODE = ReasonCode.CODEGEN_FALLBACK
@@ -25,13 +26,7 @@ FUSION = Decision(
     "fallback",
     (f"{CODE.name}: aggressive: stack",),
 )
-CACHED = Decision(
-    Site(CACHE, "none"),
-    "miss",
-    (Alternative("miss"),),
-    CACHE,
-    (f"{ReasonCode.CACHE_MISS.name}: new",),
-)
+CACHED = Event(CACHE, "none", "miss", reasons=(Reason(ReasonCode.CACHE_MISS.name, "new"),))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from random import Random
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.choices.choices import read_log
+from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.tools.bench.compile.compile_time import command
 from pyc_mlir.tools.bench.compile.tooling import layers
 from pyc_mlir.tools.bench.report.suite import note, parse
@@ -65,7 +65,7 @@ def counted(name: str, line: Sequence[str], rounds: int, folder: Path) -> Record
         compiled([line[0], "-o", str(again), "--replay", source], seeds.getrandbits(32))
         same += again.read_bytes() == first.read_bytes()
         again.unlink()
-    decisions = len([d for d in read_log(log) if d.is_choice])
+    decisions = len(decisions_of(read_log(log)))
     note(f"{name}: {same} of {rounds} replays are the same, {decisions} decisions")
     return record(
         name, "pyc", "same bytes", "replays", same, of=rounds, decisions=decisions, n=rounds

@@ -22,9 +22,8 @@ from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
     Recipe,
     Site,
-    read_log,
-    write_log,
 )
+from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.cost import Cost
@@ -65,16 +64,6 @@ def test_json_round_trip(decision: Decision):
     assert Decision.from_json(json.loads(text)) == decision
 
 
-@given(st.lists(decisions, max_size=4))
-def test_log_files_round_trip(tmp_path_factory, made: list[Decision]):
-    path = tmp_path_factory.getbasetemp() / "log.jsonl"
-    write_log(made, path)
-    assert read_log(path) == made
-    again = path.with_name("again.jsonl")
-    write_log(read_log(path), again)
-    assert again.read_bytes() == path.read_bytes()
-
-
 def test_what_a_line_says():
     assert json.dumps(DECISION.to_json()) == (
         '{"schema": 1, "id": "test-pass:matmul.0123", "pass": "test-pass", "op": "matmul.0123", '
@@ -91,68 +80,6 @@ def test_another_schema_is_refused(schema):
     with pytest.raises(PycError, match=f"expected schema {SCHEMA_VERSION}") as caught:
         Decision.from_json({**DECISION.to_json(), "schema": schema})
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
-
-
-GOOD = json.dumps(DECISION.to_json())
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "[]",
-        "1",
-        '"text"',
-        "null",
-        GOOD[:-1],
-        json.dumps({"schema": SCHEMA_VERSION}),
-        json.dumps({**DECISION.to_json(), "alternatives": 5}),
-        json.dumps({**DECISION.to_json(), "alternatives": [1]}),
-        json.dumps({**DECISION.to_json(), "alternatives": [{"name": "x"}]}),
-        json.dumps({**DECISION.to_json(), "measured": 3}),
-        json.dumps({**DECISION.to_json(), "measured": [[1, 2, 3]]}),
-        json.dumps({**DECISION.to_json(), "evidence": None}),
-        json.dumps({**DECISION.to_json(), "evidence": 7}),
-        GOOD.replace('"traffic_bytes"', '"traffic"'),
-        "",
-        "\x00",
-    ],
-)
-def test_malformed_lines_are_named(line, tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text(f"{GOOD}\n{line}\n{GOOD}\n")
-    for read in (read_log, Recipe.load):
-        with pytest.raises(PycError, match=r"log\.jsonl:2: expected one decision") as caught:
-            read(path)
-        assert caught.value.code is ReasonCode.BAD_ARGUMENT
-
-
-def test_lines_of_another_schema_are_named(tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text(f'{GOOD}\n{{"schema": 99}}\n')
-    with pytest.raises(PycError, match=r"log\.jsonl:2: decision log: expected schema 1, got 99"):
-        read_log(path)
-
-
-def test_an_id_of_another_site_is_refused(tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text(json.dumps(json.loads(GOOD) | {"id": "pyc-fuse:other"}) + "\n")
-    with pytest.raises(PycError, match=r"log\.jsonl:1: expected one decision .*other") as caught:
-        read_log(path)
-    assert caught.value.code is ReasonCode.BAD_ARGUMENT
-
-
-def test_files_that_are_no_logs_are_refused(tmp_path):
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    for name, code in (("bytes", ReasonCode.BAD_ARGUMENT), ("missing", ReasonCode.FILE_ACCESS)):
-        with pytest.raises(PycError, match=name) as caught:
-            Recipe.load(tmp_path / name)
-        assert caught.value.code is code
-
-
-def test_an_empty_log_is_a_recipe_without_choices(tmp_path):
-    (tmp_path / "log").write_text("")
-    assert Recipe.load(tmp_path / "log").choices == {}
 
 
 def test_the_first_alternative_is_the_default():

@@ -15,7 +15,8 @@ from conftest import FULL
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, read_log
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
+from pyc_mlir.pipelines.choices.log import decisions_of, read_log
 from pyc_mlir.pipelines.driver import registry
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.driver.native_names import (
@@ -328,7 +329,7 @@ def test_log_and_recipe(tmp_path: Path) -> None:
     log, again = tmp_path / "log.jsonl", tmp_path / "again.jsonl"
     first = opt_harness.run_opt(["--test-rename=to=h", f"--pyc-log={log}"], RETURNS.encode())
     assert [json.loads(line)["chosen"] for line in log.read_text().splitlines()] == ["h"]
-    recipe = Recipe.from_log(read_log(log))
+    recipe = Recipe.from_log(decisions_of(read_log(log)))
     assert recipe.choices == {"test-rename:f0": "h"}
     log.write_text(log.read_text().replace('"chosen": "h"', '"chosen": "other"'))
     flags = [f"--pyc-recipe={log}", f"--pyc-log={again}"]

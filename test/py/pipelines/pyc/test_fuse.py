@@ -13,7 +13,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import TensorType, tensor
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site, write_log
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
+from pyc_mlir.pipelines.choices.log import load_recipe, write_log
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS, Fuse
@@ -343,7 +344,7 @@ def test_the_recipe_of_a_log_replays_to_the_same_module(policy, context, tmp_pat
     choices = Choices(policy) if policy is not None else Choices()
     text = str(fused(every_program, (X,), choices))
     write_log(choices.log, tmp_path / "log.jsonl")
-    again = Choices(recipe=Recipe.load(tmp_path / "log.jsonl"))
+    again = Choices(recipe=load_recipe(tmp_path / "log.jsonl"))
     assert str(fused(every_program, (X,), again)) == text
     write_log(again.log, tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "log.jsonl").read_bytes()

@@ -1,0 +1,185 @@
+"""Logs of compiles and runs: JSON lines, each a tagged record of one of three types.
+
+    {"record": "conditions", ...}  `Conditions`: what was compiled, with which options; comes first
+    {"record": "decision", ...}    `Decision` (choices.py): one choice
+    {"record": "event", ...}       `Event`: a refusal, what the cache did, what happened in a run
+
+A recipe repeats decisions only.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, Site
+
+# The parts of PyC that events are of.
+COMPILE, CACHE, RUN = "compile", "cache", "run"
+PARTS = (COMPILE, CACHE, RUN)
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a compile was requested with: values by name, as JSON data.
+
+    digest: SHA-256 of the program's bytes, in hex. measured: what trials of the compile found of
+    broken clauses; only this may differ between two equal compiles.
+    """
+
+    values: Mapping[str, Any]
+    digest: str
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something happened: the name of a reason code, or none, and a message."""
+
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.code else self.message
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened and was no choice.
+
+    part: one of `PARTS`; name: what happened there, or to what; outcome: how it ended, or what was
+    taken, and `before` what it took the place of. measured: numbers that another run may change.
+    """
+
+    part: str
+    name: str
+    outcome: str
+    before: str = ""
+    reasons: tuple[Reason, ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    # The same view as of a decision, for lists of both.
+
+    @property
+    def site(self) -> Site:
+        """The part and the name."""
+        return Site(self.part, self.name)
+
+    @property
+    def chosen(self) -> str:
+        """The outcome."""
+        return self.outcome
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """The outcome and what it took the place of."""
+        return tuple(Alternative(name) for name in (self.outcome, self.before) if name)
+
+    @property
+    def decided_by(self) -> str:
+        """The part."""
+        return self.part
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """The reasons as text."""
+        return tuple(map(str, self.reasons))
+
+
+Record = Decision | Conditions | Event
+# What lists show in one form.
+Listed = Decision | Event
+_TAGS: Mapping[type, str] = {Decision: "decision", Conditions: "conditions", Event: "event"}
+
+
+def _to_json(record: Record) -> dict[str, Any]:
+    tag = {"record": _TAGS[type(record)]}
+    if isinstance(record, Decision):
+        return tag | record.to_json()
+    return tag | {"schema": SCHEMA_VERSION} | asdict(record)
+
+
+def _from_json(data: Any) -> Record:
+    """Raises PycError for another schema; KeyError, TypeError or ValueError for no record."""
+    if not isinstance(data, dict) or data.get("record") not in _TAGS.values():
+        raise ValueError(f"expected `record` as one of {', '.join(_TAGS.values())}")
+    fields = dict(data)
+    tag = fields.pop("record")
+    if tag == _TAGS[Decision]:
+        return Decision.from_json(fields)
+    if (schema := fields.pop("schema", None)) != SCHEMA_VERSION:
+        raise ValueError(f"expected schema {SCHEMA_VERSION}, got {schema!r}")
+    measured = {str(name): float(value) for name, value in fields.pop("measured").items()}
+    if tag == _TAGS[Conditions]:
+        made = Conditions(**fields, measured=measured)
+        _require(isinstance(made.values, dict) and isinstance(made.digest, str), "conditions")
+        return made
+    reasons = tuple(Reason(str(r["code"]), str(r["message"])) for r in fields.pop("reasons"))
+    event = Event(**fields, reasons=reasons, measured=measured)
+    texts = (event.part, event.name, event.outcome, event.before)
+    _require(event.part in PARTS and all(isinstance(t, str) for t in texts), "an event")
+    return event
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"fields are not those of {what}")
+
+
+def write_log(records: Iterable[Record], path: str | Path) -> None:
+    """Write records as JSON lines, in order. Raises PycError (FILE_ACCESS)."""
+    lines = (json.dumps(_to_json(r), ensure_ascii=False) for r in records)
+    write_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_log(path: str | Path) -> list[Record]:
+    """Read a JSON-lines log.
+
+    Raises PycError: FILE_ACCESS, and BAD_ARGUMENT with the line for malformed input.
+    """
+    return parse_log(read_file(path, "a log of decisions"), str(path))
+
+
+def parse_log(data: bytes, path: str) -> list[Record]:
+    """The records of a log; `path` is for messages. Raises as `read_log`."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{one_line(path)}: expected a log of decisions, got: {error}"
+        ) from None
+    records = []
+    # Not `splitlines`: what else it takes for the end of a line may stand in a string.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), start=1):
+        try:
+            records.append(_from_json(parse_json(line)))
+        except PycError as error:
+            raise PycError(error.code, f"{one_line(path)}:{number}: {error.message}") from None
+        except (KeyError, OverflowError, TypeError, ValueError, AttributeError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{one_line(path)}:{number}: expected one record as JSON, got {line[:60]!r} "
+                f"({error}); write the log again",
+            ) from None
+    return records
+
+
+def decisions_of(records: Iterable[Record]) -> tuple[Decision, ...]:
+    """The choices among records."""
+    return tuple(r for r in records if isinstance(r, Decision))
+
+
+def events_of(records: Iterable[Record]) -> tuple[Event, ...]:
+    """The events among records."""
+    return tuple(r for r in records if isinstance(r, Event))
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """The recipe of a log. Raises PycError for a malformed file."""
+    return Recipe.from_log(decisions_of(read_log(path)))

@@ -1,0 +1,145 @@
+"""Logs: tagged records are written and read back, the same every time, or refused by line."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_choices import DECISION, decisions, names
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import SCHEMA_VERSION
+from pyc_mlir.pipelines.choices.log import (
+    PARTS,
+    Conditions,
+    Event,
+    Reason,
+    Record,
+    decisions_of,
+    events_of,
+    load_recipe,
+    read_log,
+    write_log,
+)
+
+numbers = st.dictionaries(names, st.floats(allow_nan=False), max_size=3)
+reasons = st.lists(st.builds(Reason, names, names), max_size=2).map(tuple)
+events = st.builds(Event, st.sampled_from(PARTS), names, names, names, reasons, numbers)
+conditions = st.builds(Conditions, st.dictionaries(names, st.integers()), names, numbers)
+EVENT = {
+    "record": "event",
+    "schema": 1,
+    "part": "run",
+    "name": "guard",
+    "outcome": "refused",
+    "before": "answered",
+    "reasons": [{"code": "ARGUMENT_COUNT", "message": "one"}],
+    "measured": {},
+}
+CONDITIONS = {
+    "record": "conditions",
+    "schema": 1,
+    "values": {"target": "cpu"},
+    "digest": "00",
+    "measured": {},
+}
+
+
+def test_a_line_has_its_type(tmp_path):
+    (tmp_path / "log").write_text(f"{json.dumps(CONDITIONS)}\n{GOOD}\n{json.dumps(EVENT)}\n")
+    head, decision, event = read_log(tmp_path / "log")
+    assert head == Conditions({"target": "cpu"}, "00") and decision == DECISION
+    reason = Reason("ARGUMENT_COUNT", "one")
+    assert event == Event("run", "guard", "refused", "answered", (reason,))
+    assert decisions_of([head, decision, event]) == (decision,)
+    assert events_of([head, decision, event]) == (event,)
+    assert load_recipe(tmp_path / "log").choices == {DECISION.site.key: DECISION.chosen}
+
+
+def test_events_are_listed_as_decisions_are():
+    event = Event("run", "mode", "b", "a", (Reason("MODE_SWITCHED", "by hand"), Reason("", "x")))
+    assert (event.site.key, event.chosen, event.decided_by) == ("run:mode", "b", "run")
+    assert [a.name for a in event.alternatives] == ["b", "a"]
+    assert event.evidence == ("MODE_SWITCHED: by hand", "x")
+
+
+@given(st.lists(decisions | events | conditions, max_size=4))
+def test_log_files_round_trip(tmp_path_factory, made: list[Record]):
+    path = tmp_path_factory.getbasetemp() / "log.jsonl"
+    write_log(made, path)
+    assert read_log(path) == made
+    again = path.with_name("again.jsonl")
+    write_log(read_log(path), again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+GOOD = json.dumps({"record": "decision", **DECISION.to_json()})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        "1",
+        '"text"',
+        "null",
+        GOOD[:-1],
+        json.dumps({"record": "decision", "schema": SCHEMA_VERSION}),
+        json.dumps({**json.loads(GOOD), "alternatives": 5}),
+        json.dumps({**json.loads(GOOD), "alternatives": [1]}),
+        json.dumps({**json.loads(GOOD), "alternatives": [{"name": "x"}]}),
+        json.dumps({**json.loads(GOOD), "measured": 3}),
+        json.dumps({**json.loads(GOOD), "measured": [[1, 2, 3]]}),
+        json.dumps({**json.loads(GOOD), "evidence": None}),
+        json.dumps({**json.loads(GOOD), "evidence": 7}),
+        GOOD.replace('"traffic_bytes"', '"traffic"'),
+        "",
+        "\x00",
+        json.dumps(DECISION.to_json()),  # without a tag
+        json.dumps({**json.loads(GOOD), "record": "note"}),
+        json.dumps({**EVENT, "part": "other"}),
+        json.dumps({**EVENT, "outcome": 1}),
+        json.dumps({**EVENT, "reasons": ["text"]}),
+        json.dumps({**EVENT, "more": 1}),
+        json.dumps({**EVENT, "schema": 0}),
+        json.dumps({**CONDITIONS, "values": []}),
+        json.dumps({**CONDITIONS, "digest": None}),
+        json.dumps({**CONDITIONS, "measured": 3}),
+    ],
+)
+def test_malformed_lines_are_named(line, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f"{GOOD}\n{line}\n{GOOD}\n")
+    for read in (read_log, load_recipe):
+        with pytest.raises(PycError, match=r"log\.jsonl:2: expected one record") as caught:
+            read(path)
+        assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_lines_of_another_schema_are_named(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f'{GOOD}\n{{"record": "decision", "schema": 99}}\n')
+    with pytest.raises(PycError, match=r"log\.jsonl:2: decision log: expected schema 1, got 99"):
+        read_log(path)
+
+
+def test_an_id_of_another_site_is_refused(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(json.loads(GOOD) | {"id": "pyc-fuse:other"}) + "\n")
+    with pytest.raises(PycError, match=r"log\.jsonl:1: expected one record .*other") as caught:
+        read_log(path)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+def test_files_that_are_no_logs_are_refused(tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for name, code in (("bytes", ReasonCode.BAD_ARGUMENT), ("missing", ReasonCode.FILE_ACCESS)):
+        with pytest.raises(PycError, match=name) as caught:
+            load_recipe(tmp_path / name)
+        assert caught.value.code is code
+
+
+def test_an_empty_log_is_a_recipe_without_choices(tmp_path):
+    (tmp_path / "log").write_text("")
+    assert load_recipe(tmp_path / "log").choices == {}
