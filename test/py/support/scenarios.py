@@ -274,7 +274,7 @@ _CALLS = (
         "arrays twice, overlapping, strided, backwards, read-only, misaligned, stretched",
         "what numpy computes; the arguments stay as they were",
         f"{_ARRAYS}::test_arrays_of_any_layout {_ARRAYS}::test_one_device_array_twice",
-        22, 22),
+        20, 20),
     cases(
         "arrays given for results that overlap an input or each other",
         "refused before the call",
@@ -291,7 +291,7 @@ _CALLS = (
         "what the numpy references compute, for every way to compile; minimal filtering and groups "
         "computed together spread them (docs/kernels.md)",
         f"{_SPECIAL}::test_special_values",
-        20, 288),
+        22, 288),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
         "each that changes a value by more than the reference allows is found by samples or the "
