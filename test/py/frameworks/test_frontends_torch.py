@@ -124,7 +124,7 @@ def test_expressions_of_dynamic_sizes(function):
 
 def test_a_dimension_that_the_model_fixes_is_told():
     with pytest.raises(PycError) as caught:
-        pyc_torch.from_torch(lambda x: x + torch.ones(5, 1), (TensorSpec("f32", "s", 4),))
+        pyc_torch.from_torch(lambda x: torch.ones(5, 5) @ x, (TensorSpec("f32", "s", 4),))
     assert caught.value.code is ReasonCode.UNTRACEABLE
 
 
