@@ -36,6 +36,10 @@ GOALS: Mapping[str, Goal] = {
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),
+    "evidence": Goal(
+        "what the benchmark database withstands, and how fast it answers",
+        ("evidence", "evidence-postgresql"),
+    ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "tests": Goal("the tests at full counts", ("test-full",)),
 }

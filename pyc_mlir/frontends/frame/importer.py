@@ -58,14 +58,13 @@ MISSING = _Missing()
 class Site:
     """One node of the source graph: its name, its op and its place from 1, for messages.
 
-    file, line: where the user's source makes it, if that is known; else the model's name and place.
+    location: of the ops that the node becomes; by default the place in the source of the import.
     """
 
     name: str
     op: str
     place: int
-    file: str = ""
-    line: int = 0
+    location: ir.Location | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,11 @@ class Importer:
     @contextmanager
     def _located(self, site: Site) -> Iterator[None]:
         """Give ops the location ``loc("node name"("model.onnx":node:1))``."""
-        place = ir.Location.file(site.file or self.source, site.line or site.place, 1)
+        if site.location is not None:
+            with site.location:
+                yield
+            return
+        place = ir.Location.file(self.source, site.place, 1)
         with ir.Location.name(site.name, place):
             yield
 

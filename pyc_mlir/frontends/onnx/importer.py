@@ -36,6 +36,11 @@ from pyc_mlir.frontends.onnx.model import (
 from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, qualified_op
 from pyc_mlir.frontends.onnx.work import refused
 
+_NCHWC = "com.microsoft.nchwc"
+_LAYOUT = (
+    "a layout for one machine; save the model at onnxruntime's optimization level EXTENDED or lower"
+)
+
 
 def import_onnx(
     model: str | Path | bytes | onnx.ModelProto,
@@ -135,10 +140,11 @@ class _Importer:
         site = Site(node_name(node), qualified_op(node), index + 1)
         if node.op_type in CONTROL and is_default_domain(node):
             outputs = self._controlled(site, node, operands)
-        elif node.op_type in HANDLERS and is_default_domain(node):
+        elif qualified_op(node) in HANDLERS:
             outputs = self.importer.node(site, operands, partial(_apply, node, operands))
         else:
-            self.importer.record(site, unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP))
+            why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
+            self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             outputs = ()
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else MISSING
@@ -192,7 +198,7 @@ class _Importer:
 def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
     asked = Node(node, builder, operands, lift)
-    out = HANDLERS[node.op_type](asked)
+    out = HANDLERS[qualified_op(node)](asked)
     asked.require_all_read()
     outputs = out if isinstance(out, tuple) else (out,)
     for i, name in enumerate(node.output):

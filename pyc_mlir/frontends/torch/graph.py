@@ -161,7 +161,8 @@ class GraphImport:
         path = paths[-1] if paths else ""
         name = f"{path}/{node.name}" if path and not path.startswith("_") else node.name
         file, line = _user_line(node.meta.get("stack_trace") or "")
-        return Site(name, target, self.place, file, line)
+        place = ir.Location.file(file, line, 1) if file else None
+        return Site(name, target, self.place, place and ir.Location.name(name, place))
 
     def emitted(self, value: Any, name: str) -> ir.Value:
         """A result as an MLIR value."""

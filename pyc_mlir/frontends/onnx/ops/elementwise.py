@@ -145,10 +145,11 @@ def _integer_power(n: Node) -> Any:
 
 def _power_of_integers(n: Node) -> Any:
     """By way of f64, which is exact up to 2^53."""
-    if not is_integer(n.type(1).dtype):
-        raise unsupported("a float exponent of an integer base: expected an integer")
     lhs, rhs = (n.b.cast(n.x(i), dtype=DTYPES["f64"]) for i in (0, 1))
-    return n.b.cast(n.b.round(n.b.pow(lhs, rhs)), dtype=n.type(0).dtype)
+    out = n.b.pow(lhs, rhs)
+    if is_integer(n.type(1).dtype):
+        out = n.b.round(out)
+    return n.b.cast(out, dtype=n.type(0).dtype)
 
 
 @node("Cast")

@@ -30,6 +30,7 @@ def conv_transpose(n: Node) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
     if spatial_rank(n) == 3:
         raise unsupported("3 spatial dimensions: expected 1 or 2")
+    n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
     filters, *kernel = _static_weights(n)[1:]
     out = transposed_conv2d(
         n.b,

@@ -13,9 +13,11 @@ from pyc_mlir.frontends.onnx.frame.window import (
     entries,
     from_2d,
     spatial_rank,
+    spatial_sizes,
     to_2d,
     window,
 )
+from pyc_mlir.frontends.onnx.ops.images.folding import max_places
 
 
 @node("Conv")
@@ -55,19 +57,19 @@ def _biased(n: Node, out: Any) -> Any:
 @node("MaxPool")
 def max_pool(n: Node) -> Any:
     """pyc.max_pool2d."""
-    if n.wants(1):
-        raise unsupported("the output `Indices`: expected only the pooled values")
     w = window(n, n.attr("kernel_shape"))
+    n.attr("storage_order")
     if spatial_rank(n) == 3:
+        if n.wants(1):
+            raise unsupported("the output `Indices` of volumes: expected the pooled values alone")
         return max_pool3d(n.b, n.x(), w.kernel, w.strides, w.low, w.high, w.dilations)
-    out = n.b.max_pool2d(
-        to_2d(n.b, n.x()),
-        kernel=w.kernel,
-        strides=w.strides,
-        pads=w.pads,
-        dilations=w.dilations,
-    )
-    return from_2d(n.b, out, spatial_rank(n))
+    x, rank = to_2d(n.b, n.x()), spatial_rank(n)
+    out = n.b.max_pool2d(x, kernel=w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations)
+    if not n.wants(1):
+        return from_2d(n.b, out, rank)
+    spatial_sizes(n, "the output `Indices`")
+    pooled = [d or 0 for d in n.b.type_of(out).shape[2:]]
+    return from_2d(n.b, out, rank), from_2d(n.b, max_places(n, x, w, pooled), rank)
 
 
 @node("AveragePool")

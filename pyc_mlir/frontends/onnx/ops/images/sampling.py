@@ -1,5 +1,6 @@
 """GridSample: images, or volumes, read at the coordinates of a grid."""
 
+from collections.abc import Sequence
 from itertools import product as all_pairs
 from typing import Any
 
@@ -42,12 +43,23 @@ def grid_sample(n: Node) -> Any:
     channels = b.dims(n.x(0))[1]
     flat = reshape_to(b, n.x(0), (batch, channels, product(n.dims(0)[2:])))
     rows = b.convert(b.transpose(flat, permutation=(0, 2, 1)), wide)
-    total = None
-    for chosen in all_pairs(*axes):
-        term = _read(b, rows, chosen, [s or 1 for s in sizes])
-        total = term if total is None else b.add(total, term)
+    total = read_at(b, rows, axes, [s or 1 for s in sizes])
     out = b.convert(b.transpose(total, permutation=(0, 2, 1)), n.type(0).dtype)
     return reshape_to(b, out, (batch, channels, *places))
+
+
+def taps_of(b: Any, u: Any, size: int) -> "list[Tap]":
+    """The two elements that a coordinate reads bilinearly; 0 outside."""
+    return _taps(b, u, size, "linear", "zeros", True)
+
+
+def read_at(b: Any, rows: Any, axes: "Sequence[Sequence[Tap]]", sizes: Sequence[int]) -> Any:
+    """[n, places, c]: the weighted sum over all taps of rows [n, product of sizes, c]."""
+    total = None
+    for chosen in all_pairs(*axes):
+        term = _read(b, rows, chosen, sizes)
+        total = term if total is None else b.add(total, term)
+    return total
 
 
 def _placed(b: Any, u: Any, size: int, aligned: bool) -> Any:
@@ -125,7 +137,7 @@ def _tap(b: Any, place: Any, weight: Any, size: int, padding: str, aligned: bool
     return index, weight, inside
 
 
-def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: list[int]) -> Any:
+def _read(b: Any, rows: Any, chosen: tuple[Tap, ...], sizes: Sequence[int]) -> Any:
     """[n, places, c]: one element of each axis, weighted."""
     linear, weight, inside = None, None, None
     for (index, own, fits), size in zip(chosen, sizes, strict=True):
