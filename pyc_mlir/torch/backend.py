@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
+from torch._guards import CompileContext  # pyright: ignore[reportMissingImports]
 from torch.utils._python_dispatch import (  # pyright: ignore[reportMissingImports]
     _disable_current_modes,
 )
@@ -101,7 +102,7 @@ def _settings(options: Mapping[str, Any] | None, mode: str | None) -> _Options:
 
 def _count_frame() -> None:
     """Count a frame that torch compiles again."""
-    current = torch._guards.CompileContext.current_compile_id()
+    current = CompileContext.current_compile_id()
     if current is not None and (current.frame_compile_id or 0) > 0:
         count("recompiled")
 

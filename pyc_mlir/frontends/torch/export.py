@@ -197,6 +197,7 @@ def _exported(
 ) -> Any:
     """Export with fixed names for dimensions; where those do not fit, as torch relates them."""
     import torch  # pyright: ignore[reportMissingImports]
+    from torch._dynamo.exc import UserError  # pyright: ignore[reportMissingImports]
 
     def export(shapes: Any) -> Any:
         with torch.no_grad():
@@ -204,7 +205,7 @@ def _exported(
 
     try:
         return export(dynamic_shapes)
-    except torch._dynamo.exc.UserError as error:
+    except UserError as error:
         if not str(error).startswith("Constraints violated"):
             raise _failed(name, error) from error
         first = error

@@ -98,7 +98,9 @@ class _Import:
                     (self.graph.argument(signature.inputs_to_buffers[node.name], value), node)
                 )
             else:
-                users.append((self.graph.argument(names.get(node.name, node.name), value), node))
+                users.append(
+                    (self.graph.argument(str(names.get(node.name, node.name)), value), node)
+                )
         pairs = [*users, *states]
         return [a for a, _ in pairs], [n for _, n in pairs]
 

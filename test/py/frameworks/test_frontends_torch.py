@@ -122,12 +122,6 @@ def test_expressions_of_dynamic_sizes(function):
         np.testing.assert_allclose(got, function(x), atol=1e-6)
 
 
-def test_a_dimension_that_the_model_fixes_is_told():
-    with pytest.raises(PycError) as caught:
-        pyc_torch.from_torch(lambda x: x + torch.ones(5, 1), (TensorSpec("f32", "s", 4),))
-    assert caught.value.code is ReasonCode.UNTRACEABLE
-
-
 class Counter(torch.nn.Module):
     """Writes a buffer and gives what it was."""
 

@@ -8,7 +8,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("expecttest", reason="expecttest, which torch's samples need, is not installed")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_methods_invocations import (  # noqa: E402  # pyright: ignore[reportMissingImports]
+    op_db,
+)
 from torch_cases import EQUAL, REFUSED, UNEXPORTED, outcome, samples  # noqa: E402
 
 FULL = bool(os.environ.get("PYC_FULL"))

@@ -33,7 +33,7 @@ class Outcome:
 
 def samples(info: Any, dtype: Any, count: int | None, seed: int = 0) -> Iterator[Any]:
     """Samples of an OpInfo, a seeded choice of `count` of them, or all."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(seed)
     found = list(info.sample_inputs("cpu", dtype, requires_grad=False))
@@ -43,8 +43,8 @@ def samples(info: Any, dtype: Any, count: int | None, seed: int = 0) -> Iterator
 
 def outcome(info: Any, sample: Any) -> Outcome:
     """Export, import and evaluate one sample; compare with torch."""
-    import torch
-    from torch.utils import _pytree as pytree
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch.utils import _pytree as pytree  # pyright: ignore[reportMissingImports]
 
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]

@@ -45,7 +45,7 @@ def conv_transpose(n: Node) -> Any:
 
 def _static_weights(n: Node) -> list[int]:
     """The shape of the weights. Raises unsupported for dynamic ones."""
-    value = n.operands[1]
+    value = n.operands[1] if n.has(1) else None
     shape = value.shape if isinstance(value, np.ndarray) else n.type(1).shape
     sizes = [d for d in shape if d is not None]
     if len(sizes) < len(shape):
