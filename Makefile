@@ -10,7 +10,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-frameworks test-full lint docs bench-env lavapipe gpu clean typing
+.PHONY: help demo test test-frameworks test-full lint docs bench-env lavapipe gpu clean postgres typing
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env
+
+postgres: ## install Debian's PostgreSQL server, which tests start without root
+	dpkg -s postgresql >/dev/null 2>&1 || { $(SUDO) apt-get update && \
+	  $(SUDO) apt-get install --yes --no-install-recommends postgresql; }
 
 lavapipe: ## install Debian's software Vulkan device
 	dpkg -s mesa-vulkan-drivers libvulkan1 >/dev/null 2>&1 || { $(SUDO) apt-get update && \

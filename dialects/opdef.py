@@ -56,6 +56,8 @@ class OpDef:
     optional: ClassVar[str | None]
     params: ClassVar[tuple[Param, ...]]
     family: ClassVar[str]
+    # Whether the two operands may change places without another result.
+    commutative: ClassVar[bool] = False
 
     def __init_subclass__(
         cls, *, name: str = "", operands: str = "", optional: str | None = None

@@ -162,7 +162,35 @@ def _wave(value: np.ndarray, x: Uncertain) -> np.ndarray:
     return moved + rounded(value, _OWN_ULPS)
 
 
-@_rule("and", "or")
+@_rule("rem")
+def _rem(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
+    """Exact; uncertain operands may cross a multiple."""
+    uncertain = (a.deviation > 0) | (b.deviation > 0)
+    return np.where(uncertain, np.inf, 0.0)
+
+
+@_rule("bitcast")
+def _bitcast(value: np.ndarray, x: Uncertain, *, dtype: np.dtype) -> np.ndarray:
+    return np.where(x.deviation > 0, np.inf, 0.0)
+
+
+@_rule("cumulative")
+def _cumulative(value: np.ndarray, x: Uncertain, *, axis: int, reduction: str) -> np.ndarray:
+    """As the reductions: of sums the square root of all squares, of extremes the greatest."""
+    if reduction in ("min", "max"):
+        return np.maximum.accumulate(x.deviation, axis)
+    count = value.shape[axis]
+    if reduction == "add":
+        moved = np.sqrt(np.cumsum(x.deviation**2, axis))
+        if not is_float(value.dtype):
+            return moved
+        return moved + summed(np.cumsum(np.abs(_wide(x)), axis), count, value)
+    relative = np.where(x.deviation > 0, x.deviation / np.abs(_wide(x)), 0.0)
+    moved = np.abs(value.astype(np.float64)) * np.sqrt(np.cumsum(relative**2, axis))
+    return moved + (rounded(value, math.sqrt(count) + 1) if is_float(value.dtype) else 0.0)
+
+
+@_rule("shift_left", "shift_right", "and", "or")
 def _logical(value: np.ndarray, a: Uncertain, b: Uncertain) -> np.ndarray:
     uncertain = (a.deviation > 0) | (b.deviation > 0)
     return np.where(uncertain, 1.0 if value.dtype == np.bool_ else np.inf, 0.0)

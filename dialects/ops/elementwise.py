@@ -15,6 +15,7 @@ from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.shapes import broadcast_shapes, require, same_dtype
 from pyc_mlir.dialects.types import (
     BOOL,
+    DTYPES,
     FLOATS,
     INTEGERS,
     TensorType,
@@ -22,6 +23,7 @@ from pyc_mlir.dialects.types import (
     dtype_name,
     is_float,
     is_integer,
+    is_unsigned,
 )
 
 FLOAT = FLOATS
@@ -71,6 +73,7 @@ def _primitive(
     allowed: frozenset[np.dtype] = NUMBER,
     operands: str = "x",
     flops: int = 1,
+    commutative: bool = False,
 ) -> type[Elementwise]:
     """Define an elementwise op without parameters by its numpy function."""
 
@@ -82,6 +85,7 @@ def _primitive(
         "__module__": __name__,
         "allowed": allowed,
         "flops_per_element": flops,
+        "commutative": commutative,
         "reference": staticmethod(reference),
     }
     return type(name.title(), (Elementwise,), body, name=name, operands=operands)  # type: ignore[call-overload]
@@ -106,9 +110,9 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x.astype(np.float64))
 
 
-Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs")
+Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", commutative=True)
 Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs")
-Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs")
+Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", commutative=True)
 Div = _primitive(
     "div",
     "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN.",
@@ -117,10 +121,20 @@ Div = _primitive(
     "lhs rhs",
 )
 Maximum = _primitive(
-    "maximum", "out = max(lhs, rhs); NaN if either is.", np.maximum, NUMBER, "lhs rhs"
+    "maximum",
+    "out = max(lhs, rhs); NaN if either is.",
+    np.maximum,
+    NUMBER,
+    "lhs rhs",
+    commutative=True,
 )
 Minimum = _primitive(
-    "minimum", "out = min(lhs, rhs); NaN if either is.", np.minimum, NUMBER, "lhs rhs"
+    "minimum",
+    "out = min(lhs, rhs); NaN if either is.",
+    np.minimum,
+    NUMBER,
+    "lhs rhs",
+    commutative=True,
 )
 Pow = _primitive("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS)
 Neg = _primitive("neg", "out = -x.", np.negative)
@@ -142,9 +156,61 @@ Erf = _primitive(
     FLOAT,
     flops=TRANSCENDENTAL_FLOPS,
 )
-And = _primitive("and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs")
-Or = _primitive("or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs")
+And = _primitive(
+    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", commutative=True
+)
+Or = _primitive(
+    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", commutative=True
+)
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL)
+
+
+def remainder(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """C's fmod; for integers lhs - (lhs / rhs) * rhs, with x % 0 = x."""
+    if is_float(lhs.dtype):
+        return np.fmod(lhs, rhs)
+    return lhs - truncated_division(lhs, rhs).astype(lhs.dtype) * rhs
+
+
+def shifted_left(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """numpy's shift, with 0 for counts outside of the bits."""
+    return np.where(_outside(rhs), 0, np.left_shift(lhs, np.where(_outside(rhs), 0, rhs)))
+
+
+def shifted_right(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """numpy's shift, which fills with the sign, with all bits the sign for counts outside."""
+    if is_unsigned(lhs.dtype):
+        return np.where(_outside(rhs), 0, np.right_shift(lhs, np.where(_outside(rhs), 0, rhs)))
+    most = rhs.dtype.type(8 * rhs.dtype.itemsize - 1)
+    return np.right_shift(lhs, np.where(_outside(rhs), most, rhs))
+
+
+def _outside(count: np.ndarray) -> np.ndarray:
+    return (count < 0) | (count >= 8 * count.dtype.itemsize)
+
+
+Rem = _primitive(
+    "rem",
+    "out = lhs - trunc(lhs / rhs) * rhs, exactly, of the sign of lhs (integers: x % 0 = x). Not of "
+    "f64: IREE's CPU code has no such function.",
+    remainder,
+    NUMBER - {DTYPES["f64"]},
+    "lhs rhs",
+)
+ShiftLeft = _primitive(
+    "shift_left",
+    "out = the bits of lhs moved up by rhs; 0 for counts below 0 or as large as the type.",
+    shifted_left,
+    INTEGERS,
+    "lhs rhs",
+)
+ShiftRight = _primitive(
+    "shift_right",
+    "out = floor(lhs / 2 ** rhs); counts below 0 or as large as the type leave only the sign.",
+    shifted_right,
+    INTEGERS,
+    "lhs rhs",
+)
 
 
 class Compare(Elementwise, name="compare", operands="lhs rhs"):
@@ -206,6 +272,25 @@ class Cast(Elementwise, name="cast", operands="x"):
         if is_float(x.dtype) and is_integer(dtype):
             return saturate(wide(x), dtype)
         return x.astype(dtype)
+
+
+class Bitcast(Elementwise, name="bitcast", operands="x"):
+    """out = the bits of x read as `dtype`, which has as many."""
+
+    dtype: np.dtype
+
+    @staticmethod
+    def infer(x: TensorType, *, dtype: np.dtype) -> TensorType:
+        """The same shape with element type `dtype`."""
+        same = x.dtype.itemsize == dtype.itemsize and BOOL not in (x.dtype, dtype)
+        names = dtype_name(x.dtype), dtype_name(dtype)
+        require(same, f"`dtype`: expected as many bits as {names[0]} has, got {names[1]}")
+        return x.with_dtype(dtype)
+
+    @staticmethod
+    def reference(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
+        """numpy's view."""
+        return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
 
 def saturate(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

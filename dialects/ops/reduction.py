@@ -1,4 +1,7 @@
-"""Reductions over listed axes, and argmax. Empty reductions give the identity of the operation."""
+"""Reductions over listed axes, argmax, and cumulative sums.
+
+Empty reductions give the identity of the operation.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,6 +30,14 @@ def lowest(dtype: np.dtype) -> Any:
 def highest(dtype: np.dtype) -> Any:
     """The identity of min: +inf, or the greatest integer."""
     return np.inf if is_float(dtype) else np.iinfo(dtype).max
+
+
+CUMULATIVE: dict[str, np.ufunc] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
 
 
 class Reduction(OpDef):
@@ -104,6 +115,36 @@ class ReduceMean(Reduction, name="reduce_mean", operands="x"):
         x = b.convert(x, accumulator(dtype))
         total = b.reduce_sum(x, axes=axes, keepdims=keepdims)
         return b.convert(b.div(total, b.count(x, axes)), dtype)
+
+
+class Cumulative(OpDef, name="cumulative", operands="x"):
+    """out[i] = x[0] o x[1] o ... o x[i] along `axis`, o being add, mul, min or max.
+
+    Integers wrap; a NaN stays in all that follow it.
+    """
+
+    axis: int
+    reduction: str = "add"
+
+    @staticmethod
+    def infer(x: TensorType, *, axis: int, reduction: str) -> TensorType:
+        """The type of x."""
+        require_dtype(x, NUMBER, "operand 0")
+        normalize_axis(axis, x.rank)
+        known = tuple(CUMULATIVE)
+        require(reduction in known, f"`reduction`: expected one of {known}, got {reduction!r}")
+        return x
+
+    @staticmethod
+    def reference(x: np.ndarray, *, axis: int, reduction: str) -> np.ndarray:
+        """numpy's accumulate; floats in f64."""
+        data = x.astype(np.float64) if is_float(x.dtype) else x
+        return CUMULATIVE[reduction].accumulate(data, axis=axis, dtype=data.dtype)
+
+    @classmethod
+    def flops(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """One operation for each element."""
+        return out.elements
 
 
 class Argmax(OpDef, name="argmax", operands="x"):

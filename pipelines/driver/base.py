@@ -23,7 +23,8 @@ class PassContext:
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
     offered that adds other numbers than an op's plain form. `compares`: answers are compared with
-    the program as it came in, so that no pass may make them less exact.
+    the program as it came in, so that no pass may make them less exact. `kernels` are the families
+    that kernels may be taken from; None: all.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -32,6 +33,11 @@ class PassContext:
     calibration: Calibration | None = None
     bounds_error: bool = False
     compares: bool = False
+    kernels: tuple[str, ...] | None = None
+
+    def takes(self, family: str) -> bool:
+        """Whether kernels of a family may be chosen, where the target has them."""
+        return self.kernels is None or family in self.kernels
 
 
 @runtime_checkable

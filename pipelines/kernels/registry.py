@@ -37,7 +37,9 @@ BUILT_IN = {
     "columns": "pyc_mlir.pipelines.kernels.families.columns",
     "full_reduce": "pyc_mlir.pipelines.kernels.families.full_reduce",
     "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
-    "transpose": "pyc_mlir.pipelines.kernels.families.transpose",
+    "transpose": "pyc_mlir.pipelines.kernels.families.movement.transpose",
+    "resize": "pyc_mlir.pipelines.kernels.families.movement.resize",
+    "concat": "pyc_mlir.pipelines.kernels.families.movement.concat",
     "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
 }
 Arrays = Sequence[np.ndarray]

@@ -14,7 +14,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
-from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.pyc.orders import moves
@@ -32,7 +32,7 @@ IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
 INVOLUTIONS = ("neg", "not")
 # Operands beyond this are not folded: the compiler would spend more than the program.
 _MAX_WORK_BYTES = 1 << 28
-COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
+COMMUTATIVE = tuple(name for name, op in OPS.items() if op.commutative)
 
 
 def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:

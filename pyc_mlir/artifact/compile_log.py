@@ -147,4 +147,5 @@ def _conditions(head: Decision, name: str) -> dict[str, Any]:
 
 def recipe_at(path: str | Path) -> Recipe:
     """The choices of a program or a log, for use with any program; raises as `read_compile_log`."""
-    return Recipe.from_log(read_compile_log(path).decisions)
+    log = read_compile_log(path)
+    return Recipe.from_log(log.decisions, str(log.conditions.get("graph_id", "")))

@@ -21,13 +21,15 @@ from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.key import SCHEMA_VERSION, Key, Unkeyed
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
-from pyc_mlir.dialects.util.codec import Form, to_data
+from pyc_mlir.dialects.util.codec import Form, Forms, to_data
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.process_start import process_start
+from pyc_mlir.util.source_files import file_digest, registered
 
 # Longer than the steps in which the system counts times of files and processes.
 _DOUBT_SECONDS = 0.1
@@ -88,10 +90,8 @@ def current_identity(
 @functools.lru_cache(maxsize=1)
 def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
     digest = hashlib.sha256()
-    for name, path, _ in files:
-        data = Path(path).read_bytes()
-        digest.update(f"{name} {len(data)}\n".encode())
-        digest.update(data)
+    for name, path, mtime in files:
+        digest.update(f"{name} {file_digest(path, mtime)}\n".encode())
     return digest.hexdigest()
 
 
@@ -147,7 +147,7 @@ def plugin_kernels() -> dict[str, str]:
     Raises Unkeyed for one that is installed for development: its version does not tell its code.
     """
     found = {}
-    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for point in registered(ENTRY_POINT_GROUP):
         package = point.dist
         if package is None or _is_editable(package):
             raise Unkeyed(f"the kernel family `{point.name}` is installed for development")
@@ -191,9 +191,16 @@ def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -
     for name in ("calibration", "dump_phases"):
         del parts["options"][name]
     try:
-        return Key(to_data(parts, "key", {PurePath: Form(_unkeyed_path, Path)}))
+        return Key(to_data(parts, "key", _FORMS))
     except ValueError as error:
         raise Unkeyed(str(error)) from None
+
+
+# Wisdom is named by its hash: a key stays as short as its text is read by people.
+_FORMS: Forms = {
+    PurePath: Form(lambda path: _unkeyed_path(path), Path),
+    Wisdom: Form(lambda wisdom: wisdom.hash, str),
+}
 
 
 def _unkeyed_path(path: PurePath) -> str:

@@ -135,7 +135,7 @@ class Begun:
 
     def site(self, pass_name: str) -> Site:
         """Where a decision about the whole module is made."""
-        return Site(pass_name, self.lowered.graph_id or "module")
+        return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.structure_id)
 
 
 def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Begun:
@@ -150,7 +150,8 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     choices.record(*before, *lowered.decisions)
     made = Alternative(MADE, reason="the caller can own scratch and outputs")
     none = Alternative(NONE, reason="only the plain ABI")
-    wanted = choices.choose(Site(ARENA_SITE, module), (made, none)).name == MADE
+    entry = Site(ARENA_SITE, module, work=lowered.structure_id)
+    wanted = choices.choose(entry, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
     arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
     folder = options.dump_phases
@@ -165,7 +166,8 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
         _plans(lowered, options, arena.modes),
     )
     first = "plain" if lowered.mixes_rows else "aggressive"
-    setting = choices.choose(Site(FUSION_SITE, module), offered(first)).name
+    fusion = Site(FUSION_SITE, module, work=lowered.structure_id)
+    setting = choices.choose(fusion, offered(first)).name
     return Begun(attempt, lowered, choices, request, setting, samples, oracle)
 
 
@@ -176,7 +178,8 @@ def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanR
     planner = planner_of(options.planner_modes, options.also_modes)
     budget = _budget(lowered, options.contract)
     name = lowered.graph_id or "module"
-    return PlanRequest(name, planner, options.policy, options.recipe, only, budget)
+    policy, recipe, structure = options.policy, options.recipe, lowered.structure_id
+    return PlanRequest(name, planner, policy, recipe, only, budget, structure)
 
 
 def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:
@@ -192,7 +195,7 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
         choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
     elif begun.wants_entry:
         choices.annotate(begun.site(ARENA_SITE), arena.evidence)
-    choices.require_recipe_used()
+    choices.require_recipe_used(lowered.graph_id)
     account = _account(lowered, options, arena)
     _require_kept(account, options.contract, arena)
     manifest = _manifest(begun, made.vmfb, arena, account)

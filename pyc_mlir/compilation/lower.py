@@ -11,7 +11,7 @@ from typing import Any
 
 from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options
+from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -26,11 +26,14 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
@@ -71,6 +74,8 @@ class Lowered:
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
     imported: ImportReport = field(default_factory=ImportReport)
+    # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
+    structure_id: str = ""
 
 
 def context_of(options: Options) -> PassContext:
@@ -78,16 +83,22 @@ def context_of(options: Options) -> PassContext:
 
     The mode is the planner's preferred one unless the options name another one for parts.
 
-    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration or by
+    another wisdom.
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
+    wisdom = options.policy.wisdom if isinstance(options.policy, Fastest) else None
+    choices.record(*record_wisdom(wisdom, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
     compares = options.contract.compares
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error, compares)
+    kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
+    return PassContext(
+        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+    )
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -145,7 +156,7 @@ def _lower_pyc(
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id = OpIds(function).graph_id
+    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
@@ -179,6 +190,7 @@ def _lower_pyc(
         seconds,
         reference,
         imported,
+        structure_id,
     )
 
 
@@ -204,8 +216,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context, families)
+    select(module, context, "+".join(context.kernels or ()))
 
 
 def emit(

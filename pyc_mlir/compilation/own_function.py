@@ -21,15 +21,18 @@ from pyc_mlir.artifact.test_vectors import Expected, Sample, Samples, compare, m
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
+from pyc_mlir.frontends.sources import is_torch
 
 _BF16 = DTYPES["bf16"]
 _MESSAGE_CHARACTERS = 200
 
 
 def numpy_call(source: Any, inputs: Sequence[Any] | None) -> NumpyCall | None:
-    """How numpy runs a source of `compile`; None for one that is no function."""
+    """How numpy runs a source of `compile`; None for one that is no function of arrays."""
     if isinstance(source, Traced):
         return source.call
+    if is_torch(source):
+        return None
     return by_numpy(source, bind(source, inputs or (), {})) if callable(source) else None
 
 

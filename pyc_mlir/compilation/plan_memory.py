@@ -110,8 +110,8 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
 class PlanRequest:
     """How to plan a module: who plans, who chooses among the plans, and within which bytes.
 
-    `name` is the module's in sites. `only` names the one mode in which certain functions are
-    planned.
+    `name` is the module's in sites, `structure_id` blind to contents of constants. `only`
+    names the one mode in which certain functions are planned.
     """
 
     name: str
@@ -120,6 +120,7 @@ class PlanRequest:
     recipe: Recipe | None = None
     only: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
+    structure_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -348,7 +349,8 @@ class Planning:
             assert share is not None, "without a budget every plan is legal"
             share.take(region.index, arena_bytes(reference, region.index))
             self._require({region.function: share}, reference, (seconds, seconds))
-        site = Site(SITE, f"{self.request.name}#{region.index}")
+        nth, structure = f"#{region.index}", self.request.structure_id
+        site = Site(SITE, self.request.name + nth, work=structure and structure + nth)
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
             share.take(

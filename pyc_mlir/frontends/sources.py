@@ -8,8 +8,9 @@ ops as a whole (raising.py); any other one that IREE's input stage accepts enter
 import io
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
         return _from_file(Path(source), context)
+    if is_torch(source):
+        return _torch(source, inputs, context)
     if callable(source):
         return Source(_traced(source, inputs, context), name=getattr(source, "__name__", "main"))
     if isinstance(exported := getattr(source, "mlir_module_serialized", None), bytes):
@@ -172,6 +175,31 @@ def _traced(
     return trace(function, *(inputs or ()), context=context)
 
 
+def is_torch(source: Any) -> bool:
+    """True for PyTorch's modules and exported programs, and for what `from_torch` gives."""
+    torch = sys.modules.get("torch")
+    if type(source).__module__ == "pyc_mlir.frontends.torch.export":
+        return True
+    # Without torch in this process there is nothing of it; while it is imported, parts are missing.
+    kinds = () if torch is None else (torch.nn.Module, torch.export.ExportedProgram)
+    return isinstance(source, kinds)
+
+
+def _torch(
+    source: Any, inputs: Sequence[Any] | Mapping[str, Any] | None, context: ir.Context
+) -> Source:
+    from pyc_mlir.frontends.torch.export import TorchModel, from_torch
+    from pyc_mlir.frontends.torch.importer import import_torch
+
+    if isinstance(source, TorchModel):
+        model = source
+    elif isinstance(inputs, Mapping):
+        model = from_torch(source, (), inputs)
+    else:
+        model = from_torch(source, inputs or ())
+    return Source(import_torch(model, context=context), name=model.name)
+
+
 def _onnx(model: Any, context: ir.Context) -> ir.Module:
     try:
         from pyc_mlir.frontends.onnx.importer import import_onnx
@@ -184,6 +212,7 @@ def _onnx(model: Any, context: ir.Context) -> ir.Module:
     return import_onnx(model, context=context)
 
 
+_LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"
 _ZIP = b"PK\x03\x04"
 _KINDS = (
     (0, b"\x7fELF", "a native library or program", "name the model it was made from"),
@@ -214,5 +243,7 @@ def _archive(data: bytes) -> tuple[str, str]:
     if "module.fb" in names:
         return "a compiled program", "run it with `pyc-run`, look into it with `pyc-explain`"
     if any(n.endswith("data.pkl") for n in names):
-        return "a PyTorch file, which is a pickle", "export the model with `torch.onnx.export`"
+        return "a PyTorch file, which is a pickle", _LOADED
+    if any(n.endswith(("archive_version", "archive_format")) for n in names):
+        return "an exported PyTorch program, which holds pickles", _LOADED
     return "a ZIP archive", "unpack it, and name the model in it"

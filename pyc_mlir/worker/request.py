@@ -28,6 +28,7 @@ from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, is_text, load_source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
+from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
 from pyc_mlir.worker.protocol import Blob, Frame
 
@@ -158,6 +159,8 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
         return {"kind": "first", "name": policy.name}
     if type(policy) is Preset:
         return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
+    if type(policy) is Fastest:
+        return {"kind": "fastest", **to_data(policy)}
     return {"kind": "parent", "name": policy.name}
 
 
@@ -166,6 +169,8 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
         return FirstIsBest(data["name"])
     if data["kind"] == "preset":
         return Preset(data["name"], tuple(data["modes"]))
+    if data["kind"] == "fastest":
+        return from_data(Fastest, {n: v for n, v in data.items() if n != "kind"}, "policy")
     return ask(data["name"])
 
 

@@ -22,7 +22,13 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, write_log
+from pyc_mlir.pipelines.choices.choices import (
+    COMPILE,
+    Coverage,
+    Decision,
+    coverage,
+    write_log,
+)
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
@@ -160,12 +166,14 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     constants = manifest["constants_bytes"]
     part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
     place = "program.vmfb" if path == "-" else path
+    used = coverage(artifact.decisions)
     rows = [
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
         *([("memory", memory)] if (memory := memory_line(artifact)) else []),
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
+        *([("recipe", str(used))] if used != Coverage() else []),
         ("run it", run_command(place, signature)),
         ("with IREE", iree_command(place, artifact)),
     ]

@@ -12,17 +12,19 @@ from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, UFUNCS
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
+from pyc_mlir.frontends.torch.frame.handler import HANDLERS as TORCH
+from pyc_mlir.frontends.torch.ops import creation
 
 # What the importer of StableHLO handles besides its table of handlers.
 _CONTROL = ("case", "composite", "constant", "custom_call", "get_dimension_size", "if", "while")
 _PAGE = """\
 # Front ends
 
-`pyc_mlir.compile` takes a Python function in numpy style, an ONNX model (a path, bytes or a
-proto), MLIR (a path, text or a module), what `jax.export` gives, and finds out itself which it is.
-MLIR with pyc ops takes PyC's pipeline, and so does StableHLO, linalg or TOSA that can be
-[raised](#stablehlo-linalg-tosa) to pyc ops; any other module that IREE's input stage accepts enters
-at IREE. JAX functions have [a page of their own](jax.md).
+`pyc_mlir.compile` takes a Python function in numpy style, a PyTorch module or exported program,
+an ONNX model (a path, bytes or a proto), MLIR (a path, text or a module), what `jax.export` gives,
+and finds out itself which it is. MLIR with pyc ops takes PyC's pipeline, and so does StableHLO,
+linalg or TOSA that can be [raised](#stablehlo-linalg-tosa) to pyc ops; any other module that IREE's
+input stage accepts enters at IREE. JAX functions have [a page of their own](jax.md).
 
 ## numpy
 
@@ -164,7 +166,18 @@ def page() -> str:
         last=NEWEST,
         handlers="\n".join(handlers),
         stablehlo=_listed(sorted({*STABLEHLO, *REGIONED, *_CONTROL})),
+        torch="\n".join(_torch_rows()),
+        random=_listed(n for n, h in TORCH.items() if h is creation.random),
     )
+
+
+def _torch_rows() -> list[str]:
+    """A row for each handler, with the overloads that it imports."""
+    overloads: dict[Callable[..., Any], list[str]] = {}
+    for name, handler in TORCH.items():
+        overloads.setdefault(handler, []).append(name.removeprefix("aten."))
+    rows = [(", ".join(f"`{n}`" for n in sorted(v)), _first(h)) for h, v in overloads.items()]
+    return [f"| {names} | {said} |" for names, said in sorted(rows)]
 
 
 def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:

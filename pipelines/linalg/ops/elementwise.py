@@ -12,11 +12,19 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import BOOL, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
-from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
+from pyc_mlir.pipelines.linalg.base.structured import (
+    Body,
+    drop_dims,
+    emit_joined,
+    emit_reshape,
+    pointwise,
+)
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
 ONE = Dim(1)
-NAMES = sorted({*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, "not"})
+NAMES = sorted(
+    {*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, *scalar.SHIFTS, "not"}
+)
 
 
 def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
@@ -74,6 +82,8 @@ def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
     """Emit what is not a constant and has no value yet."""
     if tensor.source is not None:
         return emit_reshape(lowering, tensor)
+    if tensor.joined is not None:
+        return emit_joined(lowering, tensor)
     return emit_pointwise(lowering, tensor)
 
 
@@ -142,6 +152,17 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 def select(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
     """arith.select."""
     return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
+
+
+@lowers("bitcast")
+def bitcast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+    """arith.bitcast; nothing between integers."""
+    out = lowering.element(dtype)
+
+    def body(value: ir.Value) -> ir.Value:
+        return value if value.type == out else scalar.emit("arith.bitcast", value, result=out)
+
+    return broadcasting(lowering, [x], dtype, body)
 
 
 @lowers("cast")

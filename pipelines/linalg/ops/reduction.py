@@ -1,6 +1,7 @@
 """Reductions and argmax as linalg.generic over the reduced loops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,8 +9,15 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
-from pyc_mlir.pipelines.linalg.base.structured import PARALLEL, REDUCTION, fill, generic, reshape
+from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.structured import (
+    PARALLEL,
+    REDUCTION,
+    fill,
+    generic,
+    pointwise,
+    reshape,
+)
 from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import index_as, loop_index
 from pyc_mlir.pipelines.linalg.scalar import scalar
@@ -54,6 +62,75 @@ def reduce(
     (out,) = generic(lowering, [x], [start], [loops, kept], iterators, body)
     out = rounded(lowering, out, x.dtype)
     return _keep(lowering, out, x, axes) if keepdims else out
+
+
+_CUMULATIVE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
+
+
+@lowers("cumulative")
+def cumulative(lowering: Lowering, name: str, x: Tensor, *, axis: int, reduction: str) -> Tensor:
+    """In steps of 1, 2, 4, ... (Hillis and Steele, 1986); of a dynamic size as a sum over pairs."""
+    axis %= x.rank
+    wide = accumulator(x.dtype)
+    combine = scalar.combine(_CUMULATIVE[reduction], wide)
+    size = x.dims[axis].static
+    if Dim(0) in x.dims:
+        return x
+    if size is None:
+        _, identity = COMBINERS[
+            {"add": "reduce_sum", "mul": "reduce_prod"}.get(reduction, f"reduce_{reduction}")
+        ]
+        return rounded(lowering, _of_pairs(lowering, x, axis, combine, identity(wide)), x.dtype)
+    loops = range(x.rank)
+    out = x
+    if wide != x.dtype:
+        out = pointwise(lowering, [(x, loops)], x.dims, wide, lambda v, _: scalar.widen(v, x.dtype))
+    step = 1
+    while step < size:
+        out = _with_earlier(lowering, out, axis, step, combine)
+        step *= 2
+    return rounded(lowering, out, x.dtype)
+
+
+def _with_earlier(
+    lowering: Lowering,
+    x: Tensor,
+    axis: int,
+    step: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+) -> Tensor:
+    """out[i] = x[i - step] combined with x[i], where there is one."""
+    source = lowering.value(x)
+
+    def body(mine: ir.Value, _: ir.Value) -> ir.Value:
+        before = lowering.arith("subi", loop_index(axis), lowering.number(step))
+        exists = compare_index("sge", before, lowering.number(0))
+        before = lowering.arith("maxsi", before, lowering.number(0))
+        at = [before if i == axis else loop_index(i) for i in range(x.rank)]
+        other = scalar.emit("tensor.extract", source, *at, result=mine.type)
+        return scalar.select(exists, combine(other, mine), mine)
+
+    return pointwise(lowering, [(x, range(x.rank))], x.dims, x.dtype, body)
+
+
+def _of_pairs(
+    lowering: Lowering,
+    x: Tensor,
+    axis: int,
+    combine: Callable[[ir.Value, ir.Value], ir.Value],
+    identity: Any,
+) -> Tensor:
+    """A reduction over all elements of the axis, of which the later ones change nothing."""
+    rank = x.rank
+    start = fill(lowering, x.dims, accumulator(x.dtype), identity)
+
+    def body(value: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
+        counts = compare_index("sle", loop_index(rank), loop_index(axis))
+        return [scalar.select(counts, combine(acc, scalar.widen(value, x.dtype)), acc)]
+
+    maps = [[rank if i == axis else i for i in range(rank)], list(range(rank))]
+    (out,) = generic(lowering, [x], [start], maps, [PARALLEL] * rank + [REDUCTION], body)
+    return out
 
 
 @lowers("argmax")

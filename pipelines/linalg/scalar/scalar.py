@@ -34,7 +34,9 @@ FLOAT_OPS = {
     "rsqrt": "math.rsqrt",
     "tanh": "math.tanh",
     "erf": "math.erf",
+    "rem": "arith.remf",
 }
+SHIFTS = ("shift_left", "shift_right")
 INTEGER_OPS = {
     "add": "arith.addi",
     "sub": "arith.subi",
@@ -108,11 +110,33 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
         return (_unsigned_division if unsigned else _integer_division)(*operands)
     if name == "abs" and unsigned:
         return operands[0]
+    if name == "rem":
+        return _remainder(*operands, dtype)
+    if name in SHIFTS:
+        return _shift(name, *operands, dtype)
     if name == "neg":
         return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
     if name == "not":
         return emit("arith.xori", operands[0], constant_scalar(-1, operands[0].type))
     return emit((UNSIGNED_OPS if unsigned else INTEGER_OPS)[name], *operands)
+
+
+def _remainder(lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
+    """lhs - trunc(lhs / rhs) * rhs of integers, with x % 0 = x."""
+    divide = _unsigned_division if is_unsigned(dtype) else _integer_division
+    whole = emit("arith.muli", divide(lhs, rhs), rhs)
+    return emit("arith.subi", lhs, whole)
+
+
+def _shift(name: str, lhs: Scalar, rhs: Scalar, dtype: np.dtype) -> Scalar:
+    """A shift; counts outside of the type leave 0, or the sign."""
+    bits = 8 * dtype.itemsize
+    inside = compare("lt", rhs, constant_scalar(bits, rhs.type), unsigned=True)
+    if name == "shift_right" and not is_unsigned(dtype):
+        return emit("arith.shrsi", lhs, select(inside, rhs, constant_scalar(bits - 1, rhs.type)))
+    zero = constant_scalar(0, lhs.type)
+    op = "arith.shli" if name == "shift_left" else "arith.shrui"
+    return select(inside, emit(op, lhs, select(inside, rhs, zero)), zero)
 
 
 def _unsigned_division(lhs: Scalar, rhs: Scalar) -> Scalar:

@@ -50,26 +50,29 @@ def _products(probabilities: Node, graph: Graph) -> Iterator[Node]:
             yield from (r for r in graph.of(reader) if r.name == "matmul")
 
 
-def _scores(node: Node) -> _Scores | None:
+def _scores(node: Node, left: int = _LAYERS) -> _Scores | None:
     """Down from the operand of a softmax to a product; None where there is none."""
-    conditions: list[tuple[Node, bool]] = []
-    added, factor = None, 1.0
-    for _ in range(_LAYERS):
-        node, scale = unscaled(node)
-        factor *= scale
-        if node.name == "matmul" and min(o.type.rank for o in node.operands) > 1:
-            return _Scores(node, factor, tuple(conditions), added)
-        hidden = [o.number == -np.inf for o in node.operands]
-        if node.name == "select" and hidden[1] != hidden[2]:
-            conditions.append((node.operands[0], hidden[2]))
-            node = node.operands[1 if hidden[2] else 2]
-        elif node.name == "add" and added is None:
-            sides = [o for o in node.operands if unscaled(o)[0].name in ("matmul", "select")]
-            if not sides:
-                return None
-            node, added = sides[0], node.operands[1 - node.operands.index(sides[0])]
-        else:
+    node, factor = unscaled(node)
+    if node.name == "matmul" and min(o.type.rank for o in node.operands) > 1:
+        return _Scores(node, factor)
+    if left == 0:
+        return None
+    if node.name == "add":
+        # Scores have the sizes of the sum, masks often fewer.
+        full = [o for o in node.operands if o.type.shape == node.type.shape]
+        found = [(s, o) for o in full if (s := _scores(o, left - 1)) and s.added is None]
+        if not found:
             return None
+        inner, side = found[0]
+        mask = node.operands[1 - node.operands.index(side)]
+        return replace(inner, factor=inner.factor * factor, added=mask)
+    hidden = [o.number == -np.inf for o in node.operands]
+    if node.name == "select" and hidden[1] != hidden[2]:
+        inner = _scores(node.operands[1 if hidden[2] else 2], left - 1)
+        condition = (node.operands[0], hidden[2])
+        return inner and replace(
+            inner, factor=inner.factor * factor, conditions=(condition, *inner.conditions)
+        )
     return None
 
 

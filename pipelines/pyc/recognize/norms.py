@@ -19,6 +19,9 @@ _STATISTICS = frozenset(
     {"add", "sub", "mul", "div", "cast", "reshape", "broadcast_to", "maximum", "sqrt", "neg"}
 )
 
+# Elements of a parameter that the program lacks, at most: kernels read it for every row.
+_MADE = 4096
+
 
 @dataclass(frozen=True)
 class _Statistics:
@@ -110,19 +113,18 @@ def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candid
     fits = [p for p in others if _fits(p, sizes)]
     if len(fits) != len(others):
         return
-    count = len(others)
-    if count < 2:
-        yield _norm("rmsnorm", root, x, found, (0,) if count else (1.0,), fits)
-    # A bias of one number, as ones of untrained models are, is no other value.
+    # A bias of one number, as zeros of untrained models are, is no value of its own.
     numbers = [float(n) for o in root.operands if root.name == "add" and (n := number(o))]
     bias = numbers[0] if numbers else 0.0
-    orders: dict[int, tuple[tuple[int | float, ...], ...]] = {
-        0: ((1.0, bias),),
-        1: ((0, bias), (1.0, 0)),
-        2: ((0, 1), (1, 0)),
+    orders: dict[int, tuple[tuple[str, tuple[int | float, ...]], ...]] = {
+        0: (("rmsnorm", (1.0,)), ("layernorm", (1.0, bias))),
+        1: (("rmsnorm", (0,)), ("layernorm", (0, bias)), ("layernorm", (1.0, 0))),
+        2: (("layernorm", (0, 1)), ("layernorm", (1, 0))),
     }
-    for order in orders[count]:
-        yield _norm("layernorm", root, x, found, order, fits)
+    large = prod(d or 0 for d in sizes) > _MADE
+    for name, order in orders[len(others)]:
+        if not (large and any(isinstance(which, float) for which in order)):
+            yield _norm(name, root, x, found, order, fits)
 
 
 def _norm(

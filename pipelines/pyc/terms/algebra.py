@@ -71,7 +71,10 @@ class Same(Reading):
     """The same operations on the same operands, but for the order of sums and products."""
 
     def apply(self, node: Node, parts: Sequence[Poly]) -> Poly:
-        """The op itself."""
+        """The op itself; a product with 1 is no op."""
+        one = self.terms.constant(1.0)
+        if node.name == "mul" and one in parts:
+            return parts[0] if parts[1] == one else parts[1]
         ordered = sorted(parts) if node.name in _COMMUTATIVE else parts
         kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
         return self.terms.atom("op", node.name, kept, parts=ordered)

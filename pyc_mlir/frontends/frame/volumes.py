@@ -1,6 +1,6 @@
 """Convolution and pooling over three spatial axes, by the two-dimensional ops.
 
-A window over (depth, height, width) is unfolded along the depth: each of the result's depths becomes
+A window over (depth, height, width) is unfolded along the depth: each depth of the result becomes
 an image, each channel at each depth of the window a channel of it. x is [n, c, d, h, w].
 """
 

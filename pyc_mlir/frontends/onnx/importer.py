@@ -23,6 +23,7 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
 from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
+from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
 from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, Node, pyc_dtype
 from pyc_mlir.frontends.onnx.model import (
     UNKNOWN_OP,
@@ -35,6 +36,11 @@ from pyc_mlir.frontends.onnx.model import (
 from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, qualified_op
 from pyc_mlir.frontends.onnx.work import refused
 
+_NCHWC = "com.microsoft.nchwc"
+_LAYOUT = (
+    "a layout for one machine; save the model at onnxruntime's optimization level EXTENDED or lower"
+)
+
 
 def import_onnx(
     model: str | Path | bytes | onnx.ModelProto,
@@ -44,7 +50,7 @@ def import_onnx(
 ) -> ir.Module:
     """The pyc module with one function `name` that computes `model`.
 
-    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 23; older ones go
+    `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go
     through onnx's version converter. Raises PycError: BAD_MODEL for a malformed model,
     UnsupportedModel for one with nodes that PyC lacks (all of them are listed).
     """
@@ -65,11 +71,14 @@ class _Importer:
         self.weights = prepared.weights
         self.source = source
         self.values: dict[str, Any] = {}
+        # The node of the model's own graph that is being imported, from 0.
+        self._place = 0
 
     def run(self, name: str) -> ir.Module:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
         self._read_initializers()
         self.importer = Importer(self.source.name, sum(v.nbytes for v in self.values.values()))
+        self.unroller = Unroller(self.importer, self._inner)
         inputs = [i for i in self.graph.input if i.name not in self.values]
         arguments = [self._argument(info) for info in inputs]
         return self.importer.function(name, arguments, partial(self._body, arguments))
@@ -129,13 +138,42 @@ class _Importer:
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
         site = Site(node_name(node), qualified_op(node), index + 1)
-        if node.op_type in HANDLERS and is_default_domain(node):
+        if node.op_type in CONTROL and is_default_domain(node):
+            outputs = self._controlled(site, node, operands)
+        elif qualified_op(node) in HANDLERS:
             outputs = self.importer.node(site, operands, partial(_apply, node, operands))
         else:
-            self.importer.record(site, unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP))
+            why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
+            self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             outputs = ()
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else MISSING
+
+    def _controlled(
+        self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The results of a node with graphs in it; none if it cannot be imported."""
+        outer, self._place = self._place, site.place - 1
+        try:
+            return self.unroller.outputs(site, node, operands)
+        except PycError as error:
+            self.importer.record(site, error)
+            return ()
+        finally:
+            self._place = outer
+
+    def _inner(self, graph: onnx.GraphProto, inputs: Sequence[Any]) -> list[Any]:
+        """Import the nodes of a graph inside of a node; what it names is known to all behind."""
+        if len(inputs) != len(graph.input):
+            raise bad_model(self.source.name, f"graph `{graph.name}`: {len(graph.input)} inputs")
+        for tensor in graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                raise unsupported("weights in files beside the model, in a graph inside of a node")
+            self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        self.values.update({i.name: v for i, v in zip(graph.input, inputs, strict=True)})
+        for node in graph.node:
+            self._import_node(self._place, node)
+        return [self._operand(o.name) for o in graph.output]
 
     def _refused(self, findings: Sequence[Finding], untried: Sequence[int]) -> UnsupportedModel:
         return UnsupportedModel(refused(self.source.name, self.model, findings, untried))
@@ -159,7 +197,9 @@ class _Importer:
 
 def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    out = HANDLERS[node.op_type](Node(node, builder, operands, lift))
+    asked = Node(node, builder, operands, lift)
+    out = HANDLERS[qualified_op(node)](asked)
+    asked.require_all_read()
     outputs = out if isinstance(out, tuple) else (out,)
     for i, name in enumerate(node.output):
         if name and (i >= len(outputs) or outputs[i] is None):

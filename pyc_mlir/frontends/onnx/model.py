@@ -7,6 +7,7 @@ inlined; the shapes and types fit (onnx's shape inference in strict mode).
 """
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
-from pyc_mlir.frontends.onnx.bounds import check_nodes, check_size, scan
+from pyc_mlir.frontends.onnx.bounds import all_nodes, check_nodes, check_size, scan
 from pyc_mlir.frontends.onnx.frame.handler import SIMPLE
 from pyc_mlir.frontends.onnx.names import (
     is_default_domain,
@@ -31,7 +32,7 @@ from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
 from pyc_mlir.frontends.onnx.weights import Weights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
-OLDEST, NEWEST = 13, 23
+OLDEST, NEWEST = 13, 28
 _RESIZE_WITH_COORDINATES = 11
 # What onnx's native code raises at a model: sizes of lists in attributes end as any of these.
 _NATIVE = (
@@ -43,6 +44,10 @@ _NATIVE = (
     TypeError,
     ValueError,
 )
+_MICROSOFT = "com.microsoft"
+_PREVIEW = "ai.onnx.preview"
+# Of functions that stand for ONNX's own until they are inlined.
+_OWN_DOMAIN = "pyc.inlined"
 UNKNOWN_OP = "PyC does not know this op"
 
 
@@ -123,14 +128,30 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prep
         light, weights = split_weights(model, source.directory)
     except (OSError, ValueError) as error:
         raise bad_model(source.name, str(error)) from error
+    _state_domains(light)
     _refuse_undefined(light, source, opset or NEWEST, known_ops)
     _check(light, source)
     _check_attributes(light, source, opset or NEWEST)
+    _state_axes(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
     _infer(light, source)
     return Prepared(light, weights)
+
+
+def _state_domains(model: onnx.ModelProto) -> None:
+    """What onnxruntime's optimizer leaves out: its own domain, of some of its ops and as imported.
+
+    onnxruntime itself reads such models.
+    """
+    nodes = [n for n in all_nodes(model.graph.node) if n.domain == _MICROSOFT]
+    for node in all_nodes(model.graph.node):
+        if is_default_domain(node) and node.op_type == "SimplifiedLayerNormalization":
+            node.domain = _MICROSOFT
+            nodes.append(node)
+    for domain in sorted({n.domain for n in nodes} - {o.domain for o in model.opset_import}):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 
 
 def _refuse_undefined(
@@ -143,7 +164,7 @@ def _refuse_undefined(
     findings = []
     pairs = zip(model.graph.node, undefined, strict=True)
     for place, (node, absent) in enumerate(pairs, start=1):
-        if absent or node.op_type not in known_ops or not is_default_domain(node):
+        if absent or qualified_op(node) not in known_ops:
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
             code = ReasonCode.UNSUPPORTED_OP
             findings.append(Finding(node_name(node), qualified_op(node), code, why, place))
@@ -173,6 +194,14 @@ def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> Non
                 )
 
 
+def _state_axes(model: onnx.ModelProto, opset: int) -> None:
+    """The default axis of a DFT, which opset 20 changed from 1 to -2."""
+    for node in model.graph.node:
+        given = {a.name for a in node.attribute}
+        if node.op_type == "DFT" and is_default_domain(node) and opset < 20 and "axis" not in given:
+            node.attribute.append(onnx.helper.make_attribute("axis", 1))
+
+
 def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
@@ -199,21 +228,85 @@ def _inlined(model: onnx.ModelProto, opset: int, known_ops: set[str]) -> onnx.Mo
     """Model-local functions, and ONNX's ops that the importer lacks but ONNX defines by others."""
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
-    bodies = set()
+    bodies, whole = set(), True
     for node in model.graph.node:
-        schema = schema_of(node, opset)
-        if schema and node.op_type not in known_ops and _has_body(schema):
-            bodies.add(("", node.op_type))
+        schema = schema_of(node, opset) or _preview_schema(node, model)
+        known = is_default_domain(node) and node.op_type in known_ops
+        if schema and not known and _has_body(schema):
+            bodies.add((node.domain, node.op_type))
+            whole &= "" not in node.input
             _state_defaults(node, schema)
     if not bodies:
         return model
+    _state_types(model)
     try:
-        return onnx.inliner.inline_selected_functions(
-            model, sorted(bodies), inline_schema_functions=True
-        )
+        if whole:
+            return onnx.inliner.inline_selected_functions(
+                model, sorted(bodies), inline_schema_functions=True
+            )
+        return _inlined_one_by_one(model, opset, bodies)
     except _NATIVE:
         # Bodies that depend on types which onnx could not infer: the ops stay, and are reported.
         return model
+
+
+def _preview_schema(node: onnx.NodeProto, model: onnx.ModelProto) -> onnx.defs.OpSchema | None:
+    """The definition of an op that ONNX previews in a domain of its own."""
+    versions = [o.version for o in model.opset_import if o.domain == node.domain]
+    if node.domain != _PREVIEW or not versions:
+        return None
+    if not onnx.defs.has(node.op_type, max(versions), _PREVIEW):
+        return None
+    return onnx.defs.get_schema(node.op_type, max(versions), _PREVIEW)
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    return out
+
+
+def _state_types(model: onnx.ModelProto) -> None:
+    """Types of the initializers: onnx's inliner looks for them among those of other values."""
+    told = {i.name for i in (*model.graph.input, *model.graph.value_info)}
+    for tensor in model.graph.initializer:
+        if tensor.name not in told:
+            info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            model.graph.value_info.append(info)
+
+
+def _inlined_one_by_one(
+    model: onnx.ModelProto, opset: int, bodies: Container[tuple[str, str]]
+) -> onnx.ModelProto:
+    """With functions of the model's own in place of ONNX's.
+
+    onnx's inliner asks for the type of an optional input that is left out, and fails.
+    """
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    model = _copy(model)  # Given back untouched where a function is not to be had.
+    types = {i.name: i.type for i in (*inferred.input, *inferred.value_info, *inferred.output)}
+    for place, node in enumerate(model.graph.node):
+        schema = schema_of(node, opset) or _preview_schema(node, model)
+        if schema is None or (node.domain, node.op_type) not in bodies:
+            continue
+        function = onnx.FunctionProto()
+        if schema.has_context_dependent_function:
+            given = [types.get(name, onnx.TypeProto()) for name in node.input]
+            function.ParseFromString(
+                schema.get_context_dependent_function_with_opset_version(
+                    opset, node.SerializeToString(), [t.SerializeToString() for t in given]
+                )
+            )
+        else:
+            function.CopyFrom(schema.function_body)
+        function.name, function.domain = f"{node.op_type}_{place}", _OWN_DOMAIN
+        node.op_type, node.domain = function.name, _OWN_DOMAIN
+        if not function.opset_import:
+            function.opset_import.extend(model.opset_import)
+        model.functions.append(function)
+    if all(o.domain != _OWN_DOMAIN for o in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(_OWN_DOMAIN, 1))
+    return onnx.inliner.inline_local_functions(model)
 
 
 def _state_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:

@@ -104,7 +104,13 @@ def test_a_key_names_its_parts_in_clear():
     parts = parse_key(made_key.text)
     assert parts["options"]["target"]["name"] == "cpu"
     recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", ["seen"]]}}
-    assert parts["options"]["recipe"] == {**recipe, "graph_id": "", "tolerant": False}
+    assert parts["options"]["recipe"] == {
+        **recipe,
+        "graph_id": "",
+        "tolerant": False,
+        "made_for": "",
+        "works": {},
+    }
     assert parts["evidence"] == {} and parts["program"]["graph"] == "g"
     assert made_key.digest == sha256(made_key.text)
     assert parse_key(b"x") == {} and parse_key(b"[]") == {} and parse_key(b'{"schema": 0}') == {}
@@ -129,6 +135,8 @@ def test_every_field_of_a_recipe_is_in_the_key():
         "origins": {"s": ("policy", ("seen",))},
         "graph_id": "g",
         "tolerant": True,
+        "made_for": "h",
+        "works": {"p:w": "c"},
     }
     assert changes.keys() == {f.name for f in fields(Recipe)}
     keys = [key(Options(recipe=replace(plain, **{n: v}))) for n, v in changes.items()]

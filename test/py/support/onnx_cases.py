@@ -72,6 +72,9 @@ def array(value) -> np.ndarray:
 
 def close(found: np.ndarray, wanted: np.ndarray, case) -> bool:
     relative, absolute = COARSE.get(wanted.dtype.name, (case.rtol, case.atol))
+    if case.name.startswith("test_dft") and wanted.size:
+        # numpy computes these transforms in f32: where terms cancel, it leaves roundings of them.
+        absolute = max(absolute, 2**-23 * float(np.abs(wanted).max()))
     return (
         found.dtype == wanted.dtype
         and found.shape == wanted.shape

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from movement_cases import RESHAPES, SLICES
-from order_cases import orderings
+from order_cases import bits, orderings
 from resize_cases import resizes
 
 from pyc_mlir.dialects.ops.movement import END, START
@@ -137,6 +137,7 @@ VALUES: dict[str, Callable[[np.random.Generator, Operand], Any]] = {
     "far_index": lambda rng, o: rng.choice([-100, -4, 0, 2, 3, 100], o.shape),
     "start": lambda rng, o: rng.integers(0, 2, o.shape),
     "far_start": lambda rng, o: rng.choice([-7, 0, 50], o.shape),
+    "bits": lambda rng, o: rng.integers(-2, 70, o.shape),
     "few": lambda rng, o: rng.integers(0, 3, o.shape),
     "row": lambda rng, o: rng.integers(-5, 6, o.shape),
     "half_minus_inf": lambda rng, o: np.where(rng.random(o.shape) < 0.5, -np.inf, 0.0),
@@ -459,7 +460,7 @@ def _parts() -> Iterator[Case]:
 
 
 def _all() -> Iterator[Case]:
-    for op, operands, dynamic, params in orderings(NUMBERS):
+    for op, operands, dynamic, params in (*orderings(NUMBERS), *bits(FLOATS, INTEGERS)):
         yield case(op, *(Operand(*o) for o in operands), dynamic=dynamic, **params)
     yield from _elementwise()
     yield from _contraction()

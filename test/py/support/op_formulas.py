@@ -4,10 +4,12 @@ numbers, or in f64 from the definition. `FORMULAS[op](*arrays, **params)` is exa
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
+from resize_formula import resized
 
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import BOOL, is_float
@@ -334,6 +336,42 @@ def _gather(x: np.ndarray, indices: np.ndarray, *, axis=0) -> np.ndarray:
     return np.moveaxis(out, list(places), [axis % x.ndim + p for p in places])
 
 
+def _rem(a: Any, b: Any) -> Any:
+    if isinstance(a, int):
+        return a if b == 0 else a - b * _divide(a, b)
+    return math.fmod(a, b)
+
+
+def _shift(a: np.ndarray, b: np.ndarray, *, left: bool) -> np.ndarray:
+    width = 8 * a.dtype.itemsize
+
+    def one(x: int, count: int) -> int:
+        inside = 0 <= count < width
+        if left:
+            return x << count if inside else 0
+        return x >> (count if inside else width)
+
+    return elementwise(one)(a, b)
+
+
+def _bitcast(x: np.ndarray, *, dtype: np.dtype) -> np.ndarray:
+    return np.frombuffer(x.tobytes(), dtype).reshape(x.shape)
+
+
+def _cumulative(x: np.ndarray, *, axis: int, reduction: str = "add") -> np.ndarray:
+    combine = {
+        "add": lambda a, b: a + b,
+        "mul": lambda a, b: a * b,
+        "min": np.minimum,
+        "max": np.maximum,
+    }[reduction]
+    rows = np.moveaxis(f64(x)[0].astype(None if is_float(x.dtype) else object), axis, 0)
+    out = [r.copy() for r in rows[:1]]
+    for row in rows[1:]:
+        out.append(combine(out[-1], row))
+    return np.moveaxis(np.array(out, rows.dtype).reshape(rows.shape), 0, axis)
+
+
 def _argsort(x: np.ndarray, *, axis=-1, descending=False, count=-1) -> np.ndarray:
     moved = np.moveaxis(x, axis, -1)
     out = np.empty(moved.shape, np.int64)
@@ -356,49 +394,6 @@ def _scatter(x, indices, updates, *, reduction="none") -> np.ndarray:
     for index, update in zip(indices.tolist(), f64(updates)[0].astype(out.dtype), strict=True):
         if -len(out) <= index < len(out):
             out[index] = combine(out[index], update)
-    return out
-
-
-def _coordinate(i: int, size: int, out: int, scale: float, how: str) -> float:
-    """ONNX's coordinate of position i of the result."""
-    if how == "align_corners":
-        return 0.0 if scale * size == 1 else i * (size - 1) / (scale * size - 1)
-    if how == "asymmetric":
-        return i / scale
-    if how == "pytorch_half_pixel" and scale * size == 1:
-        return 0.0
-    shift = size / 2 * (1 - out / (scale * size)) if how == "half_pixel_symmetric" else 0.0
-    return shift + (i + 0.5) / scale - 0.5
-
-
-def _parts_at(u: float, mode: str, rounding: str) -> list[tuple[int, float]]:
-    """The elements that a coordinate reads, with their weights."""
-    below = math.floor(u)
-    if mode == "linear":
-        return [(below, 1 - (u - below)), (below + 1, u - below)]
-    up = {
-        "floor": False, "ceil": u > below, "round_prefer_floor": u - below > 0.5,
-        "round_prefer_ceil": u - below >= 0.5,
-    }[rounding]  # fmt: skip
-    return [(below + up, 1.0)]
-
-
-def _resize(
-    x: np.ndarray, sizes, scales=(), mode="nearest", coordinates="half_pixel",
-    rounding="round_prefer_floor", layout="NCHW",
-) -> np.ndarray:  # fmt: skip
-    out = x.astype(np.float64)
-    for place, axis in enumerate((2, 3) if layout == "NCHW" else (1, 2)):
-        size, wanted = x.shape[axis], sizes[place]
-        wanted = math.floor(size * scales[place]) if wanted < 0 else wanted
-        scale = scales[place] if scales else wanted / size
-        rows, made = np.moveaxis(out, axis, 0), []
-        places = [_coordinate(i, size, wanted, scale, coordinates) for i in range(wanted)]
-        plain = all(u == math.floor(u) for u in places)
-        for u in places:
-            parts = _parts_at(u, mode, rounding)[: 1 if plain else 2]
-            made.append(sum(w * rows[min(max(p, 0), size - 1)] for p, w in parts))
-        out = np.moveaxis(np.array(made).reshape(wanted, *rows.shape[1:]), 0, axis)
     return out
 
 
@@ -442,6 +437,11 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "rmsnorm": _rmsnorm,
     "batchnorm": _batchnorm,
     "attention": _attention,
+    "rem": elementwise(_rem),
+    "shift_left": partial(_shift, left=True),
+    "shift_right": partial(_shift, left=False),
+    "bitcast": _bitcast,
+    "cumulative": _cumulative,
     "argsort": _argsort,
     "scatter": _scatter,
     "matmul": _matmul,
@@ -454,7 +454,7 @@ FORMULAS: dict[str, Callable[..., np.ndarray]] = {
     "conv2d": _conv2d,
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,
-    "resize": _resize,
+    "resize": resized,
     "constant": lambda value: value,
     "iota": _iota,
     "size": lambda x, axes: np.array(math.prod(x.shape[a] for a in axes)),

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pyc_mlir.dialects.types import DTYPES
+
 Shape = tuple[int, ...]
 Given = tuple[str, Shape, str]
 Row = tuple[str, tuple[Given, ...], bool, dict[str, Any]]
@@ -22,6 +24,29 @@ def orderings(numbers: Sequence[str]) -> Iterator[Row]:
     """All cases: op, operands, whether sizes may be dynamic, parameters."""
     yield from _argsorts(numbers)
     yield from _scatters(numbers)
+
+
+def bits(floats: Sequence[str], integers: Sequence[str]) -> Iterator[Row]:
+    """Cases of shifts, bit casts, remainders and cumulative sums."""
+    for op in ("shift_left", "shift_right"):
+        for dtype in integers:
+            yield op, ((dtype, (9, 9), "extreme"), (dtype, (9, 9), "bits")), True, {}
+    same = {"f64": "i64", "i64": "f64", "f32": "ui32", "i32": "f32", "f16": "i16", "ui16": "bf16"}
+    for source, target in (*same.items(), ("i8", "ui8"), ("ui64", "i64")):
+        yield "bitcast", ((source, (3, 5), "plain"),), True, {"dtype": DTYPES[target]}
+    for dtype in (*(f for f in floats if f != "f64"), *integers):
+        yield "rem", ((dtype, (3, 5), "plain"), (dtype, (3, 5), "nonzero")), True, {}
+    for dtype in integers:
+        yield "rem", ((dtype, (9, 9), "extreme"), (dtype, (9, 9), "extreme")), True, {}
+    yield "rem", (("f32", (9, 9), "special"), ("f32", (9, 9), "special")), True, {}
+    for reduction in REDUCTIONS:
+        for dtype in (*floats, *integers):
+            how: dict[str, Any] = {"axis": 1, "reduction": reduction}
+            yield "cumulative", ((dtype, (3, 7), "factor"),), True, how
+        for shape, axis in (((0, 3), 0), ((5, 2, 3), 0), ((33,), -1)):
+            how = {"axis": axis, "reduction": reduction}
+            yield "cumulative", (("f32", shape, "factor"),), True, how
+    yield "cumulative", (("f32", (9, 9), "special"),), True, {"axis": 0}
 
 
 def _argsorts(numbers: Sequence[str]) -> Iterator[Row]:

@@ -39,6 +39,8 @@ def node(*op_types: str) -> Callable[[Handler], Handler]:
 
 # Elements of a range or of indices that a handler writes out as a constant.
 MAX_WRITTEN = 1 << 24
+# Attributes that change no result for the element types of PyC, or that only training reads.
+_WITHOUT_EFFECT = frozenset({"saturate", "seed", "ratio", "momentum", "precision", "stash_type"})
 # `nearest_mode` of a Resize of opset 10: floor where it enlarges, ceil where it shrinks. No mode of
 # ONNX's: only the conversion of older opsets (model.py) writes it.
 SIMPLE = "simple"
@@ -77,6 +79,8 @@ class Node:
         self.operands = operands
         self._lift = lift
         self._attributes = {a.name: a for a in proto.attribute}
+        self._asked: set[str] = set()
+        self._seen: set[int] = set()
 
     @property
     def op(self) -> str:
@@ -95,6 +99,7 @@ class Node:
 
     def has(self, index: int) -> bool:
         """True when an (optional) input is given."""
+        self._seen.add(index)
         return index < len(self.operands) and self.operands[index] is not None
 
     def wants(self, index: int) -> bool:
@@ -105,6 +110,17 @@ class Node:
         """Input `index` as a value of the builder."""
         assert self.has(index), f"{self.op} has no input {index}"
         return self._lift(index)
+
+    def require_all_read(self) -> None:
+        """Raise unsupported for an attribute or an input that the handler did not look at.
+
+        So that what a newer version of an operator adds is never passed over.
+        """
+        for name in sorted(self._attributes.keys() - self._asked - _WITHOUT_EFFECT):
+            raise unsupported(f"attribute `{name}`: expected a node without it")
+        for index, operand in enumerate(self.operands):
+            if operand is not None and index not in self._seen:
+                raise unsupported(f"input {index}: expected at most {index} inputs")
 
     def all(self) -> list[Any]:
         """Every input as a value of the builder."""
@@ -120,6 +136,7 @@ class Node:
 
     def known(self, index: int, what: str) -> np.ndarray:
         """An input that must be a constant of the model."""
+        self._seen.add(index)
         value = self.operands[index]
         if isinstance(value, Sizes):
             if not self.emits:
@@ -144,6 +161,7 @@ class Node:
 
     def extents(self, index: int, what: str) -> tuple[Extent, ...]:
         """A vector of sizes, static or dynamic, known at import."""
+        self._seen.add(index)
         value = self.operands[index]
         if isinstance(value, Sizes):
             if not self.emits:
@@ -153,6 +171,7 @@ class Node:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as a Python value: int, float, str, list or TensorProto."""
+        self._asked.add(name)
         attribute = self._attributes.get(name)
         if attribute is None:
             return default
@@ -161,6 +180,7 @@ class Node:
 
     def attributes(self) -> list[str]:
         """The names of the attributes that are present."""
+        self._asked.update(self._attributes)
         return list(self._attributes)
 
     def number(self, value: float, index: int = 0) -> Any:

@@ -1,35 +1,27 @@
 """The ONNX ops that can be imported, a module for each family. Importing this enters them all."""
 
 from pyc_mlir.frontends.onnx.ops import (
-    activations,
-    attention,
+    bits,
     contraction,
-    convolution,
     creation,
+    data_dependent,
     elementwise,
+    images,
     indexing,
-    loss,
+    layers,
     movement,
-    normalization,
-    quantization,
     reduction,
-    resize,
-    transposed,
 )
 
 __all__ = [
-    "activations",
-    "attention",
+    "bits",
     "contraction",
-    "convolution",
     "creation",
+    "data_dependent",
     "elementwise",
+    "images",
     "indexing",
-    "loss",
+    "layers",
     "movement",
-    "normalization",
-    "quantization",
     "reduction",
-    "resize",
-    "transposed",
 ]

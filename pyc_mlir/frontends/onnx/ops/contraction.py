@@ -4,7 +4,7 @@ from typing import Any
 
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last
+from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last, take
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
 
@@ -30,6 +30,36 @@ def _scaled(n: Node, x: Any, factor: float) -> Any:
     if not is_float(n.type().dtype) and factor != int(factor):
         raise unsupported(f"factor {factor} with integers: expected a whole number")
     return n.b.mul(x, n.number(factor))
+
+
+_MAX_DETERMINANT = 4
+
+
+@node("Det")
+def determinant(n: Node) -> Any:
+    """Of matrices of up to 4 rows, by cofactors."""
+    size, rank = n.type().shape[-1], n.type().rank
+    if size is None or size != n.type().shape[-2] or not 0 < size <= _MAX_DETERMINANT:
+        raise unsupported(f"matrices of {size} rows: expected 1 to {_MAX_DETERMINANT}, static")
+    dims = n.dims()[:-2]
+
+    def entry(row: int, column: int) -> Any:
+        one = take(n.b, take(n.b, n.x(), rank - 2, row, row + 1), rank - 1, column, column + 1)
+        return reshape_to(n.b, one, dims)
+
+    def minor(row: int, columns: tuple[int, ...]) -> Any:
+        total = None
+        for place, column in enumerate(columns):
+            term = entry(row, column)
+            if rest := (*columns[:place], *columns[place + 1 :]):
+                term = n.b.mul(term, minor(row + 1, rest))
+            if total is None:
+                total = term
+            else:
+                total = n.b.sub(total, term) if place % 2 else n.b.add(total, term)
+        return total
+
+    return minor(0, tuple(range(size)))
 
 
 @node("Einsum")

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float, is_integer
+from pyc_mlir.dialects.types import DTYPES, is_float, is_integer
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
 
@@ -146,28 +145,11 @@ def _integer_power(n: Node) -> Any:
 
 def _power_of_integers(n: Node) -> Any:
     """By way of f64, which is exact up to 2^53."""
-    if not is_integer(n.type(1).dtype):
-        raise unsupported("a float exponent of an integer base: expected an integer")
     lhs, rhs = (n.b.cast(n.x(i), dtype=DTYPES["f64"]) for i in (0, 1))
-    return n.b.cast(n.b.round(n.b.pow(lhs, rhs)), dtype=n.type(0).dtype)
-
-
-@node("Mod")
-def modulo(n: Node) -> Any:
-    """Remainder of integers: of the divisor's sign (fmod=0), or of the dividend's (fmod=1)."""
-    dtype = n.type(0).dtype
-    if is_float(dtype):
-        # A rounded quotient may cross an integer, and then the remainder is off by a divisor.
-        why = f"element type {dtype_name(dtype)}: expected integers"
-        raise unsupported(why, ReasonCode.UNSUPPORTED_DTYPE)
-    b, lhs, rhs = n.b, n.x(0), n.x(1)
-    rest = b.sub(lhs, b.mul(b.div(lhs, rhs), rhs))
-    if n.attr("fmod", 0):
-        return rest
-    zero = n.number(0)
-    signs = [b.compare(v, zero, predicate="lt") for v in (rest, rhs)]
-    wrong = b.and_(b.compare(rest, zero, predicate="ne"), b.compare(*signs, predicate="ne"))
-    return b.select(wrong, b.add(rest, rhs), rest)
+    out = n.b.pow(lhs, rhs)
+    if is_integer(n.type(1).dtype):
+        out = n.b.round(out)
+    return n.b.cast(out, dtype=n.type(0).dtype)
 
 
 @node("Cast")

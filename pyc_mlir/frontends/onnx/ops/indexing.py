@@ -14,7 +14,7 @@ from pyc_mlir.frontends.frame.indexing import (
     take_along,
     top_k,
 )
-from pyc_mlir.frontends.frame.shaping import reshape_to
+from pyc_mlir.frontends.frame.shaping import expand_to, reshape_to
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 
 
@@ -70,11 +70,25 @@ def scatter_vectors(n: Node) -> Any:
 def topk(n: Node) -> Any:
     """The k greatest or least elements along `axis`, in order, and their indices."""
     count = int(n.scalar(1, "k"))
+    n.attr("sorted")  # In order they are in any order.
     axis = n.attr("axis", -1) % n.type().rank
     size = n.type().shape[axis]
     if count < 0 or (size is not None and count > size):
         raise PycError(ReasonCode.BAD_MODEL, f"`k`: expected 0 to {size}, got {count}")
     return top_k(n.b, n.x(), count, axis, bool(n.attr("largest", 1)))
+
+
+@node("TensorScatter")
+def tensor_scatter(n: Node) -> Any:
+    """A cache with rows of `update` written from write_indices[batch] on, along `axis`."""
+    b, axis = n.b, n.attr("axis", -2) % n.type().rank
+    rank = n.type().rank
+    places = b.iota_like(n.x(1), axis)
+    if n.has(2):
+        places = b.add(places, b.align(b.convert(n.x(2), I64), 0, rank))
+    if n.attr("mode", "linear") == "circular":
+        places = b.rem(places, b.size(n.x(0), axis))
+    return scatter_along(b, n.x(0), expand_to(b, places, n.dims(1)), n.x(1), axis)
 
 
 @node("Compress")

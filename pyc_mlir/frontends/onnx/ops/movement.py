@@ -37,7 +37,8 @@ def identity(n: Node) -> Any:
 @node("Dropout")
 def dropout(n: Node) -> Any:
     """out = x; the mask is all true."""
-    if n.has(2) and bool(n.scalar(2, "training_mode")):
+    ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
+    if n.has(2) and bool(n.scalar(2, "training_mode")) and ratio:
         raise unsupported("training_mode=true: expected a model exported for inference")
     if not n.wants(1):
         return n.x()
@@ -201,10 +202,15 @@ def pad(n: Node) -> Any:
     mode = n.attr("mode", "constant")
     if mode != "constant":
         return _pad_by_index(n, low, high, mode)
-    value = n.scalar(2, "constant_value") if n.has(2) else 0
     x = _cut(n, low, high)
     low, high = ([max(0, p) for p in side] for side in (low, high))
-    return n.b.pad(x, low=tuple(low), high=tuple(high), value=float(value))
+    pads = {"low": tuple(low), "high": tuple(high)}
+    if n.has(2) and not isinstance(n.operands[2], np.ndarray):
+        inside = n.b.constant(np.array(True))
+        inside = n.b.pad(expand_to(n.b, inside, n.b.dims(x)), **pads, value=0.0)
+        return n.b.select(inside, n.b.pad(x, **pads, value=0.0), n.b.reshape(n.x(2), shape=()))
+    value = n.scalar(2, "constant_value") if n.has(2) else 0
+    return n.b.pad(x, **pads, value=float(value))
 
 
 def _cut(n: Node, low: list[int], high: list[int]) -> Any:
@@ -287,7 +293,9 @@ def space_to_depth(n: Node) -> Any:
     b, block = n.b, n.attr("blocksize")
     x = split(b, n.x(), 3, (-1, block))
     x = split(b, x, 2, (-1, block))
-    x = b.transpose(x, permutation=(0, 3, 5, 1, 2, 4))
+    channels_last = n.attr("mode", "DCR") == "DCR"
+    order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+    x = b.transpose(x, permutation=order)
     return merge(b, merge(b, x, 1), 1)
 
 

@@ -7,27 +7,24 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
-from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import take
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
-
-_MAX_SCAN = 1024
 
 
 def axes_of(n: Node) -> tuple[int, ...]:
     """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
     rank = n.type().rank
     axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
+    stays = n.attr("noop_with_empty_axes", 0)
     if not axes:
-        return () if n.attr("noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if stays else tuple(range(rank))
     return tuple(sorted(a % rank for a in axes))
 
 
 def _reduce(n: Node, op: str, x: Any, axes: tuple[int, ...]) -> Any:
     """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
-    if not axes:
-        return x
-    return getattr(n.b, op)(x, axes=axes, keepdims=bool(n.attr("keepdims", 1)))
+    keepdims = bool(n.attr("keepdims", 1))
+    return getattr(n.b, op)(x, axes=axes, keepdims=keepdims) if axes else x
 
 
 @node("ReduceSum", "ReduceProd")
@@ -114,18 +111,16 @@ def arg_extreme(n: Node) -> Any:
     return b.sub(b.sub(b.size(x, axis), np.array(1, np.int64)), index)
 
 
-@node("CumSum")
-def cumulative_sum(n: Node) -> Any:
-    """The product with a triangular matrix of ones along `axis`, for up to 1024 elements."""
+@node("CumSum", "CumProd")
+def cumulative(n: Node) -> Any:
+    """Sums or products of what comes before along `axis`, from the end with `reverse`."""
     b, rank = n.b, n.type().rank
     axis = int(n.scalar(1, "axis")) % rank
-    size = n.type().shape[axis]
-    if size is None or size > _MAX_SCAN:
-        raise unsupported(f"{size} elements along the axis: expected a static size <= {_MAX_SCAN}")
-    ones = np.triu(np.ones((size, size)), 1 if n.attr("exclusive", 0) else 0)
-    if n.attr("reverse", 0):
-        ones = ones.T
-    order = (*(a for a in range(rank) if a != axis), axis)
-    sums = b.matmul(b.transpose(n.x(), permutation=order), b.constant(ones.astype(n.type().dtype)))
-    back = tuple(int(i) for i in np.argsort(order))
-    return b.transpose(sums, permutation=back)
+    sums = n.op == "CumSum"
+    x = take(b, n.x(), axis, END, BEGIN, -1) if n.attr("reverse", 0) else n.x()
+    out = b.cumulative(x, axis=axis, reduction="add" if sums else "mul")
+    if n.attr("exclusive", 0):
+        low = tuple(int(i == axis) for i in range(rank))
+        rest = take(b, out, axis, 0, -1)
+        out = b.pad(rest, low=low, high=(0,) * rank, value=0.0 if sums else 1.0)
+    return take(b, out, axis, END, BEGIN, -1) if n.attr("reverse", 0) else out

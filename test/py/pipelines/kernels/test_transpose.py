@@ -8,7 +8,7 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.transpose import FAMILY, Transpose
+from pyc_mlir.pipelines.kernels.families.movement.transpose import FAMILY, Transpose
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 

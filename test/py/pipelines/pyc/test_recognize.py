@@ -220,6 +220,23 @@ ATTENTION: dict[str, tuple[Body, list[TensorType]]] = {
         ),
         [*HEADS, tensor("i1", 2, 1, 5, 5)],
     ),
+    "mask that is computed": (
+        lambda b, q, k, v, m: b.matmul(
+            softmax(
+                b,
+                b.add(
+                    b.select(
+                        b.compare(m, b.scalar(0, m), predicate="gt"),
+                        b.scalar(0, m),
+                        b.scalar(-np.inf, m),
+                    ),
+                    scores(b, q, k),
+                ),
+            ),
+            v,
+        ),
+        [*HEADS, tensor("f32", 2, 3, 5, 5)],
+    ),
     "of torch": (torch_attention, [*HEADS, tensor("f32", 2, 1, 5, 5)]),
     "causal": (causal, HEADS),
     "grouped heads": (grouped, [HEADS[0], *[tensor("f32", 2, 1, 5, 4)] * 2]),

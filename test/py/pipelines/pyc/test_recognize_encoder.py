@@ -7,6 +7,7 @@ import pytest
 from encoders import WIDTH, legacy, named
 from op_modules import ops_of
 
+from pyc_mlir.api import compile
 from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -72,3 +73,15 @@ def test_what_is_left_to_iree_is_less():
         for m in (written, recognized)
     ]
     assert computed[1] < 0.7 * computed[0], computed
+
+
+def test_a_recognized_encoder_compiles_and_is_equal():
+    """Dynamic, from the ONNX model to results on the CPU."""
+    program = compile(legacy(1, "batch", "length"))
+    plain = import_onnx(legacy(1, "batch", "length"), context=new_context())
+    made = [d.chosen for d in program.artifact.decisions if d.site.pass_name == "pyc-recognize"]
+    assert Counter(made) == {"layernorm": 2, "softmax": 1, "attention": 1, "gelu": 1}
+    for sizes in ((2, 5), (1, 16)):
+        given = arguments(*sizes)
+        (want,) = interpret(plain, given)
+        np.testing.assert_allclose(program(*given), want, 1e-4, 1e-5)

@@ -1,4 +1,4 @@
-"""ConvTranspose as one ordinary convolution and a depth-to-space: no zeros between elements.
+"""Transposed convolution as one ordinary convolution and a depth-to-space: no zeros between.
 
 Along an axis, ``full[s*i + p] += x[i] * w[p]``. The result at ``s*t + u - front`` (phase u < s) is
 
@@ -11,7 +11,7 @@ the depth-to-space puts them side by side. Taps that a phase lacks are zeros: th
 sum, but make NaN of an infinite x that they meet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,19 +20,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, TooLarge
-from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.frame.shaping import merge, split, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
-from pyc_mlir.frontends.onnx.frame.window import (
-    Window,
-    from_2d,
-    pair,
-    sizes_2d,
-    spatial_rank,
-    to_2d,
-    window,
-)
 
 SPATIAL = (2, 3)
 # Taps of all phases, zeros included, that a dilated kernel may have for each tap of its own.
@@ -107,96 +96,58 @@ def _grid(reach: int, stride: int, low: int) -> int:
     return min(starts, key=lambda g: -(-g // stride) + (reach - 1 - g) // stride)
 
 
-@node("ConvTranspose")
-def conv_transpose(n: Node) -> Any:
-    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
-    b, groups = n.b, n.attr("group", 1)
-    filters, *kernel = _static_weights(n)[1:]
-    axes = _axes(n, kernel)
-    rows, columns = axes
-    x = to_2d(b, n.x(0))
+# Applies a function of (builder, tensor) to one operand: at import if that is known.
+Build = Callable[[Callable[[Any, Any], Any]], Any]
+
+
+def applied(b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any, Any], Any]) -> Any:
+    """`build(builder, operand)`, computed now for a known operand that is not too large."""
+    if isinstance(b, GraphBuilder) and isinstance(known, np.ndarray):
+        with suppress(TooLarge):
+            return b.constant(build(ConstantBuilder(), known))
+    return build(b, lifted())
+
+
+def transposed_conv2d(
+    b: Any,
+    x: Any,
+    weight: Build,
+    bias: Build | None,
+    channels: tuple[int, int],
+    axes: tuple[Axis, Axis],
+) -> Any:
+    """x [n, c, h, w] with weights [c, f/groups, kh, kw] as [n, f, oh, ow].
+
+    channels: the groups, and f/groups.
+    """
+    groups, (rows, columns) = channels[0], axes
     for axis, plan in zip(SPATIAL, axes, strict=True):
-        x = _spaced(b, x, axis, plan.spread)
+        x = spaced(b, x, axis, plan.spread)
     out = b.conv2d(
         x,
-        _known(n, 1, lambda b, w: _phase_weights(b, to_2d(b, w), groups, axes)),
+        weight(lambda b, w: phase_weights(b, w, groups, axes)),
         pads=(rows.low, columns.low, rows.high, columns.high),
         dilations=(rows.dilation, columns.dilation),
         groups=groups,
     )
     phases = rows.phases * columns.phases
     every = phases == rows.stride * columns.stride
-    if n.has(2) and every:
-        bias = _known(n, 2, lambda b, v: _phase_bias(b, v, groups, phases, filters))
-        out = b.add(out, b.align(bias, 1, 4))
-    out = _depth_to_space(b, out, (groups, filters), axes)
+    if bias is not None and every:
+        out = b.add(out, b.align(bias(lambda b, v: phase_bias(b, v, channels, phases)), 1, 4))
+    out = depth_to_space(b, out, channels, axes)
     for axis, plan in zip(SPATIAL, axes, strict=True):
         if plan.front or plan.back:
             out = take(b, out, axis, plan.front, -plan.back if plan.back else END)
-    if n.has(2) and not every:
-        out = b.add(out, b.align(n.x(2), 1, 4))
-    return from_2d(b, out, spatial_rank(n))
+    if bias is not None and not every:
+        out = b.add(out, b.align(bias(lambda b, v: v), 1, 4))
+    return out
 
 
-def _static_weights(n: Node) -> list[int]:
-    """The shape of the weights. Raises unsupported for dynamic ones."""
-    value = n.operands[1]
-    shape = value.shape if isinstance(value, np.ndarray) else n.type(1).shape
-    sizes = [d for d in shape if d is not None]
-    if len(sizes) < len(shape):
-        raise unsupported("weights of dynamic size: expected static ones")
-    return sizes
-
-
-def _known(n: Node, index: int, build: Callable[[Any, Any], Any]) -> Any:
-    """`build(builder, input)`, computed now for a constant of the model that is not too large."""
-    value = n.operands[index]
-    if n.emits and isinstance(value, np.ndarray):
-        with suppress(TooLarge):
-            return n.b.constant(build(ConstantBuilder(), value))
-    return build(n.b, n.x(index))
-
-
-def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
-    """The plans for rows and columns."""
-    w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
-    low, high = _crops(n, w, pair(n, "output_padding", 0))
-    plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
-    rows, columns = (plan_axis(*p) for p in plans)
-    return rows, columns
-
-
-def _no_pads(n: Node, kernel: Sequence[int]) -> Window:
-    return Window(
-        pair(n, "kernel_shape", 1, kernel), pair(n, "strides", 1), pair(n, "dilations", 1),
-        (0, 0), (0, 0),
-    )  # fmt: skip
-
-
-def _crops(n: Node, w: Window, extra: tuple[int, int]) -> tuple[Sequence[int], Sequence[int]]:
-    """How much of the full result falls away at the start and the end of each axis."""
-    shape = n.attr("output_shape")
-    mode = n.attr("auto_pad", "NOTSET")
-    if shape is None and mode in ("NOTSET", "VALID"):
-        return w.low, [h - e for h, e in zip(w.high, extra, strict=True)]
-    if shape is None:
-        totals = [r - s + e for r, s, e in zip(w.reach, w.strides, extra, strict=True)]
-    else:
-        inputs = sizes_2d(n, "output_shape")
-        wanted = pair(n, "output_shape", 1, shape[-spatial_rank(n) :])
-        totals = [
-            (size - 1) * s + r + e - want
-            for size, s, r, e, want in zip(inputs, w.strides, w.reach, extra, wanted, strict=True)
-        ]
-    low = [t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals]
-    return low, [t - a - e for t, a, e in zip(totals, low, extra, strict=True)]
-
-
-def _phase_weights(b: Any, w: Any, groups: int, axes: tuple[Axis, Axis]) -> Any:
+def phase_weights(b: Any, w: Any, groups: int, axes: tuple[Axis, Axis]) -> Any:
     """[c, f/groups, kh, kw] as conv2d has it: [groups * phases * f/groups, c/groups, taps...]."""
     channels, filters = b.type_of(w).shape[:2]
     for axis, plan in zip(SPATIAL, axes, strict=True):
-        w = _spaced(b, w, axis, plan.apart)
+        w = spaced(b, w, axis, plan.apart)
     after = [p.taps * p.phases - p.kernel - p.before for p in axes]
     w = b.pad(w, low=(0, 0, *(p.before for p in axes)), high=(0, 0, *after))
     rows, columns = axes
@@ -211,14 +162,15 @@ def _phase_weights(b: Any, w: Any, groups: int, axes: tuple[Axis, Axis]) -> Any:
     return b.reshape(w, shape=(count, channels // groups, rows.taps, columns.taps))
 
 
-def _phase_bias(b: Any, bias: Any, groups: int, phases: int, filters: int) -> Any:
+def phase_bias(b: Any, bias: Any, channels: tuple[int, int], phases: int) -> Any:
     """[f] repeated as the filters are: [groups * phases * f/groups]."""
+    groups, filters = channels
     apart = b.reshape(bias, shape=(groups, 1, filters))
     spread = b.broadcast_to(apart, shape=(groups, phases, filters))
     return b.reshape(spread, shape=(groups * phases * filters,))
 
 
-def _depth_to_space(b: Any, x: Any, channels: tuple[int, int], axes: tuple[Axis, Axis]) -> Any:
+def depth_to_space(b: Any, x: Any, channels: tuple[int, int], axes: tuple[Axis, Axis]) -> Any:
     """[n, g*ph*pw*f, h, w] as [n, g*f, h*sh, w*sw]; phases beyond ph and pw are zeros."""
     if all(p.stride == 1 for p in axes):
         return x
@@ -236,7 +188,7 @@ def _depth_to_space(b: Any, x: Any, channels: tuple[int, int], axes: tuple[Axis,
     return merge(b, x, 1) if group else x
 
 
-def _spaced(b: Any, x: Any, axis: int, zeros: int) -> Any:
+def spaced(b: Any, x: Any, axis: int, zeros: int) -> Any:
     """x of rank 4 with `zeros` zeros between neighbours along `axis`."""
     if not zeros:
         return x

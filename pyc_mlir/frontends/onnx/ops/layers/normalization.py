@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pyc_mlir.dialects.types import DTYPES, is_float
+from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to, split, take
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
@@ -14,12 +14,31 @@ _MAX_NEIGHBOURS = 1024
 
 @node("BatchNormalization")
 def batch_norm(n: Node) -> Any:
-    """pyc.batchnorm over dimension 1."""
-    if n.attr("training_mode", 0) or n.wants(1):
-        raise unsupported("training_mode=1: expected a model exported for inference")
+    """pyc.batchnorm over dimension 1; in training by the batch's own mean and variance."""
+    if n.attr("training_mode", 0):
+        return _batch_norm_training(n)
     dtype = n.type().dtype
     vectors = [n.b.cast(v, dtype=dtype) if n.b.type_of(v).dtype != dtype else v for v in n.all()]
     return n.b.batchnorm(*vectors, axis=1, epsilon=n.attr("epsilon", 1e-5))
+
+
+def _batch_norm_training(n: Node) -> tuple[Any, Any, Any]:
+    """Normalized by the batch, with the running mean and variance. Ioffe and Szegedy, 2015."""
+    b, rank, wide = n.b, n.type().rank, accumulator(n.type().dtype)
+    axes = tuple(i for i in range(rank) if i != 1)
+    x = b.convert(n.x(), wide)
+    mean = b.reduce_mean(x, axes=axes)
+    centered = b.sub(x, b.align(mean, 1, rank))
+    variance = b.reduce_mean(b.mul(centered, centered), axes=axes)
+    keep = n.attr("momentum", 0.9)
+    running = []
+    for index, now in ((3, mean), (4, variance)):
+        dtype = n.type(index).dtype
+        old, new = b.scalar(keep, n.x(index)), b.scalar(1 - keep, n.x(index))
+        running.append(b.add(b.mul(n.x(index), old), b.mul(b.convert(now, dtype), new)))
+    vectors = [b.convert(n.x(i), wide) for i in (1, 2)]
+    out = b.batchnorm(x, *vectors, mean, variance, axis=1, epsilon=n.attr("epsilon", 1e-5))
+    return b.convert(out, n.type().dtype), *running
 
 
 def normalized(n: Node, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:

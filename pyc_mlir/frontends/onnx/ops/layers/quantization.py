@@ -139,6 +139,8 @@ def qlinear_matmul(n: Node) -> Any:
 def _integer_conv(n: Node, x: Any, weight: Any, kernel: tuple[int, ...]) -> Any:
     """The i32 convolution; [n, c, h, w]."""
     w = window(n, kernel)
+    if spatial_rank(n) == 3:
+        raise unsupported("3 spatial dimensions: expected 1 or 2")
     return n.b.conv2d(
         to_2d(n.b, x),
         to_2d(n.b, weight),

@@ -5,7 +5,6 @@ Resize of opset 10 come here converted, with `asymmetric` coordinates and `SIMPL
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,29 +15,25 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
 from pyc_mlir.frontends.frame.sizes import Extent, Size, Untracked, quotient
 from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, Node, node
-
-
-@dataclass(frozen=True)
-class Target:
-    """What an axis becomes: its size (-1: a dynamic one times the scale), and the scale."""
-
-    size: int
-    scale: float
+from pyc_mlir.frontends.onnx.frame.resampling import Target, by_matrices, needs_matrices
 
 
 @node("Resize")
 def resize(n: Node) -> Any:
     """pyc.resize along height and width, NCHW or NHWC; of other axes one after the other."""
+    if n.has(1):
+        n.x(1)  # `roi` is read with tf_crop_and_resize alone.
     mode = n.attr("mode", "nearest")
+    if needs_matrices(n, mode):
+        return by_matrices(n, mode, _targets(n))
+    for name in ("cubic_coeff_a", "exclude_outside", "extrapolation_value"):
+        n.attr(name)
     if mode not in ("nearest", "linear"):
         raise unsupported(f"mode={mode}: expected nearest or linear")
     coordinates = n.attr("coordinate_transformation_mode", "half_pixel")
     if coordinates not in COORDINATES:
         raise unsupported(f"coordinates {coordinates}: expected one of {', '.join(COORDINATES)}")
     targets = _targets(n)
-    shrinks = any(t.scale < 1 for t in targets.values())
-    if n.attr("antialias", 0) and shrinks:
-        raise unsupported("antialias=1 with a scale below 1: expected antialias=0")
     rounding = _rounding(n, targets)
     how = {"mode": mode, "coordinates": coordinates, "rounding": rounding}
     x, rank = n.x(), n.type().rank

@@ -1,0 +1,43 @@
+"""Results whose sizes depend on data: Unique, NonZero, NonMaxSuppression; and MelWeightMatrix.
+
+One rule: where all inputs are known, they are computed at import by ONNX's reference. Where an
+input is computed when the model runs, the node is refused (UNSUPPORTED_ATTRIBUTE): a compiled
+program has sizes that follow from those of its arguments. Cut the model before such a node, or
+give its boxes as constants; TopK with a mask says the same in a fixed size.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.reference
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
+
+_MAX_ELEMENTS = 1 << 14
+
+
+@node("Unique", "NonZero", "NonMaxSuppression", "MelWeightMatrix")
+def by_reference(n: Node) -> Any:
+    """The arrays that ONNX's reference gives for known inputs."""
+    given = {}
+    for index, name in enumerate(n.proto.input):
+        if n.has(index):
+            given[name] = n.known(index, name)
+    n.attributes()
+    if sum(array.size for array in given.values()) > _MAX_ELEMENTS:
+        raise unsupported(f"known inputs: expected at most {_MAX_ELEMENTS} elements")
+    untyped = onnx.TypeProto()
+    inputs = [onnx.helper.make_value_info(name, untyped) for name in given]
+    outputs = [onnx.helper.make_value_info(name, untyped) for name in n.proto.output if name]
+    graph = onnx.helper.make_graph([n.proto], "node", inputs, outputs)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)])
+    try:
+        found = iter(onnx.reference.ReferenceEvaluator(model).run(None, given))
+    except Exception as error:
+        raise PycError(
+            ReasonCode.BAD_MODEL, f"expected inputs that ONNX computes with, got: {error!r}"
+        ) from error
+    return tuple(np.asarray(next(found)) if name else None for name in n.proto.output)

@@ -1,0 +1,12 @@
+"""ONNX ops on images and signals. Importing this enters them all."""
+
+from pyc_mlir.frontends.onnx.ops.images import (
+    convolution,
+    folding,
+    resize,
+    sampling,
+    signal,
+    transposed,
+)
+
+__all__ = ["convolution", "folding", "resize", "sampling", "signal", "transposed"]

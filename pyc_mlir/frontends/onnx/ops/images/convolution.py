@@ -1,0 +1,155 @@
+"""Convolutions and pools over one to three spatial dimensions."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.volumes import avg_pool3d, conv3d, max_pool3d
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.window import (
+    Window,
+    entries,
+    from_2d,
+    spatial_rank,
+    spatial_sizes,
+    to_2d,
+    window,
+)
+from pyc_mlir.frontends.onnx.ops.images.folding import max_places
+
+
+@node("Conv")
+def conv(n: Node) -> Any:
+    """pyc.conv2d in NCHW, plus the bias; of a volume unfolded along its depth."""
+    b = n.b
+    kernel = _kernel(n)
+    w = window(n, kernel)
+    if spatial_rank(n) == 3:
+        groups = n.attr("group", 1)
+        out = conv3d(b, n.x(0), n.x(1), w.strides, w.low, w.high, w.dilations, groups)
+        return b.add(out, b.align(n.x(2), 1, 5)) if n.has(2) else out
+    out = b.conv2d(
+        to_2d(b, n.x(0)),
+        to_2d(b, n.x(1)),
+        strides=w.strides,
+        pads=w.pads,
+        dilations=w.dilations,
+        groups=n.attr("group", 1),
+    )
+    return from_2d(b, _biased(n, out), spatial_rank(n))
+
+
+def _kernel(n: Node) -> tuple[int, ...]:
+    """The spatial sizes of the weights."""
+    n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
+    shape = n.type(1).shape[2:]
+    if None in shape:
+        raise unsupported("weights of dynamic size: expected static ones")
+    return tuple(d for d in shape if d is not None)
+
+
+def _biased(n: Node, out: Any) -> Any:
+    return n.b.add(out, n.b.align(n.x(2), 1, 4)) if n.has(2) else out
+
+
+@node("MaxPool")
+def max_pool(n: Node) -> Any:
+    """pyc.max_pool2d."""
+    w = window(n, n.attr("kernel_shape"))
+    n.attr("storage_order")
+    if spatial_rank(n) == 3:
+        if n.wants(1):
+            raise unsupported("the output `Indices` of volumes: expected the pooled values alone")
+        return max_pool3d(n.b, n.x(), w.kernel, w.strides, w.low, w.high, w.dilations)
+    x, rank = to_2d(n.b, n.x()), spatial_rank(n)
+    out = n.b.max_pool2d(x, kernel=w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations)
+    if not n.wants(1):
+        return from_2d(n.b, out, rank)
+    spatial_sizes(n, "the output `Indices`")
+    pooled = [d or 0 for d in n.b.type_of(out).shape[2:]]
+    return from_2d(n.b, out, rank), from_2d(n.b, max_places(n, x, w, pooled), rank)
+
+
+@node("AveragePool")
+def average_pool(n: Node) -> Any:
+    """pyc.avg_pool2d."""
+    w = window(n, n.attr("kernel_shape"))
+    if set(w.dilations) != {1}:
+        return _dilated_average(n, w)
+    x, w, inside = _counted_pads(n, to_2d(n.b, n.x()), w)
+    if spatial_rank(n) == 3:
+        return avg_pool3d(n.b, x, w.kernel, w.strides, w.low, w.high, count_include_pad=inside)
+    out = n.b.avg_pool2d(
+        x, kernel=w.kernel, strides=w.strides, pads=w.pads, count_include_pad=inside
+    )
+    return from_2d(n.b, out, spatial_rank(n))
+
+
+def _counted_pads(n: Node, x: Any, w: Window) -> tuple[Any, Window, bool]:
+    """x, window, and whether all its pads count.
+
+    `count_include_pad` counts the pads that the model states, not those that ceil_mode adds:
+    then the former become part of x.
+    """
+    include = bool(n.attr("count_include_pad", 0))
+    if not (include and n.attr("ceil_mode", 0)):
+        return x, w, include
+    rank = spatial_rank(n)
+    stated = entries(n, "pads", 0, n.attr("pads", [0] * (2 * rank))[rank:])
+    padded = n.b.pad(x, low=(0, 0, *w.low), high=(0, 0, *stated))
+    added = tuple(max(0, h - s) for h, s in zip(w.high, stated, strict=True))
+    return padded, Window(w.kernel, w.strides, w.dilations, (0,) * len(added), added), False
+
+
+def _dilated_average(n: Node, w: Window) -> Any:
+    """Sums by a convolution of each channel with ones, divided by the elements in the window."""
+    include = bool(n.attr("count_include_pad", 0))
+    x, count = n.x(), n.type().shape[1]
+    if count is None or (include and n.attr("ceil_mode", 0)):
+        raise unsupported("dilations with ceil_mode and count_include_pad, or dynamic channels")
+    ones = n.b.add(n.b.mul(x, n.number(0)), n.number(1))
+    total = _window_sum(n, x, w)
+    return n.b.div(total, n.number(math.prod(w.kernel)) if include else _window_sum(n, ones, w))
+
+
+def _window_sum(n: Node, x: Any, w: Window) -> Any:
+    """The sum of each window of each channel."""
+    b, rank, channels = n.b, spatial_rank(n), n.type().shape[1] or 1
+    kernel = (1, 1, *w.kernel)
+    dtype = n.type().dtype
+    weight = b.constant(np.ones((channels, *kernel[1:]), dtype))
+    if rank == 3:
+        return conv3d(b, x, weight, w.strides, w.low, w.high, w.dilations, channels)
+    out = b.conv2d(
+        to_2d(b, x), weight, strides=w.strides, pads=w.pads, dilations=w.dilations, groups=channels
+    )
+    return from_2d(b, out, rank)
+
+
+@node("LpPool")
+def lp_pool(n: Node) -> Any:
+    """out = (sum of |x|^p over each window)^(1/p)."""
+    b, p = n.b, float(n.attr("p", 2))
+    w = window(n, n.attr("kernel_shape"))
+    if n.type().shape[1] is None:
+        raise unsupported("a dynamic number of channels: expected a static one")
+    total = _window_sum(n, b.pow(b.abs(n.x()), n.number(p)), w)
+    return b.pow(total, n.number(1 / p))
+
+
+@node("GlobalLpPool")
+def global_lp_pool(n: Node) -> Any:
+    """out = (sum of |x|^p over all spatial dimensions)^(1/p)."""
+    axes, p = tuple(range(2, n.type().rank)), float(n.attr("p", 2))
+    total = n.b.reduce_sum(n.b.pow(n.b.abs(n.x()), n.number(p)), axes=axes, keepdims=True)
+    return n.b.pow(total, n.number(1 / p))
+
+
+@node("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(n: Node) -> Any:
+    """The mean or the maximum over all spatial dimensions, which stay with size 1."""
+    axes = tuple(range(2, n.type().rank))
+    reduce = n.b.reduce_mean if n.op == "GlobalAveragePool" else n.b.reduce_max
+    return reduce(n.x(), axes=axes, keepdims=True)

@@ -1,0 +1,93 @@
+"""ConvTranspose: pads, output shapes and `auto_pad` become the axes of the frame's composition."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.transposed import (
+    Axis,
+    applied,
+    plan_axis,
+    transposed_conv2d,
+)
+from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.window import (
+    Window,
+    entries,
+    from_2d,
+    spatial_rank,
+    spatial_sizes,
+    to_2d,
+    window,
+)
+
+
+@node("ConvTranspose")
+def conv_transpose(n: Node) -> Any:
+    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
+    if spatial_rank(n) == 3:
+        raise unsupported("3 spatial dimensions: expected 1 or 2")
+    n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
+    filters, *kernel = _static_weights(n)[1:]
+    out = transposed_conv2d(
+        n.b,
+        to_2d(n.b, n.x(0)),
+        lambda build: _known(n, 1, lambda b, w: build(b, to_2d(b, w))),
+        partial(_known, n, 2) if n.has(2) else None,
+        (n.attr("group", 1), filters),
+        _axes(n, kernel),
+    )
+    return from_2d(n.b, out, spatial_rank(n))
+
+
+def _static_weights(n: Node) -> list[int]:
+    """The shape of the weights. Raises unsupported for dynamic ones."""
+    value = n.operands[1]
+    shape = value.shape if isinstance(value, np.ndarray) else n.type(1).shape
+    sizes = [d for d in shape if d is not None]
+    if len(sizes) < len(shape):
+        raise unsupported("weights of dynamic size: expected static ones")
+    return sizes
+
+
+def _known(n: Node, index: int, build: Callable[[Any, Any], Any]) -> Any:
+    """`build(builder, input)`, computed now for a constant of the model that is not too large."""
+    return applied(n.b, n.operands[index], lambda: n.x(index), build)
+
+
+def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
+    """The plans for rows and columns."""
+    w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
+    low, high = _crops(n, w, entries(n, "output_padding", 0))
+    plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
+    rows, columns = (plan_axis(*p) for p in plans)
+    return rows, columns
+
+
+def _no_pads(n: Node, kernel: Sequence[int]) -> Window:
+    return Window(
+        entries(n, "kernel_shape", 1, kernel), entries(n, "strides", 1), entries(n, "dilations", 1),
+        (0, 0), (0, 0),
+    )  # fmt: skip
+
+
+def _crops(n: Node, w: Window, extra: tuple[int, int]) -> tuple[Sequence[int], Sequence[int]]:
+    """How much of the full result falls away at the start and the end of each axis."""
+    shape = n.attr("output_shape")
+    mode = n.attr("auto_pad", "NOTSET")
+    if shape is None and mode in ("NOTSET", "VALID"):
+        return w.low, [h - e for h, e in zip(w.high, extra, strict=True)]
+    if shape is None:
+        totals = [r - s + e for r, s, e in zip(w.reach, w.strides, extra, strict=True)]
+    else:
+        inputs = spatial_sizes(n, "output_shape")
+        wanted = entries(n, "output_shape", 1, shape[-spatial_rank(n) :])
+        totals = [
+            (size - 1) * s + r + e - want
+            for size, s, r, e, want in zip(inputs, w.strides, w.reach, extra, wanted, strict=True)
+        ]
+    low = [t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in totals]
+    return low, [t - a - e for t, a, e in zip(totals, low, extra, strict=True)]

@@ -1,0 +1,23 @@
+"""ONNX ops that are layers of networks, losses or steps of training. Importing enters them all."""
+
+from pyc_mlir.frontends.onnx.ops.layers import (
+    activations,
+    attention,
+    contrib,
+    loss,
+    normalization,
+    optimizers,
+    quantization,
+    recurrent,
+)
+
+__all__ = [
+    "activations",
+    "attention",
+    "contrib",
+    "loss",
+    "normalization",
+    "optimizers",
+    "quantization",
+    "recurrent",
+]
