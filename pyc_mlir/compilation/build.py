@@ -30,14 +30,22 @@ from pyc_mlir.compilation.attempts import (
     retry_reasons,
 )
 from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
+from pyc_mlir.compilation.generate import (
+    CONSTANTS,
+    CONSTANTS_SITE,
+    Generated,
+    Request,
+    offered,
+    places_for_constants,
+)
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
-from pyc_mlir.compilation.generate import Generated, Request, offered
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
 from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import Budget
@@ -155,10 +163,14 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     ranges = lowered.signature.ranges_of_inputs
     arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
     folder = options.dump_phases
+    at: tuple[str, ...] = ()
+    if lowered.constant_work > MAX_FOLDED_WORK:
+        offers = places_for_constants()
+        at = CONSTANTS[choices.choose(Site(CONSTANTS_SITE, module), offers).name]
     request = Request(
         lowered.code,
         options.target,
-        options.iree_flags,
+        (*at, *options.iree_flags),
         None if folder is None else str(folder),
         lowered.locations,
         arena,

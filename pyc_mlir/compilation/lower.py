@@ -37,6 +37,7 @@ from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
@@ -68,6 +69,8 @@ class Lowered:
     pyc_text: str
     # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
     mixes_rows: bool = False
+    # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
+    constant_work: int = 0
     # Predicted for one core of the target; None where nothing is known of the program.
     seconds: float | None = None
     # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
@@ -138,7 +141,17 @@ def _foreign(source: Source, options: Options) -> Lowered:
     signature, code = entry.signature.with_ranges(options.ranges), source.foreign
     imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
     return Lowered(
-        code, entry.name, signature, "", 0, decisions, {}, "", reference=code, imported=imported
+        code,
+        entry.name,
+        signature,
+        "",
+        0,
+        decisions,
+        {},
+        "",
+        constant_work=entry.constant_work,
+        reference=code,
+        imported=imported,
     )
 
 
@@ -172,6 +185,7 @@ def _lower_pyc(
     )
     constants = constant_bytes(module)
     mixes = _mixes_rows(function)
+    known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
     signature = refined(given, signature_of(function))
     run_pipeline(module, TO_LINALG, context)
@@ -187,6 +201,7 @@ def _lower_pyc(
         locations,
         pyc_text,
         mixes,
+        known,
         seconds,
         reference,
         imported,

@@ -4,7 +4,8 @@ The first worker compiles what was asked. Once an eighth of the limit is gone a 
 the stages from below (`pyc_mlir/compilation/stages.py`): the cheapest first, then better
 ones. At the limit the best that is there is the answer, and both are ended. Where the cheapest
 stage leaves out little, the second worker only gets what the first one leaves of the processor.
-Without a limit, as for a program that is not trusted, there is only the first.
+Without such a clause, as for a program that is not trusted, there is only the first; one that is
+not trusted is then ended after `UNTRUSTED_SECONDS`.
 """
 
 import time
@@ -46,6 +47,8 @@ from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 SECOND_AFTER = 1 / 8
 # Seconds: by what a limit may be exceeded.
 ALLOWED_OVERRUN = 0.5
+# When a compile of what is not trusted is ended, unless the contract has a limit of its own.
+UNTRUSTED_SECONDS = 600.0
 # Under a limit so short the second worker's start is not waited for.
 _SHORT_SECONDS = 8.0
 
@@ -70,6 +73,7 @@ class Job:
         self._clock, self._began = clock, clock() - spent
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
+        self._end = self.limit if trusted or self.limit is not None else UNTRUSTED_SECONDS
         self._below = () if self.limit is None else stages_below(options)
         self._first = Attempt(options.policy, stage, trusted, clock)
         self._second: Attempt | None = None
@@ -147,8 +151,8 @@ class Job:
 
     @property
     def _left(self) -> float | None:
-        """Seconds up to the limit, 0 once it is reached; None without one."""
-        return None if self.limit is None else max(0.0, self.limit - self.seconds)
+        """Seconds up to the end, 0 once it is reached; None without one."""
+        return None if self._end is None else max(0.0, self._end - self.seconds)
 
     def _until_next(self) -> float | None:
         """Seconds until something is due."""
@@ -175,7 +179,13 @@ class Job:
 
     def _overrun(self) -> PycError:
         self._restart()
-        contract = self._options.contract
+        if self.limit is None:
+            return PycError(
+                ReasonCode.COMPILE_TIMEOUT,
+                f"a source that is not trusted: expected a program within {self._end:g} s, got "
+                f"none: the compile was ended while {self._first.doing}; set `{CLAUSE}` in the "
+                "contract to another limit",
+            )
         why = "the contract allows no cheaper program"
         if self._below:
             failed = self._second.error if self._second is not None else None
@@ -183,9 +193,8 @@ class Job:
             why += "" if failed is None else f", which failed: {failed}"
         return PycError(
             ReasonCode.COMPILE_TIMEOUT,
-            f"contract clause `{CLAUSE}`: expected a program within "
-            f"{contract.max_compile_seconds:g} s, got none: the compile was ended while "
-            f"{self._first.doing}; {why}; raise the limit",
+            f"contract clause `{CLAUSE}`: expected a program within {self.limit:g} s, "
+            f"got none: the compile was ended while {self._first.doing}; {why}; raise the limit",
         )
 
     def _degraded(self) -> Artifact:

@@ -41,7 +41,10 @@ lists as not followed, are not compared: after such a change call `cache_clear()
 function, or pass what changes as an argument.
 
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
-recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
+recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line,
+also where Python or a library refuses a traced array by its type. A library that asks a size of a
+dynamic dimension for its type (`np.fft.fftfreq(x.shape[0])`) may raise an error of its own; so does
+what another thread does to traced arrays.
 
 An integer index out of range is an error: while tracing, or when the program runs where the
 dimension is dynamic (`x[5]`, `x[-1]`). Index arrays differ from numpy: where the array is traced,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
@@ -28,25 +29,10 @@ _MAX_ATOMS = 16
 _ROOT = 50_000
 # Bytes that a step of folding may make of less.
 MAX_FOLDED = 1 << 26
-# Operations that an import may compute with, all in all: some seconds.
-MAX_FOLDED_WORK = 1 << 32
 
 
 class TooLarge(Exception):
     """A known value that is not to be written out: the program makes it when it runs."""
-
-
-class FoldWork:
-    """What is left to be computed while models are imported, in operations."""
-
-    def __init__(self, left: int = MAX_FOLDED_WORK) -> None:
-        self._left = left
-
-    def take(self, flops: int, name: str) -> None:
-        """Raise TooLarge for more than is left."""
-        if flops > self._left:
-            raise TooLarge(name)
-        self._left -= flops
 
 
 class ConstantBuilder(NumpyBuilder):
@@ -62,8 +48,8 @@ class ConstantBuilder(NumpyBuilder):
         out = op.infer(*types, **params)
         if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
             raise TooLarge(op.name)
-        if out.is_static:
-            self._work.take(op.flops(types, out, **params), op.name)
+        if not self._work.takes(op, types, out, **params):
+            raise TooLarge(op.name)
         return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:

@@ -20,10 +20,11 @@ import numpy as np
 
 from pyc_mlir.artifact.import_report import Finding
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, FoldWork, GraphBuilder, TooLarge
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
 

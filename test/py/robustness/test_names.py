@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ FORGED = "FORGED: all is well"
 ALL = f"ä\x1b[2J\x1b]0;title\x07\x08\x7f\x9b31m\u202e\u2066\n{FORGED}\r{FORGED}\u2028{FORGED}"
 PARTS = ["\x1b[2J", "\x07", "\x7f", "\x9b31m", "\u202e", f"\n{FORGED}", f"\r{FORGED}", "\x85"]
 NAMES = [f"ä{part}b" for part in PARTS] if FULL else []
+# The tools that have run and said nothing odd, for the count.
+RUNS: list[str] = []
 ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 F = onnx.TensorProto.FLOAT
 
@@ -78,11 +81,13 @@ def ran(folder: Path, name: str, *arguments: str) -> tuple[int, str]:
     text = written.decode()
     assert not wrong(text), text
     assert status in (0, 1), text
+    RUNS.append(name.replace("_", "-"))
     return status, text
 
 
 @pytest.mark.parametrize("name", [ALL, *NAMES], ids=ascii)
-def test_a_model_through_every_tool(name: str, tmp_path: Path) -> None:
+def test_a_model_through_every_tool(name: str, tmp_path: Path, record_property) -> None:
+    RUNS.clear()
     folder = tmp_path / f"folder{name}"
     folder.mkdir()
     model, program, log = (f"{folder}/m{name}{end}" for end in (".onnx", ".vmfb", ".jsonl"))
@@ -111,6 +116,7 @@ def test_a_model_through_every_tool(name: str, tmp_path: Path) -> None:
     ran(tmp_path, "pyc_cache", "--dir", f"{folder}/{name}", "ls")
     ran(tmp_path, "pyc_doctor", "--calibrate", f"{folder}/no{name}/there")
     ran(tmp_path, "pyc_bench", "table", f"{folder}/no{name}/there")
+    record_property("a name through every tool, in runs", dict(Counter(RUNS)))
 
 
 @pytest.mark.parametrize("name", [ALL, *NAMES], ids=ascii)
