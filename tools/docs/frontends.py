@@ -10,16 +10,21 @@ from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, UFUNCS
+from pyc_mlir.frontends.stablehlo.handlers import HANDLERS as STABLEHLO
+from pyc_mlir.frontends.stablehlo.regions import REGIONED
 from pyc_mlir.frontends.torch.frame.handler import HANDLERS as TORCH
 from pyc_mlir.frontends.torch.ops import creation
 
+# What the importer of StableHLO handles besides its table of handlers.
+_CONTROL = ("case", "composite", "constant", "custom_call", "get_dimension_size", "if", "while")
 _PAGE = """\
 # Front ends
 
-`pyc_mlir.compile` takes a Python function in numpy style, a PyTorch module or exported program, an
-ONNX model (a path, bytes or a proto), MLIR (a path, text or a module), and finds out itself which
-it is. MLIR with pyc ops takes
-PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
+`pyc_mlir.compile` takes a Python function in numpy style, a PyTorch module or exported program,
+an ONNX model (a path, bytes or a proto), MLIR (a path, text or a module), what `jax.export` gives,
+and finds out itself which it is. MLIR with pyc ops takes PyC's pipeline, and so does StableHLO,
+linalg or TOSA that can be [raised](#stablehlo-linalg-tosa) to pyc ops; any other module that IREE's
+input stage accepts enters at IREE. JAX functions have [a page of their own](jax.md).
 
 ## numpy
 
@@ -95,15 +100,30 @@ unsupported nodes is refused with a list of all of them.
 |---|---|
 {handlers}
 
-## PyTorch
+## StableHLO, linalg, TOSA
 
-[PyTorch models](pytorch.md) tells how to compile them. Below is each ATen overload with a handler;
-what has none is decomposed by torch first, and what is left then is refused with a list of all of
-it. Random operators are refused: {random}.
+StableHLO text and the portable artifacts of `jax.export` are raised to pyc ops, operation by
+operation, and so is linalg on tensors of static shape; TOSA goes by way of linalg, through MLIR's
+own passes. Then PyC's fusion, kernels and memory plan apply. A program is raised as a whole or not
+at all: half of it at IREE would cost copies at the border and hide half of the memory plan. What is
+not raised enters at IREE as it is, and `unraised` of its report lists the operations because of
+which. The decision `raise:module` offers both ways to the policy; the raised one comes first, since
+nothing but IREE's own code is left of PyC in the other.
 
-| overloads | imported as |
-|---|---|
-{torch}
+- Functions called are inlined, to 64 calls within each other and 200,000 operations in all.
+- Loops whose condition is known at import are unrolled, up to 20,000 operations. All branches of an
+  `if` or `case` that is not known are computed, and one is selected.
+- `stablehlo.composite` of the names `pyc.softmax`, `pyc.log_softmax`, `pyc.layer_norm`,
+  `pyc.rms_norm`, `pyc.gelu`, `pyc.attention` and `chlo.top_k` is one op; others are imported by
+  their decomposition.
+- Regions of `reduce`, `reduce_window`, `scatter` and `select_and_scatter` must be one operation on
+  their two arguments; argmax and argmin are found out by what their region computes.
+- Of linalg, named operations become generic ones. Loops are indexed by themselves: elementwise
+  bodies, reductions by one operation, contractions. Windows (convolutions, pooling), bodies with
+  two results (argmax) or with `tensor.extract`, and dynamic shapes stay foreign.
+- Artifacts are bytecode, which damage may turn against the process that reads it: a worker does.
+
+StableHLO operations: {stablehlo}.
 
 ## What breaks the graph
 
@@ -148,6 +168,7 @@ def page() -> str:
         first=OLDEST,
         last=NEWEST,
         handlers="\n".join(handlers),
+        stablehlo=_listed(sorted({*STABLEHLO, *REGIONED, *_CONTROL})),
         torch="\n".join(_torch_rows()),
         random=_listed(n for n, h in TORCH.items() if h is creation.random),
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to
@@ -264,9 +263,3 @@ def get_dimension_size(call: Call, op: Op) -> Any:
     if isinstance(size, int):
         return call.b.constant(np.array(size, np.int32))
     return call.b.cast(call.b.extent(size), dtype=DTYPES["i32"])
-
-
-@handles("rng", "rng_bit_generator", "fft", "triangular_solve", "cholesky", "complex", "real")
-def absent(call: Call, op: Op) -> Any:
-    """Operations that pyc has nothing for."""
-    raise unsupported("pyc has no such operation", ReasonCode.UNSUPPORTED_OP)

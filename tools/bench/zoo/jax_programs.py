@@ -9,7 +9,6 @@ pyc ops, and the seconds of the import. Rows of earlier runs in FILE stay unless
 
 import argparse
 import importlib.util
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 
 from pyc_mlir.api import compile as compile_program
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.util.versions import installed_version
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Record, Report, record
 
 ROADS = ("jaxpr", "stablehlo")
 # What counts as equal, relative to the largest result: f32 sums in another order.
@@ -36,8 +36,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     zoo = _zoo(given.zoo)
     for name in given.names or zoo:
         for road, row in _rows(zoo[name]):
-            _write(given.json, f"{name} {road}", row)
+            _store(given.json, _record(name, road, row))
             print(name, road, row, flush=True)
+
+
+def _record(name: str, road: str, row: dict[str, Any]) -> Record:
+    """A row as a stored record; of what was not compared the value is 0, and `why` says more."""
+    if "why" in row:
+        return record(name, road, row["metric"], "programs", 0, why=row["why"])
+    return record(
+        name, road, "largest difference", "of the largest result", row.pop("difference"), **row
+    )
+
+
+def _store(path: Path, made: Record) -> None:
+    """Put a record into the file, in the place of an earlier one of that program and road."""
+    earlier = Report.load(path).records if path.exists() else ()
+    key = (made["workload"], made["candidate"])
+    others = [r for r in earlier if (r["workload"], r["candidate"]) != key]
+    records = sorted([*others, made], key=lambda r: (r["workload"], r["candidate"]))
+    Report("architectures-jax", probe(), {"tolerance": TOLERANCE}, records).save(path)
 
 
 def _zoo(path: Path) -> dict[str, Callable[[], Any]]:
@@ -56,25 +74,33 @@ def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         function, arguments = make()
         arguments = jax.tree.map(_shaken, arguments)
         want = jax.tree.leaves(jax.jit(function)(*arguments))
+        if not all(np.isfinite(w).all() for w in want):
+            raise ValueError("JAX's own results are not finite")
     # A zoo's function may fail in any way, which the row says.
     except Exception as error:  # noqa: BLE001
         for road in ROADS:
-            yield road, {"skipped": f"not made: {type(error).__name__}: {error}"[:300]}
+            why = f"{type(error).__name__}: {error}"[:300]
+            yield road, {"metric": "not made by JAX", "why": why}
         return
     for road in ROADS:
         try:
             yield road, _compared(function, arguments, want, road)
         except PycError as error:
-            yield road, {"equal": False, "refused": f"{error}"[:2000]}
+            yield road, {"metric": "refused", "why": f"{error}"[:2000]}
 
 
 def _shaken(value: Any) -> Any:
-    """Floats with some noise: weights that are all 0 or 1 would hide faults."""
+    """Floats with some noise: weights that are all 0 or 1 would hide faults.
+
+    Signs stay, so that variances and second moments remain legal.
+    """
     array = np.asarray(value)
     if array.dtype.kind != "f":
         return array
-    noise = np.random.default_rng(array.size).uniform(0.01, 0.1, array.shape)
-    return (array + noise).astype(array.dtype)
+    rng = np.random.default_rng(array.size)
+    if not array.any():
+        return rng.uniform(0.0, 0.1, array.shape).astype(array.dtype)
+    return (array * rng.uniform(0.9, 1.1, array.shape)).astype(array.dtype)
 
 
 def _compared(
@@ -103,10 +129,9 @@ def _compared(
     worst = max(map(_difference, made, want), default=0.0)
     row = {
         "equal": worst <= TOLERANCE,
-        "largest_difference": worst,
+        "difference": worst,
         "ops": report.total,
         "foreign": report.foreign,
-        "jax": installed_version("jax"),
     }
     return row if seconds is None else {**row, "import_seconds": round(seconds, 2)}
 
@@ -120,12 +145,6 @@ def _difference(mine: Any, theirs: Any) -> float:
         return float((a != b).any())
     a, b = a.astype(np.float64), b.astype(np.float64)
     return float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
-
-
-def _write(path: Path, key: str, row: dict[str, Any]) -> None:
-    rows = json.loads(path.read_text()) if path.exists() else {}
-    rows[key] = row
-    path.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
 
 
 if __name__ == "__main__":
