@@ -10,20 +10,23 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint docs bench-env lavapipe gpu clean typing
+.PHONY: help demo test test-frameworks test-full lint docs bench-env lavapipe gpu clean postgres typing
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=test/py/frameworks
 	$(BIN)/lit -j2 test/lit
 
-test-full: $(VENV)/stamp-dev ## run all of every test; goes on after an interruption
-	$(BIN)/python test/full.py
+test-frameworks: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run the tests that need torch, jax, ...
+	PYC_FRAMEWORKS=1 $(BIN)/python -m pytest -n 2 --dist loadfile test/py/frameworks
+
+test-full: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run all of every test; goes on after an interruption
+	PYC_FRAMEWORKS=1 $(BIN)/python test/full.py
 
 lint: $(VENV)/stamp-dev typing ## check style, types, layers and that generated docs are current
 	$(BIN)/ruff check
@@ -41,6 +44,10 @@ docs: $(VENV)/stamp-dev ## write the generated pages of docs/
 
 bench-env: $(VENV)/stamp-bench ## install what benchmarks compare with
 	$(BIN)/python -m pyc_mlir.tools.pyc_bench env
+
+postgres: ## install Debian's PostgreSQL server, which tests start without root
+	dpkg -s postgresql >/dev/null 2>&1 || { $(SUDO) apt-get update && \
+	  $(SUDO) apt-get install --yes --no-install-recommends postgresql; }
 
 lavapipe: ## install Debian's software Vulkan device
 	dpkg -s mesa-vulkan-drivers libvulkan1 >/dev/null 2>&1 || { $(SUDO) apt-get update && \

@@ -19,7 +19,7 @@ __all__ = [
     "VerificationError",
     "internal_error",
     "lacks_memory",
-    "memory_told",
+    "memory_errors",
     "missing_compiler",
     "out_of_memory",
 ]
@@ -96,7 +96,7 @@ def out_of_memory(
 
 
 @contextmanager
-def memory_told() -> Iterator[None]:
+def memory_errors() -> Iterator[None]:
     """Raise PycError (OUT_OF_MEMORY) for what says within that memory ended; also a decorator."""
     try:
         yield

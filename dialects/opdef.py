@@ -56,6 +56,8 @@ class OpDef:
     optional: ClassVar[str | None]
     params: ClassVar[tuple[Param, ...]]
     family: ClassVar[str]
+    # Whether the two operands may change places without another result.
+    commutative: ClassVar[bool] = False
 
     def __init_subclass__(
         cls, *, name: str = "", operands: str = "", optional: str | None = None
@@ -88,6 +90,15 @@ class OpDef:
     def traffic(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
         """Bytes read and written by one execution: each operand once, the result once."""
         return sum(t.nbytes for t in inputs) + out.nbytes
+
+    # What the reference takes for each element that it reads or writes, beside the flops.
+    element_work: ClassVar[int] = 16
+
+    @classmethod
+    def evaluation_work(cls, inputs: Sequence[TensorType], out: TensorType, **params: Any) -> int:
+        """About how long `evaluate` takes, in units of 0.1 ns. Static shapes only."""
+        elements = sum(t.elements for t in inputs) + out.elements
+        return cls.flops(inputs, out, **params) + cls.element_work * elements
 
     @classmethod
     def bind(cls, params: Mapping[str, Any]) -> dict[str, Any]:

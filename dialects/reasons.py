@@ -277,6 +277,48 @@ class ReasonCode(Enum):
         "make the recipe again from a log of the same program",
         "`pyc-compile b.onnx --recipe a.jsonl`",
     )
+    RECIPE_PARTIAL = Reason(
+        "a recipe answers a part of the sites only, the policy answers the others",
+        "it was made for another graph, target or options; a model trained again has all its sites",
+        "see in the log which sites were left to the policy; tune them, or accept its choices",
+        "`pyc-compile wider.onnx --recipe model.vmfb`",
+    )
+    NO_EVIDENCE = Reason(
+        "nothing measured answers a choice, and the compile asked for measurements only",
+        "wisdom of another machine or toolchain, or a model that was never tuned",
+        "tune the model on this machine, or compile without `require_evidence`",
+        '`compile(model, policy="fastest", require_evidence=True)` without wisdom',
+    )
+    BAD_WISDOM = Reason(
+        "a wisdom file is damaged, or of a version that this PyC cannot read",
+        "a file that was edited or cut off, or one of a newer PyC",
+        "export it again with `pyc-tune export`",
+        "a wisdom file in which a number was changed",
+    )
+    WISDOM_FOREIGN = Reason(
+        "wisdom has rows for a choice, measured on other hardware or by another toolchain",
+        "the file was exported elsewhere, or PyC was updated since",
+        "measure again here with `pyc-tune`; such rows are candidates, no answers",
+        "a wisdom file of another machine",
+    )
+    DATABASE_UNUSABLE = Reason(
+        "a benchmark database cannot be used",
+        "a missing package, a network file system, a server that is away, a newer schema",
+        "do what the message says",
+        "`pyc-tune ls --db mysql://host/name`",
+    )
+    EVIDENCE_CONFLICT = Reason(
+        "a row contradicts one that a benchmark database holds",
+        "another content under a known id, a row that refers to none, a change of a fact",
+        "add new rows under new ids",
+        "a trace with other samples for a process that was recorded",
+    )
+    LEASE_LOST = Reason(
+        "a trial is no longer held by the worker that reports on it",
+        "the lease expired, and another worker has the trial, or it is done",
+        "drop the result; renew leases in time",
+        "a worker that was suspended for an hour",
+    )
     REPLAY_MISMATCH = Reason(
         "a replay cannot make, or did not make, the program that its log was written for",
         "the program, target, versions or evidence are others than those of the log",

@@ -20,13 +20,13 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache, choose
 from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verdicts import Verdicts, noted
+from pyc_mlir.cache.verifications import Verifications, noted
 from pyc_mlir.compilation.build import build_here
 from pyc_mlir.compilation.compile_options import CompileOptions, documentation
-from pyc_mlir.compilation.contract_check import tried
+from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.options import Options, resolve
-from pyc_mlir.compilation.own_function import numpy_call, said
-from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_told
+from pyc_mlir.compilation.own_function import agreement, numpy_call
+from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.frontends.python.trace import Traced
@@ -130,7 +130,7 @@ def jit(function: Callable[..., Any] | None = None, **arguments: Any) -> Any:
 
 
 @_typed_compile(_CompileArguments)
-@memory_told()
+@memory_errors()
 def compile(
     source: Any,
     inputs: Sequence[Any] | None = None,
@@ -218,7 +218,9 @@ def build(
     _log(made, time.monotonic() - began)
     if call is None:
         return made
-    made = replace(made, evidence=replace(made.evidence or Evidence(), function=said(call, made)))
+    made = replace(
+        made, evidence=replace(made.evidence or Evidence(), function=agreement(call, made))
+    )
     return in_time(made, options.contract, time.monotonic() - began)
 
 
@@ -247,9 +249,9 @@ def _build(
     if cache is None:
         return build_here(source, inputs, options, stage)
     found = compiled(cache, source, inputs, options, lambda s, i: build_here(s, i, options, stage))
-    verdicts = Verdicts.of(cache, found.cached)
+    records = Verifications.of(cache, found.cached)
     if found.evidence is not None:
-        return noted(found, verdicts)
+        return noted(found, records)
     # What was compiled elsewhere is tried here.
     again = partial(_build, source, inputs, stage=stage, cache=cache)
-    return tried(found, options, again, verdicts)
+    return check_cached(found, options, again, records)

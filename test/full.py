@@ -1,7 +1,9 @@
 """Run every test at full counts and store the summary in docs/results/test-full.json.
 
-    python test/full.py [--fresh]
+    python test/full.py [--fresh] [--campaign [FILE ...]]
 
+`--campaign` runs the files of `CAMPAIGN` alone, or those that are named, one after the other, and
+stores docs/results/campaign.json: what was attacked, how often, and with what result.
 An interrupted run goes on where it stopped, as long as sources and environment are the same: tests
 that passed are not run again, unless their file has changed since. `--fresh` forgets them.
 """
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pyc_mlir.measure.environment import Environment, probe
@@ -30,6 +32,19 @@ FINISHED = (0, 1, 5)  # pytest's exit statuses: passed, failed, nothing left to 
 # These read or run the other test files, so that a change of any of those is one of theirs.
 READERS = tuple(
     f"test/py/{name}.py" for name in ("test_layers", "test_done_list", "robustness/test_scenarios")
+)
+# What attacks PyC from outside, below test/py/.
+CAMPAIGN = (
+    "frontends/test_numpy_agreement.py",
+    "robustness/test_manifests.py",
+    "robustness/test_mutated_data.py",
+    "robustness/test_damaged.py",
+    "robustness/test_onnx_attributes.py",
+    "robustness/test_hostile_models.py",
+    "robustness/test_mutated_models.py",
+    "robustness/test_names.py",
+    "robustness/test_compile_memory.py",
+    "robustness/test_signals.py",
 )
 LIT_FAILURES = ("FAIL", "XPASS", "UNRESOLVED", "TIMEOUT")
 
@@ -75,9 +90,10 @@ def run(command: list[str]) -> int:
         sys.exit("interrupted: run `make test-full` again to go on")
 
 
-def run_pytest(done: Path) -> dict[str, dict]:
-    """Run what is left of the pytest suite; exits when it was interrupted."""
-    status = run([sys.executable, "-m", "pytest", "-n", "2", f"--done={done}", "test/py"])
+def run_pytest(done: Path, tests: str = "test/py", workers: int = 2) -> dict[str, dict]:
+    """Run what is left of a pytest suite; exits when it was interrupted."""
+    command = [sys.executable, "-m", "pytest", "-n", str(workers), f"--done={done}", tests]
+    status = run(command)
     if status not in FINISHED:
         sys.exit(f"pytest ended with status {status}: run `make test-full` again to go on")
     return read_done(done)
@@ -147,23 +163,59 @@ def summary(
     return Report("test-full", environment, {"skipped": dict(sorted(reasons.items()))}, records)
 
 
+def run_campaign(environment: Environment, done: Path, files: Sequence[str]) -> list[str]:
+    """Run files of `CAMPAIGN` and store what is done of it; the tests that failed.
+
+    The report has a file's rows once all of its tests have run, in this run or an earlier one.
+    """
+    asked = [f for f in CAMPAIGN if not files or f in files]
+    for file in asked:
+        run_pytest(done, f"test/py/{file}", workers=1)
+        finished = asked[: asked.index(file) + 1]
+        rows = {i: row for i, row in read_done(done).items() if file_of(i) in finished}
+        own = [s for s in SCENARIOS if {t.partition("::")[0] for t in s.tests} <= set(finished)]
+        outcomes = Counter((file_of(i), row["outcome"]) for i, row in rows.items())
+        records = [
+            *(record(f, "pyc", o, "tests", n) for (f, o), n in sorted(outcomes.items())),
+            *counted(rows),
+            *(scenario_record(s, rows) for s in own),
+        ]
+        report = Report("campaign", environment, {}, records)
+        report.save(ROOT / "docs" / "results" / "campaign.json")
+    return [i for i, row in read_done(done).items() if row["outcome"] == "failed"]
+
+
+def file_of(test_id: str) -> str:
+    """The file of a test, below test/py/."""
+    return test_id.partition("::")[0].removeprefix("test/py/")
+
+
+def told(failed: Sequence[str]) -> int:
+    """Print the tests that failed; 1 if there are any."""
+    print("\n".join(["failed:", *sorted(failed)]) if failed else "all passed")
+    return int(bool(failed))
+
+
 def main() -> int:
-    """Run both suites, write the summary, return 1 when anything failed."""
+    """Run both suites, or the campaign; write the summary, return 1 when anything failed."""
     start = time.monotonic()
     environment = probe()
+    arguments = sys.argv[1:]
     state = ROOT / "build" / "test-full" / state_key(environment)
     state.mkdir(parents=True, exist_ok=True)
     done = state / "done.jsonl"
-    if "--fresh" in sys.argv[1:]:
+    if "--fresh" in arguments:
         done.unlink(missing_ok=True)
     forget_changed(done, state / "digests.json")
+    if "--campaign" in arguments:
+        files = arguments[arguments.index("--campaign") + 1 :]
+        return told(run_campaign(environment, done, files))
     rows, lit = run_pytest(done), run_lit(state / "lit.json")
     report = summary(environment, rows, lit, time.monotonic() - start)
     report.save(ROOT / "docs" / "results" / "test-full.json")
     failed = [i for i, row in rows.items() if row["outcome"] == "failed"]
     failed += [name for name, code in lit.items() if code in LIT_FAILURES]
-    print("\n".join(["failed:", *sorted(failed)]) if failed else "all passed")
-    return int(bool(failed))
+    return told(failed)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,10 @@ SUITES: dict[str, str] = {
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
+    "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
+    "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
     "gpu": "pyc_mlir.tools.bench.latency.gpu:run",
 }
 
@@ -53,7 +55,7 @@ def help_text() -> str:
     """One line per suite, from the functions' docstrings."""
     lines = []
     for name, entry in SUITES.items():
-        lines.append(f"  {name:13} {_first_line(entry)}")
+        lines.append(f"  {name:20} {_first_line(entry)}")
     return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.cache.cache import default_folder
+from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.key import flat, nearest, parse_key
 from pyc_mlir.cache.store import DEFAULT_BYTES, Listed, Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode

@@ -78,8 +78,8 @@ def _run(argv: Sequence[str], began: float | None = None) -> int:
     to_stdout = flags.output not in (None, "-")
     if output.summary and (flags.verbose or (to_stdout and sys.stdout.isatty())):
         print(output.summary, end="", file=sys.stdout if to_stdout else sys.stderr)
-    if output.promises:
-        print(output.promises, end="", file=sys.stdout if to_stdout else sys.stderr)
+    if output.contract_report:
+        print(output.contract_report, end="", file=sys.stdout if to_stdout else sys.stderr)
     return cli.OK
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.compile_log import Recorded, read_recorded
+from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -66,14 +66,14 @@ def _run(argv: Sequence[str]) -> int:
         print(explain_bisect.run(flags), end="")
         return cli.OK
     if flags.diff is not None:
-        a, b = map(read_recorded, flags.diff)
+        a, b = map(read_compile_log, flags.diff)
         print(explain_diff.told(diff(a, b), flags.decisions), end="")
         return cli.OK
     if _MODEL.search(flags.program):
         return _model(flags)
-    recorded = read_recorded(flags.program)
+    recorded = read_compile_log(flags.program)
     if flags.log is not None:
-        log = read_recorded(flags.log)
+        log = read_compile_log(flags.log)
         recorded = replace(recorded, decisions=log.decisions, others=log.others)
     if flags.why is not None:
         print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
@@ -116,7 +116,7 @@ def _usage(problem: str) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
 
 
-def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) -> None:
+def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace) -> None:
     """Show a program, wherever the flags want it."""
     measured = None if flags.profile is None else Profile.load(flags.profile)
     name = Path(flags.program).name
@@ -134,7 +134,7 @@ def _program(artifact: Artifact, recorded: Recorded, flags: argparse.Namespace) 
         print(text(subject, _levels()), end="")
 
 
-def _log(recorded: Recorded, flags: argparse.Namespace) -> str:
+def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
     """The decisions of a log, whose program is elsewhere."""
     if flags.html is not None or flags.json is not None:
         raise _usage(f"expected a program for --html and --json, got the log {recorded.name}")
@@ -217,7 +217,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
 
 
-def _require(found: Sequence[Decision], recorded: Recorded, text: str) -> None:
+def _require(found: Sequence[Decision], recorded: CompileLog, text: str) -> None:
     """Raise PycError (BAD_ARGUMENT) unless a decision was found."""
     if found:
         return

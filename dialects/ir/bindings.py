@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         tensor,
     )
 
+    stablehlo: Any
+
 __all__ = [
     "arith",
     "bufferization",
@@ -39,19 +41,22 @@ __all__ = [
     "register_dialect_package",
     "rewrite",
     "scf",
+    "stablehlo",
     "tensor",
 ]
 
 _TOP_LEVEL = frozenset({"execution_engine", "passmanager", "rewrite"})
+# StableHLO's attributes and its reader of portable artifacts; the wheel has no Python module of
+# op classes for it.
+_NATIVE = {"stablehlo": "torch_mlir._mlir_libs._stablehlo"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a part of the bindings on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(
-        f"torch_mlir.{name}" if name in _TOP_LEVEL else f"torch_mlir.dialects.{name}"
-    )
+    default = f"torch_mlir.{name}" if name in _TOP_LEVEL else f"torch_mlir.dialects.{name}"
+    module = import_module(_NATIVE.get(name, default))
     globals()[name] = module
     return module
 

@@ -4,6 +4,9 @@ An op's id is ``<op>.<hash>`` where the hash covers the op, its parameters (cons
 its result type and the ids of its operands (a Merkle hash). Equal computations on equal operands
 that stand twice get ``#1``, ``#2`` in program order. `pyc.*` attributes are for reading and are
 left out. The graph's own id covers the ids that it returns.
+
+Beside each id stands one by type, which is blind to the contents of constants: programs of equal
+structure, such as a model before and after training, have equal ones.
 """
 
 import hashlib
@@ -23,7 +26,7 @@ def _hash(*parts: str | bytes) -> str:
     return hashlib.blake2b(joined, digest_size=_DIGEST).hexdigest()
 
 
-def _attribute_text(attr: ir.Attribute) -> bytes:
+def attribute_content(attr: ir.Attribute) -> bytes:
     """An attribute by content: constants inline and as resources are the same."""
     if isinstance(attr, ir.DenseElementsAttr) and attr.is_splat:
         return str(attr).encode()
@@ -46,53 +49,62 @@ class OpIds:
     """
 
     def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
-        self._values: dict[ir.Value, str] = {}
+        self._values: dict[ir.Value, tuple[str, str]] = {}
         self._types: dict[ir.Type, str] = {}
         self._attributes: dict[ir.Attribute, bytes] = {}
         self._seen: Counter[str] = Counter() if seen is None else seen
         self.by_op: dict[ir.Operation, str] = {}
+        self.by_type: dict[ir.Operation, str] = {}
         blocks = [self._visit_block(block, "arg") for block in function.regions[0].blocks]
-        self.graph_id = blocks[0] if len(blocks) == 1 else _hash(*blocks)
+        one = len(blocks) == 1
+        self.graph_id = blocks[0][0] if one else _hash(*(exact for exact, _ in blocks))
+        self.graph_by_type = blocks[0][1] if one else _hash(*(by_type for _, by_type in blocks))
 
     def __getitem__(self, op: ir.Operation) -> str:
         return self.by_op[op]
 
-    def _visit_block(self, block: ir.Block, arguments: str) -> str:
-        """Give ids to the ops in order; the block's own hash is that of its terminator.
+    def _visit_block(self, block: ir.Block, arguments: str) -> tuple[str, str]:
+        """Give ids to the ops in order; the block's own hashes are those of its terminator.
 
         `arguments` names the block's arguments: how deep it is nested, not which block it is.
         """
         for i, argument in enumerate(block.arguments):
-            self._values[argument] = f"{arguments}{i}:{argument.type}"
-        last = ""
+            name = f"{arguments}{i}:{argument.type}"
+            self._values[argument] = name, name
+        last = "", ""
         for op in block.operations:
             last = self._visit(op.operation, f"inner-{arguments}")
         return last
 
-    def _visit(self, op: ir.Operation, arguments: str) -> str:
+    def _visit(self, op: ir.Operation, arguments: str) -> tuple[str, str]:
         regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
         attributes = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
         name, results = op.name, list(op.results)
-        digest = _hash(
-            name,
-            *[part for n, attr in attributes for part in (n, self._attribute_text(attr))],
-            *[self._type_text(r.type) for r in results],
-            *[self._values.get(v) or f"later:{v.type}" for v in op.operands],
-            *regions,
+        said = [part for n, attr in attributes for part in (n, self._attribute_text(attr))]
+        types = [self._type_text(r.type) for r in results]
+        read = [self._values.get(v) or (f"later:{v.type}",) * 2 for v in op.operands]
+        exact, by_type = (
+            _hash(name, *parameters, *types, *[v[i] for v in read], *[r[i] for r in regions])
+            for i, parameters in enumerate((said, [] if name == "pyc.constant" else said))
         )
-        base = f"{name.removeprefix('pyc.')}.{digest}"
         for i, result in enumerate(results):
-            self._values[result] = f"{digest}:{i}"
+            self._values[result] = f"{exact}:{i}", f"{by_type}:{i}"
+        base = name.removeprefix("pyc.")
+        self.by_op[op] = self._numbered(f"{base}.{exact}")
+        self.by_type[op] = self._numbered(f"{base}.by-type.{by_type}")
+        return exact, by_type
+
+    def _numbered(self, base: str) -> str:
+        """An id that several ops may have, with ``#1`` from the second on."""
         repeat = self._seen.get(base, 0)
         self._seen[base] = repeat + 1
-        self.by_op[op] = f"{base}#{repeat}" if repeat else base
-        return digest
+        return f"{base}#{repeat}" if repeat else base
 
     def _attribute_text(self, attr: ir.Attribute) -> bytes:
-        """`_attribute_text`, asked once."""
+        """`attribute_content`, asked once."""
         text = self._attributes.get(attr)
         if text is None:
-            text = self._attributes[attr] = _attribute_text(attr)
+            text = self._attributes[attr] = attribute_content(attr)
         return text
 
     def _type_text(self, type_: ir.Type) -> str:

@@ -31,6 +31,8 @@ NUMBER = FLOATS | INTEGERS
 LOGICAL = INTEGERS | {BOOL}
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 TRANSCENDENTAL_FLOPS = 10
+# The C library's erf is called for each element: some 60 ns.
+ERF_WORK = 500
 
 
 def require_dtype(type_: TensorType, allowed: frozenset[np.dtype], what: str = "operand") -> None:
@@ -73,6 +75,8 @@ def _primitive(
     allowed: frozenset[np.dtype] = NUMBER,
     operands: str = "x",
     flops: int = 1,
+    commutative: bool = False,
+    work: int = OpDef.element_work,
 ) -> type[Elementwise]:
     """Define an elementwise op without parameters by its numpy function."""
 
@@ -84,6 +88,8 @@ def _primitive(
         "__module__": __name__,
         "allowed": allowed,
         "flops_per_element": flops,
+        "commutative": commutative,
+        "element_work": work,
         "reference": staticmethod(reference),
     }
     return type(name.title(), (Elementwise,), body, name=name, operands=operands)  # type: ignore[call-overload]
@@ -108,9 +114,9 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1.0 / np.sqrt(x.astype(np.float64))
 
 
-Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs")
+Add = _primitive("add", "out = lhs + rhs.", np.add, NUMBER, "lhs rhs", commutative=True)
 Sub = _primitive("sub", "out = lhs - rhs.", np.subtract, NUMBER, "lhs rhs")
-Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs")
+Mul = _primitive("mul", "out = lhs * rhs.", np.multiply, NUMBER, "lhs rhs", commutative=True)
 Div = _primitive(
     "div",
     "out = lhs / rhs; integers round toward zero, x/0 = 0, MIN/-1 = MIN.",
@@ -119,10 +125,20 @@ Div = _primitive(
     "lhs rhs",
 )
 Maximum = _primitive(
-    "maximum", "out = max(lhs, rhs); NaN if either is.", np.maximum, NUMBER, "lhs rhs"
+    "maximum",
+    "out = max(lhs, rhs); NaN if either is.",
+    np.maximum,
+    NUMBER,
+    "lhs rhs",
+    commutative=True,
 )
 Minimum = _primitive(
-    "minimum", "out = min(lhs, rhs); NaN if either is.", np.minimum, NUMBER, "lhs rhs"
+    "minimum",
+    "out = min(lhs, rhs); NaN if either is.",
+    np.minimum,
+    NUMBER,
+    "lhs rhs",
+    commutative=True,
 )
 Pow = _primitive("pow", "out = lhs ** rhs.", np.power, FLOAT, "lhs rhs", TRANSCENDENTAL_FLOPS)
 Neg = _primitive("neg", "out = -x.", np.negative)
@@ -143,9 +159,14 @@ Erf = _primitive(
     erf_reference,
     FLOAT,
     flops=TRANSCENDENTAL_FLOPS,
+    work=ERF_WORK,
 )
-And = _primitive("and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs")
-Or = _primitive("or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs")
+And = _primitive(
+    "and", "out = lhs & rhs, bit by bit.", np.bitwise_and, LOGICAL, "lhs rhs", commutative=True
+)
+Or = _primitive(
+    "or", "out = lhs | rhs, bit by bit.", np.bitwise_or, LOGICAL, "lhs rhs", commutative=True
+)
 Not = _primitive("not", "out = ~x, bit by bit.", np.invert, LOGICAL)
 
 
@@ -371,6 +392,7 @@ class Gelu(Elementwise, name="gelu", operands="x"):
 
     allowed = FLOAT
     flops_per_element = TRANSCENDENTAL_FLOPS + 4
+    element_work = ERF_WORK
     approximate: str = "none"
 
     @classmethod

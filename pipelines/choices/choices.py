@@ -25,10 +25,13 @@ SCHEMA_VERSION = 1
 COMPILE, CACHE, RUN = "compile", "cache", "run"
 # Who decided where the first choice failed.
 FALLBACK = "fallback"
+# Who decided where a recipe says it of another program.
+RECIPE = "recipe"
 RECORDS = (COMPILE, CACHE, RUN)
 
 
 _EVIDENCE_CHARACTERS = 300
+_NOT_CARRIED = f"{RECIPE}: {ReasonCode.RECIPE_PARTIAL.name}: no choice for this site"
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,28 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a choice is made: the pass and the canonical id of the op; `location` is for people."""
+    """Where a choice is made: the pass and the canonical id of the op; `location` is for people.
+
+    `work` is what sites of other programs may share: the id of a kernel's work
+    (`pipelines/target/work_id.py`), the op's id with constants by type, or the structure of a whole
+    program (`dialects/ir/structure.py`). Two sites of one pass with equal `work` have the same
+    choice to make.
+    """
 
     pass_name: str
     op_id: str
     location: str = ""
+    work: str = ""
 
     @property
     def key(self) -> str:
         """What recipes are keyed by: ``pass:op-id``."""
         return f"{self.pass_name}:{self.op_id}"
+
+    @property
+    def work_key(self) -> str:
+        """What recipes of other programs and evidence are keyed by: ``pass:work``, or nothing."""
+        return f"{self.pass_name}:{self.work}" if self.work else ""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -91,6 +106,20 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Explains(Protocol):
+    """A policy that names its evidence: the log keeps it, also where a recipe repeats the choice.
+
+    Each line begins with `policy_mark` of the policy's name.
+    """
+
+    def evidence(
+        self, site: Site, alternatives: Sequence[Alternative], chosen: str
+    ) -> Sequence[str]:
+        """Say on what grounds `chosen` is preferred."""
+        ...
+
+
 @dataclass(frozen=True)
 class FirstIsBest:
     """The default policy: passes list their alternatives best first."""
@@ -126,6 +155,7 @@ class Decision:
             "pass": self.site.pass_name,
             "op": self.site.op_id,
             "location": self.site.location,
+            **({"work": self.site.work} if self.site.work else {}),
             "chosen": self.chosen,
             "decided_by": self.decided_by,
             "alternatives": [
@@ -158,7 +188,7 @@ class Decision:
             Alternative(a["name"], None if a["cost"] is None else Cost(**a["cost"]), a["reason"])
             for a in data["alternatives"]
         )
-        site = Site(data["pass"], data["op"], data["location"])
+        site = Site(data["pass"], data["op"], data["location"], str(data.get("work", "")))
         if data["id"] != site.key:
             raise ValueError(f"id {data['id']!r} of {site.key}")
         return Decision(
@@ -179,19 +209,29 @@ class Recipe:
     same log; other evidence is seen again.
     `graph_id` is that of the only program that it may be used for; empty allows all. A `tolerant`
     one, mixed of several logs for an experiment, leaves what does not apply to the policy.
+    `made_for` is the graph that its log was written for, if that is known. For another graph it
+    answers by `works`, {pass:work: choice} of what was chosen alike at all sites of that work, and
+    leaves the rest to the policy.
     """
 
     choices: Mapping[str, str]
     origins: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     graph_id: str = ""
     tolerant: bool = False
+    made_for: str = ""
+    works: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def from_log(decisions: Iterable[Decision]) -> "Recipe":
+    def from_log(decisions: Iterable[Decision], made_for: str = "") -> "Recipe":
         """Keep what was chosen and by whom, drop what it was chosen over."""
         made = [d for d in decisions if d.is_choice]
         origins = {d.site.key: (d.decided_by, d.evidence) for d in made}
-        return Recipe({d.site.key: d.chosen for d in made}, origins)
+        choices = {d.site.key: d.chosen for d in made}
+        works: dict[str, set[str]] = {}
+        for d in made:
+            works.setdefault(d.site.work_key, set()).add(d.chosen)
+        alike = {w: chosen.pop() for w, chosen in works.items() if w and len(chosen) == 1}
+        return Recipe(choices, origins, made_for=made_for, works=alike)
 
     @staticmethod
     def load(path: str | Path) -> "Recipe":
@@ -229,7 +269,8 @@ class Choices:
         recorded = self.recipe.choices.get(site.key) if self.recipe else None
         if self.recipe is not None and self.recipe.tolerant and recorded not in by_name:
             recorded = None
-        name = recorded if recorded is not None else self.policy.prefer(site, alternatives)
+        carried = self._carried(site, by_name) if recorded is None else None
+        name = recorded or carried or self.policy.prefer(site, alternatives)
         if name not in by_name:
             code = ReasonCode.INVALID_CHOICE if recorded is None else ReasonCode.RECIPE_MISMATCH
             source = f"policy `{self.policy.name}`" if recorded is None else "the recipe"
@@ -237,13 +278,39 @@ class Choices:
                 code,
                 f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
             )
-        by, seen = self.policy.name, tuple(evidence)
-        if self.recipe is not None and recorded is not None:
-            by, before = self.recipe.origins.get(site.key, ("recipe", seen))
-            # What failed before a fallback does not fail again: it is not tried.
-            seen = before if by == FALLBACK else seen
+        by, grounds = self._grounds(site, alternatives, name, recorded, carried)
+        # What failed before a fallback does not fail again: it is not tried.
+        seen = grounds if by == FALLBACK else (*evidence, *grounds)
         self.record(Decision(site, name, tuple(alternatives), by, seen))
         return by_name[name]
+
+    def _carried(self, site: Site, offered: Iterable[str]) -> str | None:
+        """The choice that a recipe of another graph has for a site's work, if it is offered."""
+        if self.recipe is None or not self.recipe.made_for or not site.work:
+            return None
+        found = self.recipe.works.get(site.work_key)
+        return found if found is not None and found in offered else None
+
+    def _grounds(
+        self,
+        site: Site,
+        alternatives: Sequence[Alternative],
+        name: str,
+        recorded: str | None,
+        carried: str | None,
+    ) -> tuple[str, tuple[str, ...]]:
+        """Who decided, and the evidence that stands beside the pass's own."""
+        if recorded is not None and self.recipe is not None:
+            by, before = self.recipe.origins.get(site.key, (RECIPE, ()))
+            return by, before if by == FALLBACK else _not_the_pass_s(before, by)
+        if carried is not None:
+            return RECIPE, (f"{RECIPE}: carried over by {site.work}",)
+        said: tuple[str, ...] = ()
+        if isinstance(self.policy, Explains):
+            said = tuple(self.policy.evidence(site, alternatives, name))
+        if self.recipe is not None and self.recipe.made_for and len(alternatives) > 1:
+            said = (*said, _NOT_CARRIED)
+        return self.policy.name, said
 
     def record(self, *decisions: Decision) -> None:
         """Append decisions that were made elsewhere."""
@@ -265,7 +332,9 @@ class Choices:
     def annotate(self, site: Site, *evidence: str) -> None:
         """Give the last decision at `site` evidence that was found after it was made."""
         at = self._last(site)
-        self._log[at] = replace(self._log[at], evidence=evidence)
+        made = self._log[at]
+        kept = _not_the_pass_s(made.evidence, made.decided_by)
+        self._log[at] = replace(made, evidence=(*evidence, *kept))
 
     def _last(self, site: Site) -> int:
         """The number of the last decision at a site, which there is."""
@@ -273,11 +342,17 @@ class Choices:
         assert found, f"{site.key}: nothing was decided there"
         return found[-1]
 
-    def require_recipe_used(self) -> None:
-        """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up."""
+    def require_recipe_used(self, graph_id: str = "") -> None:
+        """Raise PycError (RECIPE_MISMATCH) when the recipe names sites that never came up.
+
+        One that was made for another graph than `graph_id` has to answer one site at least.
+        """
         if self.recipe is None or self.recipe.tolerant:
             return
         unused = sorted(set(self.recipe.choices) - {d.site.key for d in self._log})
+        if self.recipe.made_for and self.recipe.made_for != graph_id:
+            answered = coverage(self._log).carried or len(unused) < len(self.recipe.choices)
+            unused = [] if answered else unused
         if unused:
             raise PycError(
                 ReasonCode.RECIPE_MISMATCH,
@@ -285,6 +360,40 @@ class Choices:
                 f"{len(self.recipe.choices)} that it does not have: {', '.join(unused[:3])}; "
                 "make the recipe again from a log of the same program and target",
             )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How a recipe of another graph was used: sites it answered by work, sites left to the policy.
+
+    Both are 0 where a recipe fits by graph, or there is none.
+    """
+
+    carried: int = 0
+    left: int = 0
+
+    def __str__(self) -> str:
+        """For people; begins with RECIPE_PARTIAL where sites were left."""
+        code = f"{ReasonCode.RECIPE_PARTIAL.name}: " if self.left else ""
+        return f"{code}carried over to {self.carried} of {self.carried + self.left} sites"
+
+
+def coverage(decisions: Iterable[Decision]) -> Coverage:
+    """Count what a log says of a recipe that was made for another graph."""
+    told = [line for d in decisions for line in d.evidence if line.startswith(f"{RECIPE}: ")]
+    left = told.count(_NOT_CARRIED)
+    return Coverage(len(told) - left, left)
+
+
+def policy_mark(name: str) -> str:
+    """What the lines of a policy's own evidence begin with."""
+    return f"policy {name}: "
+
+
+def _not_the_pass_s(evidence: Iterable[str], by: str) -> tuple[str, ...]:
+    """The evidence of a policy or recipe, which a replay cannot see again."""
+    marks = (f"{RECIPE}: ", policy_mark(by))
+    return tuple(line for line in evidence if line.startswith(marks))
 
 
 def write_log(decisions: Iterable[Decision], path: str | Path) -> None:

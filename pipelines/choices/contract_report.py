@@ -32,7 +32,7 @@ class ClauseReport:
     """
 
     clause: str
-    asked: Any
+    requested: Any
     status: Status
     evidence: tuple[str, ...] = ()
     code: str = ""
@@ -44,15 +44,19 @@ class ClauseReport:
         status = self.status.value
         if self.status is Status.SAMPLED:
             status = f"{status} {self.done} of {self.of}"
-        asked = ", ".join(self.asked) if isinstance(self.asked, list | tuple) else self.asked
-        told = [*self.evidence, *(f"{name} {value:g}" for name, value in self.measured.items())]
+        requested = (
+            ", ".join(self.requested)
+            if isinstance(self.requested, list | tuple)
+            else self.requested
+        )
+        text = [*self.evidence, *(f"{name} {value:g}" for name, value in self.measured.items())]
         code = f" [{self.code}]" if self.code else ""
-        return f"{self.clause} = {asked}: {status}{code}{'; ' if told else ''}{'; '.join(told)}"
+        return f"{self.clause} = {requested}: {status}{code}{'; ' if text else ''}{'; '.join(text)}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, `measured` apart from the rest."""
-        asked = list(self.asked) if isinstance(self.asked, tuple) else self.asked
-        found = {"clause": self.clause, "asked": asked, "status": self.status.value}
+        requested = list(self.requested) if isinstance(self.requested, tuple) else self.requested
+        found = {"clause": self.clause, "requested": requested, "status": self.status.value}
         if self.status is Status.SAMPLED:
             found |= {"done": self.done, "of": self.of}
         return {
@@ -65,7 +69,7 @@ class ClauseReport:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> "ClauseReport":
         """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        asked = data["asked"]
+        requested = data["requested"]
         try:
             done, of = int(data.get("done", 0)), int(data.get("of", 0))
             measured = {str(name): float(value) for name, value in data["measured"].items()}
@@ -73,7 +77,7 @@ class ClauseReport:
             raise ValueError(str(error)) from None
         return ClauseReport(
             str(data["clause"]),
-            tuple(asked) if isinstance(asked, list) else asked,
+            tuple(requested) if isinstance(requested, list) else requested,
             Status(data["status"]),
             tuple(map(str, data["evidence"])),
             str(data["code"]),

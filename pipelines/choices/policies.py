@@ -13,6 +13,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
+from pyc_mlir.pipelines.choices.fastest import Fastest
 
 GROUP = "pyc_mlir.policies"
 # The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
@@ -34,6 +35,7 @@ class Preset:
 
 BUILT_IN: dict[str, Policy] = {
     "default": FirstIsBest(),
+    "fastest": Fastest(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 

@@ -8,6 +8,7 @@ statistics; wherever it has a choice it asks `context.choices`.
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Choices
 from pyc_mlir.pipelines.choices.policies import DEFAULT_MODE
@@ -22,7 +23,10 @@ class PassContext:
     `choices` answers and keeps the log. `mode` is the preferred mode of the memory planner, None
     where PyC plans no memory. `calibration` is the evidence for the figures of `target`, which are
     its own already; None: they are published. `bounds_error`: no kernel is
-    offered that adds other numbers than an op's plain form.
+    offered that adds other numbers than an op's plain form. `compares`: answers are compared with
+    the program as it came in, so that no pass may make them less exact. `kernels` are the families
+    that kernels may be taken from; None: all. `folding` is what all
+    passes together may still compute of constants.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -30,6 +34,13 @@ class PassContext:
     mode: str | None = DEFAULT_MODE
     calibration: Calibration | None = None
     bounds_error: bool = False
+    compares: bool = False
+    kernels: tuple[str, ...] | None = None
+    folding: FoldWork = field(default_factory=FoldWork)
+
+    def takes(self, family: str) -> bool:
+        """Whether kernels of a family may be chosen, where the target has them."""
+        return self.kernels is None or family in self.kernels
 
 
 @runtime_checkable

@@ -23,6 +23,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-canonicalize": ("pyc_mlir.pipelines.pyc.canonicalize", "Canonicalize"),
     "pyc-infer-shapes": ("pyc_mlir.pipelines.pyc.infer_shapes", "InferShapes"),
     "pyc-decompose": ("pyc_mlir.pipelines.pyc.decompose", "Decompose"),
+    "pyc-recognize": ("pyc_mlir.pipelines.pyc.recognize.recognize", "Recognize"),
     "pyc-fold-norms": ("pyc_mlir.pipelines.pyc.fold_norms", "FoldNorms"),
     "pyc-layout": ("pyc_mlir.pipelines.pyc.layout", "Layout"),
     "pyc-chunk": ("pyc_mlir.pipelines.pyc.chunk.chunk", "Chunk"),

@@ -35,9 +35,11 @@ BUILT_IN = {
     "depthwise": "pyc_mlir.pipelines.kernels.families.conv.depthwise",
     "pool": "pyc_mlir.pipelines.kernels.families.conv.pool",
     "columns": "pyc_mlir.pipelines.kernels.families.columns",
-    "whole": "pyc_mlir.pipelines.kernels.families.full_reduce",
+    "full_reduce": "pyc_mlir.pipelines.kernels.families.full_reduce",
     "argmax": "pyc_mlir.pipelines.kernels.families.argmax",
-    "transpose": "pyc_mlir.pipelines.kernels.families.transpose",
+    "transpose": "pyc_mlir.pipelines.kernels.families.movement.transpose",
+    "resize": "pyc_mlir.pipelines.kernels.families.movement.resize",
+    "concat": "pyc_mlir.pipelines.kernels.families.movement.concat",
     "elementwise": "pyc_mlir.pipelines.kernels.families.elementwise",
 }
 Arrays = Sequence[np.ndarray]

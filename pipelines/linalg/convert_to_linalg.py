@@ -198,7 +198,7 @@ class _Conversion:
 
     def _force(self, out: Tensor) -> None:
         """Computations are emitted where their op stands; constants and reshapes where needed."""
-        if out.pending is not None:
+        if out.pending is not None or out.joined is not None:
             self.lowering.value(out)
 
     def _location(self, op: ir.Operation) -> ir.Location:

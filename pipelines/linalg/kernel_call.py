@@ -60,19 +60,20 @@ class KernelCalls:
             sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
         named = {name: product(run) for name, run in sizes.runs.items()}
+        known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
+        # The kernel's own dimensions where they are the result's, else those of the first feed.
+        alike = tuple(d.static for d in known) == result.shape
+        source = known if alike else values[attached.feeds[0].value].dims
+        dims = [source[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
+        sizes.meet_result(kernel, dims)
         made = ir.Operation.create(
             "func.call",
             results=[_declared(o) for o in kernel.results],
             operands=operands,
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
-        known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
         dtype = _dtype(out)
         whole = Tensor(dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype)))
-        # The kernel's own dimensions where they are the result's, else those of the first feed.
-        alike = tuple(d.static for d in known) == result.shape
-        source = known if alike else values[attached.feeds[0].value].dims
-        dims = [source[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
@@ -156,6 +157,14 @@ class _Sizes:
             if len(known) != len(run):
                 known, run = (product(known),), (product(run),)
             for a, b in zip(known, run, strict=True):
+                self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
+
+    def meet_result(self, kernel: Kernel, dims: Sequence[Dim]) -> None:
+        """An input whose size is that of the result's first dimensions agrees with each of them."""
+        for name, number in kernel.merged:
+            run = self.runs.get(name, ())
+            # An input of a lower rank lacks leading dimensions of size 1.
+            for a, b in zip(reversed(dims[:number]), reversed(run), strict=False):
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
 

@@ -7,6 +7,7 @@ of `identities` run over what they leave, in turns with them, until none applies
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
@@ -28,21 +29,21 @@ class Canonicalize:
         counts = {"identities": 0, "folded constants": 0, "rounds": 0}
         _clean(module)
         while counts["rounds"] < self.max_iterations:
-            if not sum(self._round(f, counts) for f in functions_of(module)):
+            if not sum(self._round(f, context.folding, counts) for f in functions_of(module)):
                 break
             counts["rounds"] += 1
             _clean(module)
         return counts
 
-    def _round(self, function: ir.Operation, counts: dict[str, int]) -> int:
+    def _round(self, function: ir.Operation, work: FoldWork, counts: dict[str, int]) -> int:
         """One pass over the function, in order, so that folded operands fold their users."""
         changed = 0
         for op in list(pyc_ops(function.regions[0].blocks[0])):
-            changed += self._simplify(op, counts)
+            changed += self._simplify(op, work, counts)
         return changed
 
-    def _simplify(self, op: ir.Operation, counts: dict[str, int]) -> bool:
-        folds = can_fold(op, self.max_fold_bytes)
+    def _simplify(self, op: ir.Operation, work: FoldWork, counts: dict[str, int]) -> bool:
+        folds = can_fold(op, self.max_fold_bytes, work)
         rewrites = (fold,) if folds else REWRITES.get(op.name[4:], ())
         if not rewrites:
             return False

@@ -150,7 +150,8 @@ def _is_chosen(fold: Fold, ids: OpIds, context: PassContext) -> bool:
         Alternative(FOLD, cost(flops=elements * fold.sums), "products are rounded before the sum"),
         Alternative(KEEP, cost(flops=elements * len(fold.ops)), f"{names} behind the convolution"),
     ]
-    site = Site(FoldNorms.name, ids[fold.conv], str(fold.conv.location))
+    conv = fold.conv
+    site = Site(FoldNorms.name, ids[conv], str(conv.location), ids.by_type[conv])
     return context.choices.choose(site, offers).name == FOLD
 
 

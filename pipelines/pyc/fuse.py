@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, tensor_types
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -37,8 +40,11 @@ ANCHORS = {
     "attention": "attention",
     "max_pool2d": "window",
     "avg_pool2d": "window",
+    "concat": "concat",
 }
 _PLANAR_CHANNELS = 16
+# Of concatenations that get copies of those that they share with others.
+_MOST_PARTS = 64
 ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
 
 
@@ -48,6 +54,8 @@ class Group:
 
     kind: str
     members: tuple[int, ...]
+    # Members that others need too: the group has a copy of them.
+    copies: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,17 +78,31 @@ class Fuse:
         groups = fused = 0
         seen: Counter[str] = Counter()
         for function in functions_of(module):
-            for group in plan(Graph(function, seen), context.choices, self.max_ops):
+            # Where a kernel joins all parts at once.
+            copies = context.takes("concat") and not refuse_narrow(context.target)
+            graph = Graph(function, seen, copies)
+            for group in plan(graph, context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}
 
 
+def axis_of(op: ir.Operation) -> int:
+    """The axis of a concatenation, from the first dimension on."""
+    return params_of(OPS["concat"], op)["axis"] % from_mlir(op.result.type).rank
+
+
 class Graph:
     """One function's block as positions: names, users and shapes, read once."""
 
-    def __init__(self, function: ir.Operation, seen: Counter[str] | None = None) -> None:
-        """`seen` is shared by the functions of a module, as `OpIds` says."""
+    def __init__(
+        self, function: ir.Operation, seen: Counter[str] | None = None, copies: bool = True
+    ) -> None:
+        """`seen` is shared by the functions of a module, as `OpIds` says.
+
+        `copies`: a concatenation that extends another one, which others need too, has a copy of it,
+        and is none of its users.
+        """
         self.ids = OpIds(function, seen)
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         position = {op: i for i, op in enumerate(self.ops)}
@@ -102,6 +124,17 @@ class Graph:
                     self.users[made].append(i)
                     self.producers[i].append(made)
         self._captured(position)
+        self._axes = {i: axis_of(self.ops[i]) for i, n in enumerate(self.names) if n == "concat"}
+        self._parts: dict[int, int] = {}
+        for i in self._axes:
+            self._parts[i] = sum(self._parts.get(p, 1) for p in self.producers[i])
+        self.shared = {i for i in self._axes if copies and self._is_shared(i)}
+        for i in self.shared:
+            self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
+
+    def _is_shared(self, i: int) -> bool:
+        users = self.users[i]
+        return len(users) > 1 and any(self.extends(i, user) for user in users)
 
     def _captured(self, position: dict[ir.Operation, int]) -> None:
         """Values used inside regions count as used by the op that holds the region."""
@@ -139,6 +172,16 @@ class Graph:
             needed = max(needed, *(place[u] for u in users))
         return lengths[::-1]
 
+    def extends(self, i: int, user: int) -> bool:
+        """Whether a concatenation of few parts reads another one, along the same axis."""
+        same = i in self._axes and self._axes[i] == self._axes.get(user)
+        return same and self._parts[user] <= _MOST_PARTS
+
+    def is_part(self, i: int) -> bool:
+        """Whether all who read a concatenation join its parts in its place."""
+        users = self.users[i]
+        return (i in self.shared and not users) or (len(users) == 1 and self.extends(i, users[0]))
+
 
 def _result_type(op: ir.Operation, types: Mapping[ir.Type, TensorType]) -> TensorType | None:
     is_ours = op.name.startswith("pyc.") and len(op.results) == 1
@@ -154,13 +197,21 @@ def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
     for start in starts:
         if start in claimed or not graph.ops[start].name.startswith("pyc."):
             continue
+        if graph.is_part(start):
+            continue
         kind = ANCHORS.get(graph.names[start], "elementwise")
         members = _choose(graph, start, claimed, choices, max_ops)
-        claimed.update(members)
+        copies = _copies(graph, members)
+        claimed.update(set(members) - copies)
         if len(members) > 1:
-            groups.append(Group(kind, members))
-    for group in sorted(groups, key=lambda g: g.members[-1]):
-        _apply(graph, group)
+            groups.append(Group(kind, members, copies))
+    groups.sort(key=lambda g: g.members[-1])
+    owned = [_own(graph, group) for group in groups]
+    for group, ops in zip(groups, owned, strict=True):
+        _apply(graph, group, ops)
+    for i in sorted({i for group in groups for i in group.copies}, reverse=True):
+        if not any(True for _ in graph.ops[i].result.uses):
+            graph.ops[i].erase()
     return groups
 
 
@@ -175,6 +226,8 @@ def _choose(
             legal = _with_transposes(graph, start, legal, claimed)
         elif graph.names[start] == "conv2d":
             legal = _with_layout(graph, start, legal, claimed)
+        elif graph.names[start] == "concat":
+            legal = _with_parts(graph, start, legal)
     else:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
@@ -190,7 +243,7 @@ def _choose(
     reason = "" if legal else "its result is needed elsewhere, or no elementwise op follows"
     keep = Alternative("keep", _cost(graph, start, (start,), reach), reason)
     op = graph.ops[start]
-    site = Site(Fuse.name, graph.ids[op], str(op.location))
+    site = Site(Fuse.name, graph.ids[op], str(op.location), graph.ids.by_type[op])
     chosen = choices.choose(site, [*alternatives, keep]).name
     return named.get(chosen, (start,))
 
@@ -233,6 +286,34 @@ def _with_layout(
     if channels is None or channels >= _PLANAR_CHANNELS:
         return legal
     return [(first, *g) for g in legal or [(start,)]]
+
+
+def _with_parts(graph: Graph, start: int, legal: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The groups of a concatenation with those that it extends: a tree whose root it is.
+
+    One that others need too is copied, if a kernel then joins all parts at once: it need not be
+    made for this one, and what else reads it may take the elementwise ops that follow it.
+    """
+    inner: set[int] = set()
+    pending = [start]
+    while pending:
+        i = pending.pop()
+        below = {p for p in graph.producers[i] if graph.extends(p, i)}
+        fresh = {p for p in below if p in graph.shared or len(graph.users[p]) == 1} - inner
+        inner |= fresh
+        pending.extend(fresh)
+    before = tuple(sorted(inner))
+    return [(*before, *g) for g in legal or [(start,)] * bool(before)]
+
+
+def _copies(graph: Graph, members: tuple[int, ...]) -> frozenset[int]:
+    """The concatenations of a group that others need too, and all that these are made of."""
+    joins = [i for i in members if graph.names[i] == "concat"]
+    copies: set[int] = set()
+    for i in reversed(joins[:-1]):
+        if i in graph.shared or not copies.isdisjoint(graph.users[i]):
+            copies.add(i)
+    return frozenset(copies)
 
 
 def _next(graph: Graph, start: int) -> list[int]:
@@ -282,10 +363,27 @@ def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) 
     return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
 
 
-def _apply(graph: Graph, group: Group) -> None:
-    """Move the members into a group at the place of the last one."""
-    ops = [graph.ops[i] for i in group.members]
+def _own(graph: Graph, group: Group) -> list[ir.Operation]:
+    """The ops of a group: its members, for copies new ones in front of the last."""
+    last = graph.ops[group.members[-1]]
+    made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
+    values = {graph.ops[i].result: copy.result for i, copy in made.items()}
+    for copy in made.values():
+        _reread(copy, values)
+    return [made.get(i, graph.ops[i]) for i in group.members]
+
+
+def _reread(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
+    for n, value in enumerate(op.operands):
+        if value in values:
+            op.operands[n] = values[value]
+
+
+def _apply(graph: Graph, group: Group, ops: Sequence[ir.Operation]) -> None:
+    """Move the ops into a group at the place of the last one."""
     last = ops[-1]
+    pairs = zip(group.members, ops, strict=True)
+    values = {graph.ops[i].result: op.result for i, op in pairs if i in group.copies}
     location = ir.Location.fused([op.location for op in ops])
     names = [ir.StringAttr.get(graph.names[i], last.context) for i in group.members]
     with last.context, location:
@@ -303,5 +401,6 @@ def _apply(graph: Graph, group: Group) -> None:
         last.result.replace_all_uses_with(made.result)
         for op in ops:
             body.append(op)
+            _reread(op, values)
         with ir.InsertionPoint(body):
             ir.Operation.create("pyc.yield", operands=[last.result])

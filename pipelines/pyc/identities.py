@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
-from pyc_mlir.dialects.opdef import evaluate
+from pyc_mlir.dialects.opdef import OPS, evaluate
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.pyc.orders import moves
@@ -32,7 +33,7 @@ IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
 INVOLUTIONS = ("neg", "not")
 # Operands beyond this are not folded: the compiler would spend more than the program.
 _MAX_WORK_BYTES = 1 << 28
-COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
+COMMUTATIVE = tuple(name for name, op in OPS.items() if op.commutative)
 
 
 def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:
@@ -233,8 +234,11 @@ def integer_zero(op: ir.Operation) -> ir.Value | None:
     return IRBuilder().constant(np.broadcast_to(zero, [d or 0 for d in out.shape]))
 
 
-def can_fold(op: ir.Operation, max_bytes: int) -> bool:
-    """Whether all operands of an op are constants and the result is not large."""
+def can_fold(op: ir.Operation, max_bytes: int, work: FoldWork) -> bool:
+    """Whether all operands of an op are constants, the result is not large and there is work left.
+
+    The work is then taken.
+    """
     found = definition_of(op)
     if found is None or found.name == "constant" or not len(op.operands):
         return False
@@ -249,7 +253,9 @@ def can_fold(op: ir.Operation, max_bytes: int) -> bool:
         for t, v in zip(given, op.operands, strict=True)
     )
     large = sum(t.nbytes for t in given) > _MAX_WORK_BYTES
-    return not large and out.nbytes <= max(max_bytes, stored)
+    if large or out.nbytes > max(max_bytes, stored):
+        return False
+    return work.takes(found, given, out, **_params(op))
 
 
 def fold(op: ir.Operation) -> ir.Value:

@@ -26,7 +26,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
@@ -83,7 +83,7 @@ class Layout:
             graph = Graph(function)
             regions = plan(graph)
             ids = OpIds(function, seen) if regions else None
-            chosen = [r for r in regions if ids and _choose(graph, r, ids, context.choices, model)]
+            chosen = [r for r in regions if ids and _choose(graph, r, ids, context, model)]
             steps = dict(sorted((i, step) for region in chosen for i, step in region.items()))
             rewriter = _Rewriter(graph, steps)
             rewriter.run()
@@ -222,22 +222,25 @@ def _is_moving_transpose(graph: Graph, i: int) -> bool:
     return moves(graph.type(n).shape, work.nodes[0].params["permutation"])
 
 
-def _choose(graph: Graph, region: Region, ids: OpIds, choices: Choices, model: CostModel) -> bool:
+def _choose(
+    graph: Graph, region: Region, ids: OpIds, context: PassContext, model: CostModel
+) -> bool:
     """Whether the region is stored with channels last: the cheaper way first, of equals `keep`."""
     windows = [w for i in region if (w := graph.works[i]) is not None and _is_window(w)]
     before = [graph.type(graph.makes[i]) for i in region if _is_moving_transpose(graph, i)]
     own = [nominal(t.shape) * t.dtype.itemsize for t in before]
     moved = [b for c in conversions(graph, region) if (b := _bytes_moved(graph, c))]
     keep = _summed([*(model.work(w) for w in windows), *(_copy(model, b) for b in own)])
-    last = _summed([*(_in_kernel(model, w) for w in windows), *(_copy(model, b) for b in moved)])
+    inside = [_in_kernel(model, context, w) for w in windows]
+    last = _summed([*inside, *(_copy(model, b) for b in moved)])
     offers = [
         Alternative(KEEP, keep, _reason(windows, own)),
         Alternative(CHANNELS_LAST, last, _reason(windows, moved)),
     ]
     op = graph.ops[next((i for i in region if _is_window(graph.works[i])), min(region))]
-    site = Site(Layout.name, ids[op], str(op.location))
+    site = Site(Layout.name, ids[op], str(op.location), ids.by_type[op])
     ranked = sorted(offers, key=lambda offer: offer.cost or Cost())
-    return choices.choose(site, ranked).name == CHANNELS_LAST
+    return context.choices.choose(site, ranked).name == CHANNELS_LAST
 
 
 def _summed(costs: list[Cost]) -> Cost:
@@ -250,17 +253,35 @@ def _copy(model: CostModel, nbytes: int) -> Cost:
     return replace(cost, seconds=cost.seconds + model.dispatch_seconds)
 
 
-def _in_kernel(model: CostModel, work: Work) -> Cost:
+def _in_kernel(model: CostModel, context: PassContext, work: Work) -> Cost:
     """A convolution or pooling in NHWC: by a generated kernel where there can be one."""
     node = work.nodes[0]
     computed_weights = not all(work.is_constant(v) for v in node.operands[1:])
-    if refuse_narrow(model.target) or node.type.dtype != F32 or computed_weights:
-        return model.work(work)
-    family = "pool"
+    family = "resize" if node.name == "resize" else "pool"
     if node.name == "conv2d":
         by_channel = node.params["groups"] > 1 and work.type(node.operands[1]).shape[1] == 1
         family = "depthwise" if by_channel else "conv"
+    missing = refuse_narrow(model.target) or not context.takes(family)
+    missing = missing or not _has_kernel(work, family)
+    if missing or node.type.dtype != F32 or computed_weights:
+        return model.work(work)
     return model.kernel(family, *totals(work))
+
+
+def _has_kernel(work: Work, family: str) -> bool:
+    """Whether the size of the images is known, or of no matter to the family.
+
+    A direct convolution takes any where there are as many outputs.
+    """
+    node = work.nodes[0]
+    unknown = [axis for axis in (0, 1) if work.type(node.operands[0]).shape[2 + axis] is None]
+    if not unknown or family != "conv":
+        return not unknown
+    pads, taps = node.params["pads"], work.type(node.operands[1]).shape[2:]
+    reach = [d * (t - 1) for d, t in zip(node.params["dilations"], taps, strict=True) if t]
+    return all(
+        node.params["strides"][a] == 1 and pads[a] + pads[a + 2] == reach[a] for a in unknown
+    )
 
 
 def _reason(windows: list[Work], moved: list[int]) -> str:

@@ -27,6 +27,7 @@ from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 from pyc_mlir.pipelines.target.work import Work
+from pyc_mlir.pipelines.target.work_id import work_id
 
 IREE = "iree"
 # What no code is made for.
@@ -136,7 +137,7 @@ def _choose(
     iree = Alternative(IREE, _iree_cost(work, 0, context.target), why)
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
-    site = Site(SelectKernels.name, ids[op], str(op.location))
+    site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
     computes = f"{COMPUTES}{' '.join(ids[o] for o in members.ops)}"
     return offers.get(context.choices.choose(site, ranked, (computes, *evidence)).name)
 

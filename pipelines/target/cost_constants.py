@@ -37,6 +37,8 @@ _KERNELS = {
     "kernel.depthwise": Constant(0.5, "taken, not measured yet"),
     "kernel.pool": Constant(0.5, "taken, not measured yet"),
     "kernel.rows": Constant(0.37, _SUITE),
+    "kernel.resize": Constant(0.5, "taken as elementwise's"),
+    "kernel.concat": Constant(0.5, "taken as elementwise's"),
     "kernel.elementwise": Constant(0.5, "taken between rows and gemm; not measured"),
 }
 # The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -23,6 +24,12 @@ class Input:
     type: TensorType
     array: Callable[[], np.ndarray] | None = field(default=None, compare=False)
     maker: str = ""
+
+    @cached_property
+    def magnitude(self) -> float:
+        """The largest size among a constant's numbers; infinity or NaN where one is no number."""
+        assert self.array is not None
+        return float(np.abs(self.array()).max(initial=0.0))
 
 
 @dataclass(frozen=True)

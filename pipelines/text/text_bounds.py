@@ -17,19 +17,33 @@ from dataclasses import dataclass, field
 MAX_DEPTH = 500
 # Digits of one number: an integer of 8,000 bits. Reading it takes the square of them.
 MAX_DIGITS = 2400
+# Bits of an integer type: each of its numbers takes as many, whatever its digits.
+MAX_BITS = 10_000
+# Dimensions of a type: much that is done for a type takes the square of them.
+MAX_RANK = 2048
 # Characters of all named attributes, types and locations, written out wherever they are used; or
 # this many times the text, if that is more. Locations of programs that were inlined ten times
 # over have ten times their text.
 MAX_EXPANDED, EXPANSION = 1 << 28, 64
 
 _LONG = rf"\d{{{MAX_DIGITS}}}|0x[0-9a-fA-F]{{{MAX_DIGITS}}}"
+# `iN` where it is no part of a name, also behind the sizes of a shape.
+_WIDE = (
+    rf"""(?:(?<![\w%@#!.$^"\-])|(?<=[\d?]x))[su]?i0*[1-9]\d{{{len(str(MAX_BITS)) - 1},}}(?!\w)"""
+)
+_RANKED = rf"(?<![\dx?])(?:(?:\d++|\?)x){{{MAX_RANK}}}"
 _SIGNS = r"-(?:(?:\s|//[^\n]*\n)*-)+"
 # Brackets with nothing in them that counts, as of nearly every type, are one token.
 _LEAF = r"""[({\[<][^({\[<)}\]>"#!/\-]*[)}\]>]"""
 _QUIET = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|//[^\n]*'
 _NAME = r"[#!][\w$.\-]+"
 _TOKEN = re.compile("|".join((_QUIET, _SIGNS, r"->|[<>]=", _LEAF, r"[({\[<]|[)}\]>]", _NAME)))
-_LONG_OR_QUIET = re.compile(f"({_LONG})|{_QUIET}")
+# What one token alone may pass, and what is expected of it.
+_SINGLE = (
+    (_LONG, f"numbers of fewer than {MAX_DIGITS} digits"),
+    (_WIDE, f"integer types of fewer than {MAX_BITS} bits"),
+    (_RANKED, f"types of fewer than {MAX_RANK} dimensions"),
+)
 _NAMES = re.compile(rf"{_NAME}\s*(?:=|//)")
 _DEFINES = re.compile(r"(?:\s|//[^\n]*\n)*=(?!=)")
 
@@ -114,11 +128,11 @@ class _Scan:
 
 def beyond(text: str) -> Beyond | None:
     """The first place where a bound is passed, if there is one."""
-    if re.search(_LONG, text):
-        for match in _LONG_OR_QUIET.finditer(text):
-            if match[1]:
-                wrong = f"expected numbers of fewer than {MAX_DIGITS} digits"
-                return Beyond(match.start(), wrong)
+    for single, expected in _SINGLE:
+        if re.search(single, text):
+            for match in re.finditer(f"({single})|{_QUIET}", text):
+                if match[1]:
+                    return Beyond(match.start(), f"expected {expected}")
     if not (_may_be_deep(text) or _NAMES.search(text)):
         return None
     scan = _Scan(text)

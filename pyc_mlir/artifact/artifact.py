@@ -26,7 +26,14 @@ from typing import Any
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.import_report import ImportReport
-from pyc_mlir.artifact.manifest import ARENA, CALIBRATION, IMPORTED, MAIN, PROMISES, check_manifest
+from pyc_mlir.artifact.manifest import (
+    ARENA,
+    CALIBRATION,
+    CONTRACT_REPORT,
+    IMPORTED,
+    MAIN,
+    check_manifest,
+)
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence
@@ -103,9 +110,9 @@ class Artifact:
         }
 
     @property
-    def promises(self) -> ContractReport:
+    def contract_report(self) -> ContractReport:
         """What the compile says of each clause of the contract."""
-        return ContractReport.from_json(self.manifest.get(PROMISES, ()))
+        return ContractReport.from_json(self.manifest.get(CONTRACT_REPORT, ()))
 
     @property
     def signature(self) -> Signature:
@@ -144,7 +151,7 @@ def make_manifest(
     modes: Mapping[str, Mode] | None = None,
     seconds: float | None = None,
     calibration: Calibration | None = None,
-    promises: ContractReport | None = None,
+    contract_report: ContractReport | None = None,
     options: Mapping[str, Any] | None = None,
     imported: ImportReport | None = None,
 ) -> dict[str, Any]:
@@ -155,8 +162,8 @@ def make_manifest(
     `arena_entry` is the function that takes memory from its caller, if there is one. `account`
     defaults to what the signature says, `versions` to those of the installed packages. `seconds`
     are predicted for a call on one core. A `calibration` that it was compiled with is named, with
-    the hash of its content. `promises` say what became of the contract's clauses. `options` are
-    what else was asked of the compile, `imported` is how much of the program PyC compiles.
+    the hash of its content. `contract_report` has the status of each clause. `options` are the
+    other requested options, `imported` is how much of the program PyC compiles.
     """
     entries: dict[str, Any] = {MAIN: {"function": entry}}
     if arena_entry:
@@ -166,8 +173,8 @@ def make_manifest(
         for function, mode in known.items():
             entries[f"{ARENA}.{mode.mode}"] = {"function": function, **asdict(mode)}
     named: dict[str, Any] = {} if calibration is None else {CALIBRATION: _named(calibration)}
-    if promises is not None and promises.clauses:
-        named[PROMISES] = promises.unmeasured().to_json()
+    if contract_report is not None and contract_report.clauses:
+        named[CONTRACT_REPORT] = contract_report.unmeasured().to_json()
     return {
         "schema": SCHEMA_VERSION,
         **named,

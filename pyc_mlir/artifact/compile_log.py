@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, from_bytes
-from pyc_mlir.artifact.contract_status import Counts, refused, so_far
+from pyc_mlir.artifact.contract_status import Counts, current_report, refusal_report
 from pyc_mlir.artifact.manifest import check_conditions
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -47,7 +47,7 @@ _ZIP = b"PK\x03\x04"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class CompileLog:
     """One compile: its conditions (empty where a log has none), its choices, the program's hash.
 
     `decisions` are choices only, without records; `artifact` is there where a program was read,
@@ -85,22 +85,25 @@ def head_of(artifact: Artifact, data: bytes) -> Decision:
     In `measured` stand clauses that trials of the compile found broken.
     """
     known = conditions_of(artifact)
-    said = (f"{n}={json.dumps(v, sort_keys=True, ensure_ascii=False)}" for n, v in known.items())
+    pairs = (f"{n}={json.dumps(v, sort_keys=True, ensure_ascii=False)}" for n, v in known.items())
     site = Site(COMPILE, artifact.manifest["graph_id"] or "module")
     target = artifact.manifest["target"]
-    told = (*said, f'{_HASH}="{hashlib.sha256(data).hexdigest()}"')
-    broken = so_far(artifact, Counts()).broken
-    return Decision(site, target, (Alternative(target),), "caller", told, broken)
+    evidence = (*pairs, f'{_HASH}="{hashlib.sha256(data).hexdigest()}"')
+    broken = current_report(artifact, Counts()).broken
+    return Decision(site, target, (Alternative(target),), "caller", evidence, broken)
 
 
 def refusal_of(error: PycError, contract: Contract) -> Decision:
     """The only line of the log of a compile that was refused: why, and each clause of it."""
-    said = (f"{error.code.name}: {error.message}", *map(str, refused(contract, error).clauses))
+    evidence = (
+        f"{error.code.name}: {error.message}",
+        *map(str, refusal_report(contract, error).clauses),
+    )
     offered = (Alternative(REFUSED), Alternative(MADE))
-    return Decision(Site(COMPILE, REFUSED), REFUSED, offered, "compiler", said)
+    return Decision(Site(COMPILE, REFUSED), REFUSED, offered, "compiler", evidence)
 
 
-def read_recorded(path: str | Path) -> Recorded:
+def read_compile_log(path: str | Path) -> CompileLog:
     """What a program (.vmfb) or a log tells.
 
     Raises PycError: FILE_ACCESS, BAD_ARGUMENT for a malformed log, BAD_ARTIFACT for a damaged
@@ -110,11 +113,11 @@ def read_recorded(path: str | Path) -> Recorded:
     if data.startswith(_ZIP):
         artifact = from_bytes(data, str(path))
         known, digest = conditions_of(artifact), hashlib.sha256(data).hexdigest()
-        return Recorded(str(path), known, tuple(artifact.decisions), digest, artifact)
+        return CompileLog(str(path), known, tuple(artifact.decisions), digest, artifact)
     return _of_log(str(path), parse_log(data, str(path)))
 
 
-def _of_log(name: str, log: Sequence[Decision]) -> Recorded:
+def _of_log(name: str, log: Sequence[Decision]) -> CompileLog:
     heads = [d for d in log if d.site.pass_name == COMPILE and d.chosen != REFUSED]
     known = _conditions(heads[0], name) if heads else {}
     digest = known.pop(_HASH, "")
@@ -122,7 +125,7 @@ def _of_log(name: str, log: Sequence[Decision]) -> Recorded:
     # Of the conditions' record only what was measured is told besides.
     measured = (replace(d, evidence=()) for d in heads if d.measured)
     others = (*measured, *(d for d in log if not d.is_choice and d not in heads))
-    return Recorded(name, known, made, digest, None, others)
+    return CompileLog(name, known, made, digest, None, others)
 
 
 def _conditions(head: Decision, name: str) -> dict[str, Any]:
@@ -143,5 +146,6 @@ def _conditions(head: Decision, name: str) -> dict[str, Any]:
 
 
 def recipe_at(path: str | Path) -> Recipe:
-    """The choices of a program or a log, to be used for any program. Raises as `read_recorded`."""
-    return Recipe.from_log(read_recorded(path).decisions)
+    """The choices of a program or a log, for use with any program; raises as `read_compile_log`."""
+    log = read_compile_log(path)
+    return Recipe.from_log(log.decisions, str(log.conditions.get("graph_id", "")))

@@ -1,7 +1,7 @@
 """The status of each clause of a contract, at compile time and after the runs so far.
 
-`promised` is deterministic and travels in the manifest; `so_far` adds what this process knows:
-comparisons, fallbacks, latencies; `refused` stands in the log where no program was made.
+`compile_report` is deterministic and travels in the manifest. `current_report` adds comparisons,
+fallbacks and latencies of this process. `refusal_report` is for the log of a refused compile.
 """
 
 import statistics
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK, Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, ContractReport, Status
@@ -32,66 +32,72 @@ class Facts:
 
 @dataclass(frozen=True)
 class Counts:
-    """What was compared here: the samples' verdict, calls, those of them that were compared.
+    """What this process compared: the samples' verification record, calls, compared calls.
 
     taken: what fallbacks were taken, and why.
     """
 
-    verdict: Verdict | None = None
+    verification: Verification | None = None
     calls: int = 0
     compared: int = 0
     taken: tuple[str, ...] = ()
 
 
-def promised(contract: Contract, facts: Facts) -> ContractReport:
+def compile_report(contract: Contract, facts: Facts) -> ContractReport:
     """A report for every clause that was given."""
     given = contract.given()
-    return ContractReport(tuple(_SAY[name](contract, facts) for name in given if name in _SAY))
+    return ContractReport(
+        tuple(_CLAUSES[name](contract, facts) for name in given if name in _CLAUSES)
+    )
 
 
 def _memory(contract: Contract, facts: Facts) -> ClauseReport:
-    asked = contract.memory_budget_bytes
+    requested = contract.memory_budget_bytes
     needed = facts.account.total(contract.max_concurrency)
-    told = "a plan within it was made for every region" if needed is None else ""
+    evidence = "a plan within it was made for every region" if needed is None else ""
     several = contract.max_concurrency > 1
     arenas = f", with arenas for {contract.max_concurrency} calls" if several else ""
-    told = told or f"{needed} bytes are needed by one call{arenas}"
-    return ClauseReport("memory_budget_bytes", asked, Status.PROVEN, (told,))
+    evidence = evidence or f"{needed} bytes are needed by one call{arenas}"
+    return ClauseReport("memory_budget_bytes", requested, Status.PROVEN, (evidence,))
 
 
 def _concurrency(contract: Contract, facts: Facts) -> ClauseReport:
-    told = "the arenas of so many calls are counted; further calls wait"
-    return ClauseReport("max_concurrency", contract.max_concurrency, Status.PROVEN, (told,))
+    evidence = "the arenas of so many calls are counted; further calls wait"
+    return ClauseReport("max_concurrency", contract.max_concurrency, Status.PROVEN, (evidence,))
 
 
 def _targets(contract: Contract, facts: Facts) -> ClauseReport:
-    told = f"compiled for {facts.target}"
-    return ClauseReport("allowed_targets", contract.allowed_targets, Status.PROVEN, (told,))
+    evidence = f"compiled for {facts.target}"
+    return ClauseReport("allowed_targets", contract.allowed_targets, Status.PROVEN, (evidence,))
 
 
 def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
     measured = f"the calibration {facts.calibration}" if facts.calibration else "none"
-    told = (
+    evidence = (
         "searches end by counts of work, not by a clock",
         "what a workgroup computes is fixed in the code; threads only take workgroups",
         f"measurements used: {measured}",
     )
-    return ClauseReport("determinism", contract.determinism, Status.SAMPLED, told, of=STRICT_RUNS)
+    return ClauseReport(
+        "determinism", contract.determinism, Status.SAMPLED, evidence, of=STRICT_RUNS
+    )
 
 
 def _error(contract: Contract, facts: Facts) -> ClauseReport:
-    told = f"compared with {facts.oracle} before the first answer leaves"
-    return ClauseReport("max_error", contract.max_error, Status.SAMPLED, (told,), of=facts.samples)
+    evidence = f"compared with {facts.oracle} before the first answer leaves"
+    return ClauseReport(
+        "max_error", contract.max_error, Status.SAMPLED, (evidence,), of=facts.samples
+    )
 
 
 def _compile_seconds(contract: Contract, facts: Facts) -> ClauseReport:
-    told = "compiled as asked, in a process that is ended at the limit"
-    asked = contract.max_compile_seconds
-    return ClauseReport("max_compile_seconds", asked, Status.CHECKED, (told,))
+    evidence = "compiled with the requested options, in a process that is ended at the limit"
+    requested = contract.max_compile_seconds
+    return ClauseReport("max_compile_seconds", requested, Status.CHECKED, (evidence,))
 
 
 def _latency(contract: Contract, facts: Facts) -> ClauseReport:
-    binding = "refused when missed" if contract.latency_binding else "told when missed"
+    binding = "refused when missed" if contract.latency_binding else "reported when missed"
     return ClauseReport(
         "latency_goal_seconds", contract.latency_goal_seconds, Status.SAMPLED, (binding,)
     )
@@ -99,12 +105,12 @@ def _latency(contract: Contract, facts: Facts) -> ClauseReport:
 
 def _fallbacks(contract: Contract, facts: Facts) -> ClauseReport:
     if NO_FALLBACK in contract.fallbacks:
-        told = "the compile took none, and a failed comparison ends a call"
-        return ClauseReport("fallbacks", contract.fallbacks, Status.PROVEN, (told,))
+        evidence = "the compile took none, and a failed comparison ends a call"
+        return ClauseReport("fallbacks", contract.fallbacks, Status.PROVEN, (evidence,))
     return ClauseReport("fallbacks", contract.fallbacks, Status.CHECKED, ("none was needed",))
 
 
-_SAY: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
+_CLAUSES: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
     "memory_budget_bytes": _memory,
     "max_concurrency": _concurrency,
     "max_compile_seconds": _compile_seconds,
@@ -116,35 +122,35 @@ _SAY: Mapping[str, Callable[[Contract, Facts], ClauseReport]] = {
 }
 
 
-def refused(contract: Contract, error: PycError) -> ContractReport:
+def refusal_report(contract: Contract, error: PycError) -> ContractReport:
     """The report of a compile that ended in an error: nothing was made under any clause."""
     code = error.code.name
     given = contract.given().items()
     return ContractReport(tuple(ClauseReport(n, v, Status.REFUSED, (), code) for n, v in given))
 
 
-def so_far(
+def current_report(
     artifact: Artifact, counts: Counts, recent: Sequence[float] = (), other_runtime: str = ""
 ) -> ContractReport:
     """The report with what this process has found out; `recent` are seconds of calls.
 
     other_runtime: how the release that the program was compiled for differs from this one.
     """
-    report = artifact.promises
+    report = artifact.contract_report
     if artifact.evidence is not None:
         report = report.updated(artifact.evidence.clauses)
-    told = []
+    changed = []
     for clause in report.clauses:
         if clause.clause == "max_error":
             function = "" if artifact.evidence is None else artifact.evidence.function
-            told.append(_compared(clause, counts, function))
+            changed.append(_compared(clause, counts, function))
         elif clause.clause == "fallbacks" and counts.taken:
-            told.append(_taken(clause, counts))
+            changed.append(_taken(clause, counts))
         elif clause.clause == "latency_goal_seconds" and recent:
-            told.append(latency(clause, recent))
+            changed.append(latency(clause, recent))
         elif clause.clause == "determinism" and other_runtime:
-            told.append(_elsewhere(clause, other_runtime))
-    return report.updated(told)
+            changed.append(_other_runtime(clause, other_runtime))
+    return report.updated(changed)
 
 
 def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> ClauseReport:
@@ -152,20 +158,20 @@ def _compared(clause: ClauseReport, counts: Counts, function: str = "") -> Claus
 
     function: what is known of the function that the program was traced from.
     """
-    verdict = counts.verdict
+    record = counts.verification
     if function:
         clause = replace(clause, evidence=(*clause.evidence, function))
-    if verdict is None:
+    if record is None:
         return clause
-    samples = f"{verdict.done} of {verdict.of} samples agree"
-    done, of = (counts.compared, counts.calls) if counts.compared else (verdict.done, verdict.of)
-    measured = {"greatest error, as a share of what is allowed": verdict.worst}
+    samples = f"{record.done} of {record.of} samples agree"
+    done, of = (counts.compared, counts.calls) if counts.compared else (record.done, record.of)
+    measured = {"greatest error, as a share of what is allowed": record.worst}
     evidence = (*clause.evidence, samples)
     code = ReasonCode.FALLBACK_TAKEN.name if counts.taken else ""
     return replace(clause, evidence=evidence, code=code, done=done, of=of, measured=measured)
 
 
-def _elsewhere(clause: ClauseReport, other_runtime: str) -> ClauseReport:
+def _other_runtime(clause: ClauseReport, other_runtime: str) -> ClauseReport:
     """Equal bits are promised for equal versions."""
     code = ReasonCode.RUNTIME_DIFFERS.name
     return replace(clause, evidence=(*clause.evidence, other_runtime), code=code)
@@ -178,7 +184,7 @@ def _taken(clause: ClauseReport, counts: Counts) -> ClauseReport:
 def latency(clause: ClauseReport, seconds: Sequence[float]) -> ClauseReport:
     """The clause as so many calls show it: their median against the goal."""
     median = statistics.median(seconds)
-    kept = median <= clause.asked
+    kept = median <= clause.requested
     return replace(
         clause,
         status=Status.CHECKED if kept else Status.BROKEN,

@@ -44,6 +44,7 @@ class ImportReport:
     untried: those that need the result of a break, of which nothing is known; None where not even
         their number is: nothing is recorded of a Python function after its first break.
     foreign: ops that IREE compiles and PyC knows nothing about.
+    unraised: the ops because of which a foreign program was not raised to pyc ops.
     flops: of all of them, and `lost_flops` of breaks and what was not tried; None where a shape is
         dynamic or an op's work is not known.
     """
@@ -56,6 +57,7 @@ class ImportReport:
     foreign: int = 0
     flops: int | None = None
     lost_flops: int | None = 0
+    unraised: tuple[Finding, ...] = ()
 
     @property
     def score(self) -> float | None:
@@ -104,6 +106,9 @@ class ImportReport:
     def _whole(self) -> str:
         work = "" if self.flops is None else f", {self.flops:,} flops"
         where = f"{self.foreign} left to IREE" if self.foreign else "all of it by PyC"
+        if self.unraised:
+            first = self.unraised[0]
+            where += f", since {len(self.unraised)} could not be raised to pyc, the first {first}"
         return f"{self.total} of {self.total} {self.counted} (100%) can be compiled{work}: {where}"
 
     def _refused(self) -> str:
@@ -124,10 +129,11 @@ class ImportReport:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, and what follows from it, as JSON data."""
-        breaks = [{**asdict(b), "code": b.code.name} for b in self.breaks]
+        breaks, unraised = ([_finding_json(b) for b in f] for f in (self.breaks, self.unraised))
         scores = {"score": self.score, "flop_score": self.flop_score, "where": dict(self.where)}
         kinds = {"by_op": dict(self.by_op), "by_family": dict(self.by_family)}
-        return {**asdict(self), "breaks": breaks, **scores, **kinds, "first": self.first}
+        lists = {"breaks": breaks, "unraised": unraised}
+        return {**asdict(self), **lists, **scores, **kinds, "first": self.first}
 
     @staticmethod
     def from_json(data: Any) -> "ImportReport":
@@ -135,7 +141,8 @@ class ImportReport:
         try:
             fields = {name: data[name] for name in ImportReport.__dataclass_fields__}
             breaks = tuple(_finding(b) for b in fields.pop("breaks"))
-            report = ImportReport(**fields, breaks=breaks)
+            unraised = tuple(_finding(b) for b in fields.pop("unraised"))
+            report = ImportReport(**fields, breaks=breaks, unraised=unraised)
             same = report._is_legal and report.to_json() == data
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"expected a report of an import, got {data!r:.200}") from error
@@ -159,6 +166,10 @@ class ImportReport:
 def _share(part: int, whole: int) -> float:
     """Of nothing, all of it can be compiled."""
     return part / whole if whole else 1.0
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {**asdict(finding), "code": finding.code.name}
 
 
 def _finding(data: Mapping[str, Any]) -> Finding:

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.choices.contract_report import ContractReport
 # The entries that an artifact may have: with the plain ABI, and with memory of the caller.
 MAIN, ARENA = "main", "main$arena"
 # Fields that a manifest may lack.
-CALIBRATION, PROMISES = "calibration", "promises"
+CALIBRATION, CONTRACT_REPORT = "calibration", "contract_report"
 IMPORTED = "imported"
 # `Target.device` of the programs that can be run.
 DEVICES = ("local", "cuda", "vulkan", "hip")
@@ -69,7 +69,7 @@ def check_manifest(manifest: Mapping[str, Any]) -> None:
                 raise ValueError(f"`{name}`: expected a value, got none")
             continue
         _check(name, manifest[name], check)
-    _check_promises(manifest)
+    _check_contract_report(manifest)
 
 
 def check_conditions(conditions: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ def _calibration(value: Any) -> None:
     _require(set(value) == {"name", "sha256"}, "a name and a hash")
 
 
-def _promises(value: Any) -> None:
+def _contract_report(value: Any) -> None:
     _require(isinstance(value, list) and all(isinstance(c, dict) for c in value), "a list")
     for clause in value:
         _texts(clause["evidence"])
@@ -217,18 +217,18 @@ def _checksums(value: Any) -> None:
     _named_texts(value)
 
 
-def _check_promises(manifest: Mapping[str, Any]) -> None:
-    """Promises are those of the contract's clauses, with what was asked."""
+def _check_contract_report(manifest: Mapping[str, Any]) -> None:
+    """The report has the contract's clauses, each once, with the requested values."""
     given = Contract.from_json(manifest["contract"]).given()
-    promised = ContractReport.from_json(manifest.get(PROMISES, ())).clauses
-    for clause in promised:
-        if clause.clause not in given or clause.asked != given[clause.clause]:
+    clauses = ContractReport.from_json(manifest.get(CONTRACT_REPORT, ())).clauses
+    for clause in clauses:
+        if clause.clause not in given or clause.requested != given[clause.clause]:
             raise ValueError(
-                f"`{PROMISES}`: expected what the contract asks of {', '.join(given) or 'nothing'}"
-                f", got {clause.clause} = {clause.asked!r:.80}"
+                f"`{CONTRACT_REPORT}`: expected clauses of the contract ({', '.join(given)})"
+                f", got {clause.clause} = {clause.requested!r:.80}"
             )
-    if len({c.clause for c in promised}) < len(promised):
-        raise ValueError(f"`{PROMISES}`: expected each clause once")
+    if len({c.clause for c in clauses}) < len(clauses):
+        raise ValueError(f"`{CONTRACT_REPORT}`: expected each clause once")
 
 
 _CHECKS: Mapping[str, Callable[[Any], None]] = {
@@ -247,4 +247,7 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
     IMPORTED: _imported,
     "checksums": _checksums,
 }
-_OPTIONAL: Mapping[str, Callable[[Any], None]] = {CALIBRATION: _calibration, PROMISES: _promises}
+_OPTIONAL: Mapping[str, Callable[[Any], None]] = {
+    CALIBRATION: _calibration,
+    CONTRACT_REPORT: _contract_report,
+}

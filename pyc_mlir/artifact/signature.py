@@ -24,6 +24,8 @@ PLAIN = (bool, int, float, list, tuple, dict)
 _NUMBERS = (bool, int, float, np.generic)
 # A size, the name of a dynamic dimension, or a dynamic dimension without a name.
 Dim = int | str | None
+# The attribute of a function that holds its declared ranges.
+RANGES = "pyc.ranges"
 # Sizes of dimensions are below it: programs count in 64 bits.
 _SIZES = 1 << 63
 # The smallest and the largest size of a dimension.
@@ -207,8 +209,8 @@ class Signature:
         return ", ".join(f"`{a.name}`: {a}" for a in self.inputs)
 
     def _miscounted(self, expected: str, got: str) -> PycError:
-        said = f"call: expected {expected} ({self._listed()}), got {got}"
-        return PycError(ReasonCode.ARGUMENT_COUNT, said)
+        message = f"call: expected {expected} ({self._listed()}), got {got}"
+        return PycError(ReasonCode.ARGUMENT_COUNT, message)
 
     def to_json(self) -> dict[str, Any]:
         """The manifest's form of it."""

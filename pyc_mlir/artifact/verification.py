@@ -1,7 +1,8 @@
 """Verification records of an artifact, and the oracle that further checks can ask.
 
-A `Verdict` is small and plain, to be stored beside an artifact: it says that the program's answers
-to the artifact's samples were compared, on which CPU and under which runtime. It holds there only.
+A `Verification` is a small record to be stored beside an artifact: it says that the program's
+answers to the artifact's samples were compared, on which CPU and under which runtime. It holds
+there only.
 `Evidence` lives in the process that compiled: the oracle, what was found out, and what may stand
 in.
 """
@@ -34,7 +35,7 @@ class Oracle(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """How a program's answers compared with its samples.
 
     artifact: the hash of program and samples (`hash_of`); environment: where (`environment_of`);
@@ -63,12 +64,12 @@ class Verdict:
         return {"schema": SCHEMA_VERSION, **asdict(self)}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Verdict":
+    def from_json(data: Mapping[str, Any]) -> "Verification":
         """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
         try:
             if data["schema"] != SCHEMA_VERSION:
                 raise ValueError(f"schema {data['schema']!r}")
-            return Verdict(
+            return Verification(
                 str(data["artifact"]),
                 {str(name): str(value) for name, value in data["environment"].items()},
                 int(data["done"]),
@@ -80,19 +81,19 @@ class Verdict:
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
-                f"verdict: expected one of schema {SCHEMA_VERSION}, got {data!r:.200} "
+                f"verification: expected one of schema {SCHEMA_VERSION}, got {data!r:.200} "
                 f"({type(error).__name__}: {error}); compare again",
             ) from None
 
 
-class VerdictStore(Protocol):
-    """Where verdicts on one artifact are kept between processes, as beside a cache's entry."""
+class VerificationStore(Protocol):
+    """Where verification records of one artifact are kept between processes."""
 
-    def known(self, device: Any) -> Verdict | None:
-        """The verdict of an earlier comparison on such a device."""
+    def known(self, device: Any) -> Verification | None:
+        """The verification of an earlier comparison on such a device."""
         ...
 
-    def keep(self, verdict: Verdict) -> None:
+    def keep(self, verification: Verification) -> None:
         """Keep what a comparison found."""
         ...
 
@@ -101,13 +102,13 @@ class VerdictStore(Protocol):
 class Evidence:
     """What the process that compiled an artifact knows of it besides.
 
-    oracle: the reference, for inputs that come; verdict: of the samples; clauses: what was found
-    out of other clauses here; stand_ins: by the name of a fallback what makes its artifact;
+    oracle: the reference for inputs of calls; verification: the record of the samples; clauses:
+    reports of other clauses; stand_ins: by the name of a fallback what makes its artifact;
     function: how the function that was traced, run by numpy, compares with the oracle.
     """
 
     oracle: Oracle | None = None
-    verdict: Verdict | None = None
+    verification: Verification | None = None
     clauses: tuple[ClauseReport, ...] = ()
     stand_ins: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     function: str = ""

@@ -4,8 +4,6 @@
 kept, and nothing here raises for a bad disk.
 """
 
-import os
-import stat
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +13,9 @@ from pathlib import Path
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import HIT, MEMORY, MISS, CacheRecord, Event
-from pyc_mlir.cache.key import Identity, Key, current_identity, nearest, parse_key
+from pyc_mlir.cache.compile_key import Identity, current_identity
+from pyc_mlir.cache.folder import default_folder, own_folder
+from pyc_mlir.cache.key import Key, nearest, parse_key
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -130,7 +130,7 @@ def open_cache(folder: str | Path) -> Cache:
 
 
 def choose(
-    asked: "Cache | bool | str | Path | None", environment: Mapping[str, str]
+    requested: "Cache | bool | str | Path | None", environment: Mapping[str, str]
 ) -> Cache | None:
     """The cache that a user asks for: none (False), the user's own (True), a folder's, or a Cache.
 
@@ -138,25 +138,24 @@ def choose(
 
     Raises PycError (BAD_ARGUMENT) for anything else.
     """
-    if asked is False:
+    if requested is False:
         return None
-    if asked is None:
+    if requested is None:
         folder = own_folder(environment) if _is_on(environment) else None
         return None if folder is None else open_cache(folder)
-    if asked is True:
+    if requested is True:
         return open_cache(default_folder(environment))
-    if isinstance(asked, Cache):
-        return asked
-    if isinstance(asked, str | Path) and str(asked):
-        return open_cache(asked)
+    if isinstance(requested, Cache):
+        return requested
+    if isinstance(requested, str | Path) and str(requested):
+        return open_cache(requested)
     raise PycError(
         ReasonCode.BAD_ARGUMENT,
-        f"cache: expected True, a folder or a Cache, got {asked!r}; name a folder",
+        f"cache: expected True, a folder or a Cache, got {requested!r}; name a folder",
     )
 
 
-FOLDER = "pyc-mlir"
-_SWITCH, _BASE, _HOME = "PYC_CACHE", "XDG_CACHE_HOME", "HOME"
+_SWITCH = "PYC_CACHE"
 
 
 def _is_on(environment: Mapping[str, str]) -> bool:
@@ -168,42 +167,3 @@ def _is_on(environment: Mapping[str, str]) -> bool:
             f"{_SWITCH}: expected 0 (no compile cache unless one is asked for) or 1, got {value!r}",
         )
     return value == "1"
-
-
-def own_folder(environment: Mapping[str, str]) -> Path | None:
-    """`default_folder`, if it may be used without having been asked for; else None.
-
-    It may not where the folder, or the nearest one above it that exists, belongs to another user or
-    may be written to by all, as what lies in it is run; nor below a home that is missing or is the
-    root of the file system.
-    """
-    try:
-        folder = default_folder(environment)
-    except PycError:
-        return None
-    root = Path(folder.anchor)
-    base = next(path for path in (folder, *folder.parents) if path.exists())
-    if root in (base, folder.parent, folder.parent.parent):
-        return None
-    status = os.stat(base)
-    is_own = status.st_uid == os.geteuid() and not status.st_mode & stat.S_IWOTH
-    return folder if is_own else None
-
-
-def default_folder(environment: Mapping[str, str]) -> Path:
-    """The user's own folder by the XDG base directories. Nothing is created.
-
-    Raises PycError (BAD_ARGUMENT) where the environment names none: there is no folder of the
-    user's own then, and none is made up.
-    """
-    # The specification has relative paths ignored.
-    base, home = (environment.get(name, "") for name in (_BASE, _HOME))
-    if base.startswith("/"):
-        return Path(base) / FOLDER
-    if home.startswith("/"):
-        return Path(home) / ".cache" / FOLDER
-    raise PycError(
-        ReasonCode.BAD_ARGUMENT,
-        f"cache: expected an absolute path in the variable {_BASE} or {_HOME}, got {base!r} and "
-        f"{home!r}; set one of them, or name a folder",
-    )

@@ -15,7 +15,8 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.cache_record import BYPASS, CacheRecord, Event
 from pyc_mlir.cache.cache import Answer, Cache
-from pyc_mlir.cache.key import Identity, Key, Unkeyed, make_key
+from pyc_mlir.cache.compile_key import Identity, make_key
+from pyc_mlir.cache.key import Key, Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.cache.sources import Contents
 from pyc_mlir.compilation.options import Options
@@ -58,7 +59,7 @@ def compiled(
     try:
         artifact = way.from_memos(source, read)
         if artifact is not None:
-            return way.told(artifact)
+            return way.with_record(artifact)
         with new_context() as context, ir.Location.unknown():
             loaded, part = load(source, inputs, context)
             if callable(source):
@@ -67,11 +68,11 @@ def compiled(
     except Unkeyed as refusal:
         way.bypass(str(refusal))
         artifact = way.counted(lambda: build(source, inputs))
-    return way.told(artifact)
+    return way.with_record(artifact)
 
 
 class _Way:
-    """What is known of one compile so far; `told` makes the record of it."""
+    """What is known of one compile so far; `with_record` adds its record."""
 
     def __init__(self, cache: Cache, inputs: Sequence[Any] | None, options: Options) -> None:
         self.cache = cache
@@ -156,12 +157,12 @@ class _Way:
         self._keyed = self._found = perf_counter()
         self._events = (Event(ReasonCode.CACHE_BYPASSED, why),)
 
-    def told(self, artifact: Artifact) -> Artifact:
+    def with_record(self, artifact: Artifact) -> Artifact:
         """The artifact with its record, which is counted."""
         record = self._record()
         self.cache.count(record)
-        said = "; ".join(map(str, record.events))
-        logger(CACHE).info("%s %s %s", record.outcome, record.key[:16], said)
+        message = "; ".join(map(str, record.events))
+        logger(CACHE).info("%s %s %s", record.outcome, record.key[:16], message)
         return replace(artifact, cached=record)
 
     def _record(self) -> CacheRecord:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.artifact.cache_record import Event
+from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.files import file_digest, sha256
-from pyc_mlir.cache.key import Identity
 from pyc_mlir.cache.store import Store
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside

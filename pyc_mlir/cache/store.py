@@ -47,7 +47,7 @@ DEFAULT_BYTES = 4 << 30
 MAX_MEMOS = 4096
 _KEY_NAME = re.compile(r"[0-9a-f]{64}")
 _SMALL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# More than the text of any key, checksum, verdict or memo.
+# More than the text of any key, checksum, verification or memo.
 _SMALL_BYTES = 16 << 20
 _NO_FOLLOW = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
@@ -328,7 +328,7 @@ def _line(name: str, data: bytes, digest: str) -> str:
 
 
 def side_name(kind: str, who: Mapping[str, str]) -> str:
-    """The name of a fact that holds for some only: a verdict under a runtime, on a CPU."""
+    """The file of a fact that holds in one environment only, such as a verification record."""
     return f"{kind}-{sha256(json.dumps(dict(who), sort_keys=True).encode())[:16]}"
 
 

@@ -61,9 +61,9 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     names = list(ways)
     if options.contract.memory_budget_bytes is None or len(names) == 1:
         return attempts_under(options)
-    asked = choices.choose(SITE, tuple(map(Alternative, names))).name
+    requested = choices.choose(SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
-    for name in names[names.index(asked) :]:
+    for name in names[names.index(requested) :]:
         why = ReasonCode.BUDGET_RETRY if found else None
         found += attempts_under(replace(options, **ways[name]), name, why)
     return tuple(found)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact, Mode, make_manifest
-from pyc_mlir.artifact.contract_status import Facts, promised
+from pyc_mlir.artifact.contract_status import Facts, compile_report
 from pyc_mlir.artifact.memory_report import to_bytes as report_bytes
 from pyc_mlir.artifact.test_vectors import Samples
 from pyc_mlir.artifact.verification import Evidence, Oracle
@@ -29,15 +29,23 @@ from pyc_mlir.compilation.attempts import (
     refusal,
     retry_reasons,
 )
-from pyc_mlir.compilation.contract_check import as_asked, kept
+from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
+from pyc_mlir.compilation.generate import (
+    CONSTANTS,
+    CONSTANTS_SITE,
+    Generated,
+    Request,
+    offered,
+    places_for_constants,
+)
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
-from pyc_mlir.compilation.generate import Generated, Request, offered
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
-from pyc_mlir.compilation.stages import at_a_stage, replayed
+from pyc_mlir.compilation.stages import record_stage, stage_of_recipe
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import Budget
@@ -54,9 +62,11 @@ def build_here(
     """Compile in this process, without a cache or a limit of time. Raises as `compile`."""
     if options.target.device == "local":
         require_room()
-    at, decision = replayed(options)
-    made = kept(at, lambda options: first_artifact(source, inputs, options, stage))
-    return as_asked(made if decision is None else at_a_stage(made, decision), options)
+    at, decision = stage_of_recipe(options)
+    made = check_contract(at, lambda options: first_artifact(source, inputs, options, stage))
+    return with_requested_options(
+        made if decision is None else record_stage(made, decision), options
+    )
 
 
 def first_artifact(
@@ -133,7 +143,7 @@ class Begun:
 
     def site(self, pass_name: str) -> Site:
         """Where a decision about the whole module is made."""
-        return Site(pass_name, self.lowered.graph_id or "module")
+        return Site(pass_name, self.lowered.graph_id or "module", work=self.lowered.structure_id)
 
 
 def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Begun:
@@ -148,14 +158,19 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     choices.record(*before, *lowered.decisions)
     made = Alternative(MADE, reason="the caller can own scratch and outputs")
     none = Alternative(NONE, reason="only the plain ABI")
-    wanted = choices.choose(Site(ARENA_SITE, module), (made, none)).name == MADE
+    entry = Site(ARENA_SITE, module, work=lowered.structure_id)
+    wanted = choices.choose(entry, (made, none)).name == MADE
     ranges = lowered.signature.ranges_of_inputs
     arena = ArenaEntry(lowered.entry, wanted, options.also_modes, ranges)
     folder = options.dump_phases
+    at: tuple[str, ...] = ()
+    if lowered.constant_work > MAX_FOLDED_WORK:
+        offers = places_for_constants()
+        at = CONSTANTS[choices.choose(Site(CONSTANTS_SITE, module), offers).name]
     request = Request(
         lowered.code,
         options.target,
-        options.iree_flags,
+        (*at, *options.iree_flags),
         None if folder is None else str(folder),
         lowered.locations,
         arena,
@@ -163,7 +178,8 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
         _plans(lowered, options, arena.modes),
     )
     first = "plain" if lowered.mixes_rows else "aggressive"
-    setting = choices.choose(Site(FUSION_SITE, module), offered(first)).name
+    fusion = Site(FUSION_SITE, module, work=lowered.structure_id)
+    setting = choices.choose(fusion, offered(first)).name
     return Begun(attempt, lowered, choices, request, setting, samples, oracle)
 
 
@@ -174,7 +190,8 @@ def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanR
     planner = planner_of(options.planner_modes, options.also_modes)
     budget = _budget(lowered, options.contract)
     name = lowered.graph_id or "module"
-    return PlanRequest(name, planner, options.policy, options.recipe, only, budget)
+    policy, recipe, structure = options.policy, options.recipe, lowered.structure_id
+    return PlanRequest(name, planner, policy, recipe, only, budget, structure)
 
 
 def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:
@@ -190,7 +207,7 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
         choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
     elif begun.wants_entry:
         choices.annotate(begun.site(ARENA_SITE), arena.evidence)
-    choices.require_recipe_used()
+    choices.require_recipe_used(lowered.graph_id)
     account = _account(lowered, options, arena)
     _require_kept(account, options.contract, arena)
     manifest = _manifest(begun, made.vmfb, arena, account)
@@ -222,7 +239,7 @@ def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) ->
         modes=_modes(vmfb, options, arena),
         seconds=lowered.seconds,
         calibration=options.calibration,
-        promises=promised(options.contract, facts),
+        contract_report=compile_report(options.contract, facts),
         imported=lowered.imported,
     )
 

@@ -17,6 +17,7 @@ from pyc_mlir.dialects.util.codec import Form, field_types, fits, from_data, to_
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Policy, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 
@@ -116,6 +117,26 @@ class CompileOptions:
             "target's published ones; log and manifest name them",
             "--calibration",
             "FILE",
+            "decisions",
+        ),
+    )
+    wisdom: str | Path | Wisdom | None = field(
+        default=None,
+        metadata=_option(
+            "measured rows by `pyc-tune export FILE`, for the policy `fastest`; rows of this "
+            "hardware and toolchain come before predictions; log and cache key name the file's "
+            "hash",
+            "--wisdom",
+            "FILE",
+            "decisions",
+        ),
+    )
+    require_evidence: bool = field(
+        default=False,
+        metadata=_option(
+            "refuse a kernel for which nothing was measured on this hardware by this toolchain",
+            "--require-evidence",
+            "",
             "decisions",
         ),
     )
@@ -219,10 +240,10 @@ def texts() -> dict[str, OptionText]:
 
 def documentation(indent: str = "    ") -> str:
     """A paragraph for each option, as docstrings have them."""
-    told = ((name, option.text) for name, option in texts().items())
+    rows = ((name, option.text) for name, option in texts().items())
     return "\n".join(
         fill(f"{n}: {text}.", 96, initial_indent=indent, subsequent_indent=indent * 2)
-        for n, text in told
+        for n, text in rows
     )
 
 

@@ -1,8 +1,8 @@
-"""Compile under a contract: make the artifact, try it where that can be done here, or refuse.
+"""Check an artifact under its contract by runs on this machine; refuse it if a clause fails.
 
-What the compile itself cannot prove is tried on this machine, if it has a device for the target:
+Clauses that the compile itself cannot prove are checked if the machine has a device for the target:
 the samples under `max_error`, equal bits under strict determinism, the median call under a latency
-goal. The artifact's bytes do not depend on that; what was found stands in its `evidence`.
+goal. The artifact's bytes do not depend on that; the results stand in its `evidence`.
 """
 
 import statistics
@@ -16,7 +16,7 @@ import numpy as np
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.contract_status import STRICT_RUNS, latency
 from pyc_mlir.artifact.test_vectors import Samples, candidate_sizes, make_inputs
-from pyc_mlir.artifact.verification import Evidence, VerdictStore
+from pyc_mlir.artifact.verification import Evidence, VerificationStore
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Alternative, Decision, Site
@@ -36,19 +36,21 @@ _EVIDENCE_CHARACTERS = 300
 _LATENCY_CALLS, _LATENCY_SECONDS, _WARM_UP = 51, 2.0, 3
 
 
-def kept(
-    options: Options, build: Callable[[Options], Artifact], verdicts: VerdictStore | None = None
+def check_contract(
+    options: Options,
+    build: Callable[[Options], Artifact],
+    records: VerificationStore | None = None,
 ) -> Artifact:
-    """The artifact that `build` makes, after it was tried under the contract of `options`.
+    """The artifact that `build` makes, checked under the contract of `options`.
 
-    verdicts: of earlier comparisons of this artifact, which are not made again where they hold.
+    records: of earlier comparisons of this artifact, which are not repeated where they hold.
 
     Raises what `build` raises, and PycError: FALLBACK_REFUSED, WRONG_RESULT, NOT_DETERMINISTIC,
     LATENCY_MISSED, UNCHECKABLE_CLAUSE where a binding clause cannot be tried here.
     """
-    artifact, contract = _replayed(options, build) or build(options), options.contract
+    artifact, contract = _replay_stand_in(options, build) or build(options), options.contract
     _refuse_fallbacks(contract, artifact.decisions)
-    if not is_tried(contract):
+    if not needs_runs(contract):
         return artifact
     device = _device_for(artifact)
     if device is None:
@@ -58,20 +60,22 @@ def kept(
                 f"a device for target `{options.target.name}` to measure on",
                 "none on this machine",
             )
-        return _known(artifact, stand_ins=_stand_ins(options, build))
+        return _with_evidence(artifact, stand_ins=_stand_ins(options, build))
     if contract.compares:
-        known = None if verdicts is None else verdicts.known(device)
-        artifact = _known(artifact, stand_ins=_stand_ins(options, build), verdict=known)
-        artifact = _compared(artifact, device, verdicts)
+        known = None if records is None else records.known(device)
+        artifact = _with_evidence(
+            artifact, stand_ins=_stand_ins(options, build), verification=known
+        )
+        artifact = _check_samples(artifact, device, records)
     clauses = []
     if contract.is_strict:
-        clauses.append(_same_bits(artifact))
+        clauses.append(_check_same_bits(artifact))
     if contract.latency_goal_seconds is not None:
-        clauses.append(_timed(artifact, contract))
-    return _known(artifact, clauses=tuple(clauses))
+        clauses.append(_check_latency(artifact, contract))
+    return _with_evidence(artifact, clauses=tuple(clauses))
 
 
-def _replayed(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
+def _replay_stand_in(options: Options, build: Callable[[Options], Artifact]) -> Artifact | None:
     """The stand-in that a recipe names, without the program that it stood in for; None: no such."""
     recipe = options.recipe
     sites = [] if recipe is None else [s for s in recipe.choices if s.startswith(f"{SITE}:")]
@@ -79,41 +83,41 @@ def _replayed(options: Options, build: Callable[[Options], Artifact]) -> Artifac
         return None
     (site,) = sites
     others = {name: choice for name, choice in recipe.choices.items() if name != site}
-    asked = replace(options, kernels=NO_KERNELS, recipe=replace(recipe, choices=others))
-    by, said = recipe.origins.get(site, ("recipe", ()))
-    return _standing_in(build(asked), by, said)
+    requested = replace(options, kernels=NO_KERNELS, recipe=replace(recipe, choices=others))
+    by, why = recipe.origins.get(site, ("recipe", ()))
+    return _as_stand_in(build(requested), by, why)
 
 
-def _standing_in(artifact: Artifact, by: str, said: Sequence[str]) -> Artifact:
+def _as_stand_in(artifact: Artifact, by: str, why: Sequence[str]) -> Artifact:
     """An artifact of IREE's code with the decision that it stands in for one with kernels."""
     offered = (Alternative("all kernels"), Alternative(IREE_CODE))
     site = Site(SITE, artifact.manifest["graph_id"] or "module")
-    decision = Decision(site, IREE_CODE, offered, by, tuple(said))
+    decision = Decision(site, IREE_CODE, offered, by, tuple(why))
     return replace(artifact, decisions=(*artifact.decisions, decision))
 
 
-def as_asked(artifact: Artifact, options: Options) -> Artifact:
-    """The artifact with what was asked for, whatever was tried on the way or stands in for it."""
+def with_requested_options(artifact: Artifact, options: Options) -> Artifact:
+    """The artifact; its manifest records the requested options."""
     return replace(artifact, manifest={**artifact.manifest, "options": options.replayed})
 
 
-def is_tried(contract: Contract) -> bool:
-    """Whether a clause asks for runs of the program before it is handed out."""
+def needs_runs(contract: Contract) -> bool:
+    """Whether a clause needs runs of the program before the artifact is returned."""
     return contract.compares or contract.is_strict or contract.latency_goal_seconds is not None
 
 
-def _known(artifact: Artifact, **more: Any) -> Artifact:
+def _with_evidence(artifact: Artifact, **more: Any) -> Artifact:
     return replace(artifact, evidence=replace(artifact.evidence or Evidence(), **more))
 
 
 def _refuse_fallbacks(contract: Contract, decisions: Sequence[Decision]) -> None:
     taken = [d for d in decisions if d.decided_by == FALLBACK]
     if taken and NO_FALLBACK in contract.fallbacks:
-        said = "; ".join(taken[0].evidence)[:_EVIDENCE_CHARACTERS]
+        why = "; ".join(taken[0].evidence)[:_EVIDENCE_CHARACTERS]
         raise PycError(
             ReasonCode.FALLBACK_REFUSED,
             f"contract clause `fallbacks`: expected a compile without any, got "
-            f"{taken[0].chosen!r} at {taken[0].site.key} ({said}); choose it with a recipe, "
+            f"{taken[0].chosen!r} at {taken[0].site.key} ({why}); choose it with a recipe, "
             "or drop the clause",
         )
 
@@ -132,7 +136,7 @@ def _device_for(artifact: Artifact) -> Device | None:
     kind = artifact.manifest["device"]
     try:
         device = Device("local-sync") if kind == "local" else Device.default_for(kind)
-        Program(_alone(artifact), device)
+        Program(_without_contract(artifact), device)
     except PycError as error:
         if error.code is ReasonCode.DEVICE_UNAVAILABLE:
             return None
@@ -140,28 +144,30 @@ def _device_for(artifact: Artifact) -> Device | None:
     return device
 
 
-def _alone(artifact: Artifact) -> Artifact:
+def _without_contract(artifact: Artifact) -> Artifact:
     """The artifact as if nothing was promised: to run it without comparing."""
     return replace(artifact, manifest={**artifact.manifest, "contract": {}}, samples=b"")
 
 
-def _compared(artifact: Artifact, device: Device, verdicts: VerdictStore | None) -> Artifact:
-    """The artifact with its verdict, which is kept; that of IREE's code, if it had to stand in.
+def _check_samples(
+    artifact: Artifact, device: Device, records: VerificationStore | None
+) -> Artifact:
+    """The artifact with its verification record, which is kept; or IREE's code in its place.
 
     Raises PycError (WRONG_RESULT).
     """
     program = Program(artifact, device)
     taken = program.stats().fallbacks
     if not taken or taken[-1].name != IREE_CODE:
-        verdict = None if taken else program.verdict
-        if verdicts is not None and verdict is not None:
-            verdicts.keep(verdict)
-        return _known(artifact, verdict=verdict)
+        verification = None if taken else program.verification
+        if records is not None and verification is not None:
+            records.keep(verification)
+        return _with_evidence(artifact, verification=verification)
     assert artifact.evidence is not None
     stand_in = artifact.evidence.stand_ins[IREE_CODE]()
-    said = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]
-    verdict = Program(stand_in, device).verdict
-    return _known(_standing_in(stand_in, FALLBACK, (said,)), verdict=verdict)
+    why = f"{ReasonCode.FALLBACK_TAKEN.name}: {taken[-1].why}"[:_EVIDENCE_CHARACTERS]
+    verification = Program(stand_in, device).verification
+    return _with_evidence(_as_stand_in(stand_in, FALLBACK, (why,)), verification=verification)
 
 
 def some_inputs(
@@ -182,14 +188,14 @@ def some_inputs(
             refused = error
             continue
         return inputs
-    said = refused.message if refused else "none"
-    raise uncheckable("determinism", "sizes of dynamic dimensions to try the program with", said)
+    why = refused.message if refused else "none"
+    raise uncheckable("determinism", "sizes of dynamic dimensions to try the program with", why)
 
 
-def _same_bits(artifact: Artifact) -> ClauseReport:
+def _check_same_bits(artifact: Artifact) -> ClauseReport:
     """Runs of one input, with one thread and with two. Raises PycError (NOT_DETERMINISTIC)."""
-    clause = artifact.promises["determinism"]
-    bare = _alone(artifact)
+    clause = artifact.contract_report["determinism"]
+    bare = _without_contract(artifact)
     results: list[list[bytes]] = []
     inputs: list[np.ndarray] | None = None
     for threads in (1, 2):
@@ -203,18 +209,18 @@ def _same_bits(artifact: Artifact) -> ClauseReport:
             f"contract clause `determinism`: expected equal bits of {len(results)} runs with 1 and "
             "2 threads, got others; drop the clause",
         )
-    told = "1 and 2 threads gave equal bits"
-    return replace(clause, done=len(results), of=len(results), evidence=(*clause.evidence, told))
+    result = "1 and 2 threads gave equal bits"
+    return replace(clause, done=len(results), of=len(results), evidence=(*clause.evidence, result))
 
 
-def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
+def _check_latency(artifact: Artifact, contract: Contract) -> ClauseReport:
     """The median call on the default device. Raises PycError (LATENCY_MISSED) if it is binding."""
     manifest = artifact.manifest
     device = Device.default_for(manifest["device"], manifest["seconds"])
-    program = Program(_alone(artifact), device)
+    program = Program(_without_contract(artifact), device)
     arrays = [to_device(a, device) for a in some_inputs(artifact, serving(program).answer)]
-    seconds = list(calls(lambda: program(*arrays)))
-    clause = latency(artifact.promises["latency_goal_seconds"], seconds)
+    seconds = list(call_seconds(lambda: program(*arrays)))
+    clause = latency(artifact.contract_report["latency_goal_seconds"], seconds)
     shapes = ", ".join("x".join(map(str, a.shape)) or "scalar" for a in arrays)
     clause = replace(clause, evidence=(*clause.evidence, f"measured with inputs {shapes}"))
     if clause.status is Status.BROKEN and contract.latency_binding:
@@ -227,7 +233,9 @@ def _timed(artifact: Artifact, contract: Contract) -> ClauseReport:
     return clause
 
 
-def calls(call: Callable[[], object], clock: Callable[[], float] = perf_counter) -> Iterator[float]:
+def call_seconds(
+    call: Callable[[], object], clock: Callable[[], float] = perf_counter
+) -> Iterator[float]:
     """Seconds of single calls: a fixed number of them, fewer if they take long."""
     for _ in range(_WARM_UP):
         call()
@@ -241,15 +249,19 @@ def calls(call: Callable[[], object], clock: Callable[[], float] = perf_counter)
             return
 
 
-def tried(
+def check_cached(
     found: Artifact,
     options: Options,
     again: Callable[[Options], Artifact],
-    verdicts: VerdictStore | None = None,
+    records: VerificationStore | None = None,
 ) -> Artifact:
-    """An artifact from a cache, after it was tried here under the contract. Raises as `compile`.
+    """An artifact from a cache, checked here under the contract. Raises as `compile`.
 
-    again: compiles the program under other options. verdicts: of earlier comparisons.
+    again: compiles the program under other options. records: of earlier comparisons.
     """
-    made = kept(options, lambda asked: found if asked is options else again(asked), verdicts)
-    return as_asked(made, options)
+    made = check_contract(
+        options,
+        lambda requested: found if requested is options else again(requested),
+        records,
+    )
+    return with_requested_options(made, options)

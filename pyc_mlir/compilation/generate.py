@@ -20,6 +20,16 @@ from pyc_mlir.pipelines.streams.ranges import Ranges
 from pyc_mlir.pipelines.target.target import Target
 
 SITE = "iree-fusion"
+# Where ops of constants alone are computed.
+CONSTANTS_SITE = "constants"
+CONSTANTS: Mapping[str, tuple[str, ...]] = {
+    "load": ("--iree-opt-const-eval=false",),
+    "compile": (),
+}
+_WHEN = {
+    "load": "when the program is loaded: too much work for a compile",
+    "compile": "by IREE, once for all",
+}
 # What IREE can be told.
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "aggressive": (),
@@ -39,6 +49,11 @@ def offered(first: str) -> list[Alternative]:
     """All settings, `first` before the others."""
     order = sorted(_FLAGS, key=lambda name: name != first)
     return [Alternative(name, reason=_WHY[name]) for name in order]
+
+
+def places_for_constants() -> list[Alternative]:
+    """Where a lot of work on constants may be done, the preferred place first."""
+    return [Alternative(name, reason=reason) for name, reason in _WHEN.items()]
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options
+from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.signatures import (
     RANGES,
     declare_ranges,
@@ -26,14 +26,18 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Choices, Decision, Recipe
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
@@ -42,6 +46,11 @@ from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 TO_LINALG = "convert-pyc-to-linalg,canonicalize{region-simplify=disabled},cse"
 
 
+# The choice whether a foreign program is raised to pyc, and its two answers.
+_RAISE = Site("raise", "module")
+_RAISED, _AS_IT_IS = "pyc", "iree"
+# Of what stood against it: how many operations the decision names, in how many characters each.
+_LISTED, _EVIDENCE = 8, 200
 # Larger constants are left out of the module that an artifact carries for reading.
 _READABLE_ELEMENTS = 64
 
@@ -60,12 +69,16 @@ class Lowered:
     pyc_text: str
     # Whether matrix products and row-wise ops (softmax, norms) stand in one program.
     mixes_rows: bool = False
+    # What could be computed of constants alone, in units of `OpDef.evaluation_work`.
+    constant_work: int = 0
     # Predicted for one core of the target; None where nothing is known of the program.
     seconds: float | None = None
     # The program as it came in, as bytecode: what an oracle is asked about. Only if one is needed.
     reference: bytes = b""
     # Of the program as it came in: how much of it PyC compiles.
     imported: ImportReport = field(default_factory=ImportReport)
+    # The graph's id blind to the contents of constants, for evidence and recipes of other programs.
+    structure_id: str = ""
 
 
 def context_of(options: Options) -> PassContext:
@@ -73,15 +86,22 @@ def context_of(options: Options) -> PassContext:
 
     The mode is the planner's preferred one unless the options name another one for parts.
 
-    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration.
+    Raises PycError (RECIPE_MISMATCH) for a recipe that was made under another calibration or by
+    another wisdom.
     """
     choices = Choices(options.policy, options.recipe)
     choices.record(*record_calibration(options.calibration, options.recipe))
+    wisdom = options.policy.wisdom if isinstance(options.policy, Fastest) else None
+    choices.record(*record_wisdom(wisdom, options.recipe))
     mode = options.parts_for or options.planner_modes[0] if options.planner_modes else None
     # A number is the user's own bound; `rounding` is derived from the plain forms' rounding, and
     # the compile compares with it.
     bounds_error = isinstance(options.contract.max_error, int | float)
-    return PassContext(choices, options.target, mode, options.calibration, bounds_error)
+    compares = options.contract.compares
+    kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
+    return PassContext(
+        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+    )
 
 
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
@@ -92,22 +112,55 @@ def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowere
             return _foreign(loaded, options)
         with loaded.module.context, ir.Location.unknown():
             refine = None if callable(source) else inputs
-            return _lower_pyc(loaded.module, refine, options)
+            if loaded.foreign and not _is_raised(loaded, options):
+                return _foreign(loaded, options)
+            return _lower_pyc(loaded.module, refine, options, loaded.foreign != b"")
+
+
+def _is_raised(source: Source, options: Options) -> bool:
+    """Whether a program that can be raised takes PyC's pipeline: the choice is the policy's."""
+    chosen = _choose_raised(context_of(options).choices, source.unraised, can=True)
+    return chosen == _RAISED
+
+
+def _choose_raised(choices: Choices, unraised: Sequence[Finding], can: bool) -> str:
+    """Raised programs come first: PyC's fusion, kernels and memory plan apply to them alone."""
+    alternatives = (
+        (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)
+    )
+    evidence = [str(finding)[:_EVIDENCE] for finding in unraised[:_LISTED]]
+    return choices.choose(_RAISE, alternatives, evidence).name
 
 
 def _foreign(source: Source, options: Options) -> Lowered:
     """A module that enters at IREE: nothing is known of it but its signature."""
     entry = read_entry(source.foreign, source.name)
-    decisions = context_of(options).choices.log
+    choices = context_of(options).choices
+    _choose_raised(choices, source.unraised, can=source.module is not None)
+    decisions = choices.log
     signature, code = entry.signature.with_ranges(options.ranges), source.foreign
-    imported = ImportReport(entry.ops, foreign=entry.ops)
+    imported = ImportReport(entry.ops, foreign=entry.ops, unraised=source.unraised)
     return Lowered(
-        code, entry.name, signature, "", 0, decisions, {}, "", reference=code, imported=imported
+        code,
+        entry.name,
+        signature,
+        "",
+        0,
+        decisions,
+        {},
+        "",
+        constant_work=entry.constant_work,
+        reference=code,
+        imported=imported,
     )
 
 
-def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options) -> Lowered:
+def _lower_pyc(
+    module: ir.Module, inputs: Sequence[Any] | None, options: Options, raised: bool = False
+) -> Lowered:
     context = context_of(options)
+    if raised:
+        _choose_raised(context.choices, (), can=True)
     function = entry_function(module)
     entry = ir.StringAttr(function.attributes["sym_name"]).value
     given = signature_of(function)
@@ -116,7 +169,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id = OpIds(function).graph_id
+    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
     _check_graph(graph_id, options.recipe)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
@@ -132,6 +185,7 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
     )
     constants = constant_bytes(module)
     mixes = _mixes_rows(function)
+    known = constant_work(module)
     seconds = predicted_seconds(module, options.target)
     signature = refined(given, signature_of(function))
     run_pipeline(module, TO_LINALG, context)
@@ -147,9 +201,11 @@ def _lower_pyc(module: ir.Module, inputs: Sequence[Any] | None, options: Options
         locations,
         pyc_text,
         mixes,
+        known,
         seconds,
         reference,
         imported,
+        structure_id,
     )
 
 
@@ -175,8 +231,7 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     # Kernels are built by IREE's bindings, which other targets need later only.
     from pyc_mlir.pipelines.pyc.select_kernels import select
 
-    families = "" if options.kernels == ALL_KERNELS else options.kernels
-    select(module, context, families)
+    select(module, context, "+".join(context.kernels or ()))
 
 
 def emit(
@@ -215,7 +270,7 @@ def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportRep
             return error.report
         if loaded.module is None:
             ops = read_entry(loaded.foreign, loaded.name).ops
-            return ImportReport(ops, foreign=ops)
+            return ImportReport(ops, foreign=ops, unraised=loaded.unraised)
         with loaded.module.context, ir.Location.unknown():
             _refine(loaded.module, None if callable(source) else inputs, PassContext())
             return graph_report(entry_function(loaded.module))

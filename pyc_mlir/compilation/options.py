@@ -15,6 +15,7 @@ from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, Compil
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -28,16 +29,19 @@ from pyc_mlir.pipelines.choices.contract import (
     Contract,
     conflict,
 )
+from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import load_policy, planner_modes
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import host_cpu
-from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.util.env_overrides import env_overrides
 
 HIGH_LEVEL = (
-    "pyc-canonicalize,pyc-infer-shapes,pyc-decompose{only=batchnorm},pyc-canonicalize,"
-    "pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},pyc-canonicalize,pyc-fuse"
+    "pyc-canonicalize,pyc-infer-shapes,pyc-recognize,pyc-decompose{only=batchnorm},"
+    "pyc-canonicalize,pyc-fold-norms,pyc-layout,pyc-chunk,pyc-decompose{only=attention},"
+    "pyc-canonicalize,pyc-fuse"
 )
 
 
@@ -89,7 +93,7 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
     _check_flags(options.iree_flags)
     _check_modes(options)
     if options.kernels not in (ALL_KERNELS, NO_KERNELS):
-        _require_families(options.kernels.split("+"))
+        _require_families(families_of(options.kernels))
     contract = options.contract
     if OTHER_PLANS in contract.fallbacks and not options.also_modes:
         raise conflict(f"fallback {OTHER_PLANS!r}", "no `also_modes`", "there is no other plan")
@@ -102,18 +106,18 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
     if contract.is_strict:
-        _require_named_parts(options, steering(environment))
+        _require_named_parts(options, env_overrides(environment))
     return options
 
 
-def _require_named_parts(options: Options, steered: Iterable[str]) -> None:
+def _require_named_parts(options: Options, overrides: Iterable[str]) -> None:
     """Raise PycError (CONTRACT_CONFLICT) where strictness meets what no log can name."""
     strict = f"determinism={STRICT!r}"
     for flag in (*options.target.flags, *options.iree_flags):
         if names_file(flag):
             name = flag.partition("=")[0]
             raise conflict(strict, f"the IREE flag `{name}`", "what a file holds is in no log")
-    for name in steered:
+    for name in overrides:
         raise conflict(strict, f"the variable `{name}`", "what code it has take part is in no log")
 
 
@@ -138,8 +142,7 @@ def resolve(
     target, calibration = _resolved_target(given)
     contract = given.contract or Contract()
     contract.check(target.name)
-    policy, recipe, folder = given.policy, given.recipe, given.dump_phases
-    policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    policy, recipe, folder = _resolved_policy(given), given.recipe, given.dump_phases
     modes = planner_modes(policy) if not given.planner_mode else (given.planner_mode,)
     options = Options(
         target=target,
@@ -158,6 +161,33 @@ def resolve(
     if recorded is not None:
         options = _as_recorded(options, recorded)
     return checked_options(options, environment)
+
+
+def _resolved_policy(given: CompileOptions) -> Policy:
+    """The policy; `fastest` with its wisdom, and with the hashes of this machine to judge rows by.
+
+    Raises PycError: BAD_ARGUMENT for wisdom without that policy, BAD_WISDOM, and as `load_policy`.
+    """
+    policy, wisdom = given.policy, given.wisdom
+    policy = load_policy(policy) if isinstance(policy, str) else policy or FirstIsBest()
+    if wisdom is None and not given.require_evidence:
+        return policy
+    if not isinstance(policy, Fastest):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT,
+            f"policy: expected `fastest` beside wisdom and require_evidence, got `{policy.name}`, "
+            "which uses no measurements",
+        )
+    if isinstance(wisdom, str | Path):
+        wisdom = Wisdom.load(wisdom)
+    here = current_place()
+    return replace(
+        policy,
+        wisdom=wisdom or policy.wisdom,
+        hardware=here.hardware,
+        toolchain=here.toolchain,
+        require_evidence=given.require_evidence,
+    )
 
 
 def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]:
@@ -225,6 +255,11 @@ def _check_flags(iree_flags: Sequence[str]) -> None:
                 f"iree_flags: expected none that names a CPU, got {flag!r}; a program is refused "
                 "where a feature of its target is lacking, so name the CPU by `target`",
             )
+
+
+def families_of(kernels: str) -> tuple[str, ...]:
+    """The kernel families that the option `kernels` names; "all" has no list."""
+    return () if kernels == NO_KERNELS else tuple(kernels.split("+"))
 
 
 def _require_families(names: Sequence[str]) -> None:

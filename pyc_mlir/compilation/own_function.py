@@ -21,19 +21,22 @@ from pyc_mlir.artifact.test_vectors import Expected, Sample, Samples, compare, m
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
+from pyc_mlir.frontends.sources import is_torch
 
 _BF16 = DTYPES["bf16"]
-_SAID_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
 
 
 def numpy_call(source: Any, inputs: Sequence[Any] | None) -> NumpyCall | None:
-    """How numpy runs a source of `compile`; None for one that is no function."""
+    """How numpy runs a source of `compile`; None for one that is no function of arrays."""
     if isinstance(source, Traced):
         return source.call
+    if is_torch(source):
+        return None
     return by_numpy(source, bind(source, inputs or (), {})) if callable(source) else None
 
 
-def said(call: NumpyCall, artifact: Artifact) -> str:
+def agreement(call: NumpyCall, artifact: Artifact) -> str:
     """What the comparison with the artifact's samples found, as a sentence of evidence.
 
     Raises PycError (TRACE_MISMATCH) where function and trace differ.
@@ -73,8 +76,8 @@ def _judged(call: NumpyCall, inputs: Sequence[np.ndarray], expected: Sequence[Ex
             return _Found()
         again = _answer(call, inputs)
     except Exception as error:  # noqa: BLE001  (the user's own code; the reason is reported)
-        said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
-        return _Found(reason=f"numpy does not run it ({' '.join(said.split())})")
+        message = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
+        return _Found(reason=f"numpy does not run it ({' '.join(message.split())})")
     if not _same(got, again):
         return _Found(reason="not compared, since it answers equal inputs differently")
     return _Found(wrong)

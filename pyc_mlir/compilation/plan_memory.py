@@ -110,8 +110,8 @@ def pack_slices(slices: Sequence[Slice], enough: int = 0) -> tuple[list[int], in
 class PlanRequest:
     """How to plan a module: who plans, who chooses among the plans, and within which bytes.
 
-    `name` is the module's in sites. `only` names the one mode in which certain functions are
-    planned.
+    `name` is the module's in sites, `structure_id` blind to contents of constants. `only`
+    names the one mode in which certain functions are planned.
     """
 
     name: str
@@ -120,6 +120,7 @@ class PlanRequest:
     recipe: Recipe | None = None
     only: Mapping[str, str] = field(default_factory=dict)
     budget: Budget | None = None
+    structure_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -260,9 +261,9 @@ class Planning:
                 own = {r.index: r for r in regions if r.function == function}
                 impossible = self._squeeze(own, share, plans)
                 proven |= share.spare < 0 and impossible and len(share.smallest) == 1
-        asked = sum(self.preferred.values())
+        requested = sum(self.preferred.values())
         added = sum(p.seconds - self.preferred.get(i, 0.0) for i, p in plans.items())
-        self._require(shares, reference, (asked, asked + added), proven=proven)
+        self._require(shares, reference, (requested, requested + added), proven=proven)
         if not plans:
             return []
         return [_Offer(WITHIN_BUDGET, plans, self._carried(session, start, plans))]
@@ -348,7 +349,8 @@ class Planning:
             assert share is not None, "without a budget every plan is legal"
             share.take(region.index, arena_bytes(reference, region.index))
             self._require({region.function: share}, reference, (seconds, seconds))
-        site = Site(SITE, f"{self.request.name}#{region.index}")
+        nth, structure = f"#{region.index}", self.request.structure_id
+        site = Site(SITE, self.request.name + nth, work=structure and structure + nth)
         offer = legal[answers.choose(site, list(legal), evidence)]
         if share is not None:
             share.take(
@@ -381,10 +383,10 @@ class Planning:
         self._require(self._shares([], best), best, (seconds, seconds))
 
     def _failure(self, error: Exception) -> Decision:
-        said = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
-        said = said[:_EVIDENCE_CHARACTERS]
+        message = f"{ReasonCode.PLANNING_FAILED.name}: {getattr(error, 'message', error)}"
+        message = message[:_EVIDENCE_CHARACTERS]
         iree = Alternative(UNPLANNED, reason="planning failed")
-        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (said,))
+        return Decision(Site(SITE, self.request.name), UNPLANNED, (iree,), FALLBACK, (message,))
 
     def _report(
         self,
@@ -429,14 +431,14 @@ def _iree_seconds(region: Region) -> float:
 def _alternative(region: Region, offer: _Offer) -> Alternative:
     plan, size = offer.plans[region.index], offer.version.regions[region.index].total
     again = len(plan.steps) - len(region.problem.tasks)
-    said = [
+    parts = [
         f"{size} bytes",
         f"arena {plan.gap:.1%} above the lower bound {plan.lower_bound} of its order",
         f"{len(plan.reused)} results in place",
         f"{again} runs again" if again else "",
         "proven optimal" if plan.proven else "",
     ]
-    reason = ", ".join(part for part in said if part)
+    reason = ", ".join(part for part in parts if part)
     return Alternative(offer.name, Cost(plan.seconds, size.nominal), reason)
 
 

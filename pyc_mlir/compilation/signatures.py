@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Ranges, Signature
+from pyc_mlir.artifact.signature import RANGES, Argument, Ranges, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.types import TensorType
 
 # On a function: by dimension, the smallest and the largest size.
-RANGES = "pyc.ranges"
 
 
 def signature_of(function: ir.Operation) -> Signature:

@@ -1,6 +1,6 @@
 """Stages of a compile under a time limit, from what was requested to the least work.
 
-    asked      the options as they are: recipe, policy, every mode that is wanted
+    requested  the options as they are: recipe, policy, every mode that is wanted
     default    PyC's own choices for one plan, `balanced`
     cheapest   what compiles fastest: IREE plans the memory, one entry, plain fusion
 
@@ -11,7 +11,7 @@ that has the site repeats the stage.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyc_mlir.artifact.artifact import PROMISES, Artifact
+from pyc_mlir.artifact.artifact import CONTRACT_REPORT, Artifact
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, FirstIsBest, Site
@@ -27,7 +27,7 @@ def at_stage(options: Options, stage: str) -> Options:
     Plans that the contract needs stay too: those of its fallback `modes`, and PyC's own where it
     has a memory budget.
     """
-    if stage == ASKED:
+    if stage == REQUESTED:
         return options
     also = options.also_modes if OTHER_PLANS in options.contract.fallbacks else ()
     if stage == DEFAULT:
@@ -76,7 +76,7 @@ def _differs(a: Options, b: Options) -> bool:
     return any(getattr(a, f) != getattr(b, f) for f in fields)
 
 
-def replayed(options: Options) -> tuple[Options, Decision | None]:
+def stage_of_recipe(options: Options) -> tuple[Options, Decision | None]:
     """The options of the stage that a recipe names, and the decision for it.
 
     Raises PycError (RECIPE_MISMATCH) for a stage that does not exist.
@@ -91,29 +91,29 @@ def replayed(options: Options) -> tuple[Options, Decision | None]:
     return at, choices.log[0]
 
 
-def at_a_stage(artifact: Artifact, decision: Decision) -> Artifact:
+def record_stage(artifact: Artifact, decision: Decision) -> Artifact:
     """An artifact of another stage than the asked one, which says so in decisions and report."""
-    decisions, report = (decision, *artifact.decisions), artifact.promises
+    decisions, report = (decision, *artifact.decisions), artifact.contract_report
     clauses = [
         replace(c, code=ReasonCode.COMPILE_DEGRADED.name, evidence=decision.evidence)
         for c in report.clauses
         if c.clause == CLAUSE
     ]
-    told = report.updated(clauses).unmeasured().to_json()
-    manifest = {**artifact.manifest, **({PROMISES: told} if told else {})}
+    changed = report.updated(clauses).unmeasured().to_json()
+    manifest = {**artifact.manifest, **({CONTRACT_REPORT: changed} if changed else {})}
     return replace(artifact, manifest=manifest, decisions=decisions)
 
 
 def is_degraded(artifact: Artifact) -> bool:
     """Whether a clock had a say in what the artifact is."""
     code = ReasonCode.COMPILE_DEGRADED.name
-    return any(c.clause == CLAUSE and c.code == code for c in artifact.promises.clauses)
+    return any(c.clause == CLAUSE and c.code == code for c in artifact.contract_report.clauses)
 
 
-ASKED, DEFAULT, CHEAPEST = "asked", "default", "cheapest"
+REQUESTED, DEFAULT, CHEAPEST = "requested", "default", "cheapest"
 SITE = Site("compile-stage", "module")
 REASONS = {
-    ASKED: "the options as they are",
+    REQUESTED: "the options as they are",
     DEFAULT: "no recipe, the default policy, one balanced plan",
     CHEAPEST: "IREE's memory plan, one entry, plain fusion",
 }

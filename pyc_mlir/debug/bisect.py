@@ -14,12 +14,12 @@ from typing import Any
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, write
-from pyc_mlir.artifact.compile_log import Recorded
+from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.artifact.test_vectors import Samples, compare, make_inputs
 from pyc_mlir.cache.key import differences
 from pyc_mlir.compilation.build import oracle_of
 from pyc_mlir.compilation.contract_check import SITE as ORACLE_SITE
-from pyc_mlir.compilation.contract_check import calls, some_inputs
+from pyc_mlir.compilation.contract_check import call_seconds, some_inputs
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import make_samples
@@ -55,7 +55,7 @@ class Bisection:
     vanished: int
 
 
-def differing_sites(good: Recorded, bad: Recorded) -> list[str]:
+def differing_sites(good: CompileLog, bad: CompileLog) -> list[str]:
     """The sites of choices that differ, those of the bad log first, in its order."""
     before, after = good.recipe.choices, bad.recipe.choices
     apart = (CALIBRATION_SITE.key, f"{ORACLE_SITE}:")
@@ -108,8 +108,8 @@ class _Mixing:
 def bisect(
     source: Any,
     inputs: Sequence[Any] | None,
-    good: Recorded,
-    bad: Recorded,
+    good: CompileLog,
+    bad: CompileLog,
     options: Options,
     check: Check,
     tell: Callable[[str], None] = lambda line: None,
@@ -138,11 +138,11 @@ def bisect(
     return Bisection(found, before, after, len(sites), len(mixing.vanished))
 
 
-def _named(log: Recorded, sites: Sequence[str]) -> dict[str, Decision]:
+def _named(log: CompileLog, sites: Sequence[str]) -> dict[str, Decision]:
     return {d.site.key: d for d in log.decisions if d.site.key in sites}
 
 
-def _useless(nothing: NothingToFind, good: Recorded, bad: Recorded) -> PycError:
+def _useless(nothing: NothingToFind, good: CompileLog, bad: CompileLog) -> PycError:
     wanted, log = ("good", good) if nothing.applied == "none" else ("bad", bad)
     got = {True: "bad", False: "good", None: "one that cannot be told"}[nothing.answer]
     # Choices are mixed under the bad log's conditions: what these do, no choice undoes.
@@ -250,4 +250,4 @@ def median_seconds(artifact: Artifact) -> float:
     program = Program(artifact)
     inputs = some_inputs(artifact, serving(program).answer)
     arrays = [to_device(a, program.device) for a in inputs]
-    return statistics.median(calls(lambda: program(*arrays)))
+    return statistics.median(call_seconds(lambda: program(*arrays)))

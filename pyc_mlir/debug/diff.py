@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.artifact.compile_log import Recorded
+from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 
 Values = tuple[str, Any, Any]
@@ -48,7 +48,7 @@ class Difference:
         return not (self.conditions or self.changes or self.restated)
 
 
-def diff(a: Recorded, b: Recorded) -> Difference:
+def diff(a: CompileLog, b: CompileLog) -> Difference:
     """What differs from `a` to `b`."""
     changes, restated, same = [], [], 0
     for before, after in _joined(a, b):
@@ -69,7 +69,7 @@ def _nothing() -> Decision:
     raise AssertionError("a pair has one side at least")
 
 
-def _joined(a: Recorded, b: Recorded) -> Iterator[tuple[Decision | None, Decision | None]]:
+def _joined(a: CompileLog, b: CompileLog) -> Iterator[tuple[Decision | None, Decision | None]]:
     """Pairs in the order of `b`, then what only `a` has."""
     before = {d.site.key: d for d in a.decisions}
     left = [d for d in b.decisions if d.site.key not in before]
@@ -152,7 +152,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _sizes(recorded: Recorded) -> dict[str, int | None]:
+def _sizes(recorded: CompileLog) -> dict[str, int | None]:
     """Bytes of the program and of one call, where a program was read."""
     artifact = recorded.artifact
     if artifact is None:

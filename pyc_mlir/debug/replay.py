@@ -1,6 +1,6 @@
 """Compile a program again as a log says: the same bytes, or an error that names what differs.
 
-    recorded = read_recorded("model.vmfb")          # or decisions.jsonl
+    recorded = read_compile_log("model.vmfb")          # or decisions.jsonl
     artifact = replay("model.onnx", None, recorded)
 
 Target, contract and options come from the log, choices from its decisions. Whatever else decides
@@ -18,7 +18,7 @@ from typing import Any
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import CALIBRATION, Artifact, installed_versions, to_bytes
-from pyc_mlir.artifact.compile_log import Recorded, conditions_of
+from pyc_mlir.artifact.compile_log import CompileLog, conditions_of
 from pyc_mlir.artifact.manifest import ReplayOptions
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import Options, resolve
@@ -36,7 +36,7 @@ _SHOWN = 200
 def replay(
     source: Any,
     inputs: Sequence[Any] | None,
-    recorded: Recorded,
+    recorded: CompileLog,
     *,
     calibration: Calibration | str | Path | None = None,
     iree_flags: Sequence[str] = (),
@@ -62,7 +62,7 @@ def replay(
 
 
 def replay_options(
-    recorded: Recorded,
+    recorded: CompileLog,
     calibration: Calibration | str | Path | None = None,
     iree_flags: Sequence[str] = (),
     target: Target | None = None,
@@ -108,7 +108,7 @@ def replay_options(
     return options
 
 
-def require_same(recorded: Recorded, artifact: Artifact) -> None:
+def require_same(recorded: CompileLog, artifact: Artifact) -> None:
     """Raise PycError (REPLAY_MISMATCH) unless an artifact is the recorded one, byte for byte."""
     _compare(recorded, conditions_of(artifact))
     difference = first_difference(recorded.decisions, artifact.decisions)
@@ -122,7 +122,7 @@ def require_same(recorded: Recorded, artifact: Artifact) -> None:
         )
 
 
-def _compare(recorded: Recorded, now: Mapping[str, Any]) -> None:
+def _compare(recorded: CompileLog, now: Mapping[str, Any]) -> None:
     """Raise PycError (REPLAY_MISMATCH) for the first condition that is another one."""
     for name, value in json.loads(json.dumps(dict(now))).items():
         before = recorded.conditions[name]

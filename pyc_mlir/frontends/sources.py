@@ -1,41 +1,52 @@
 """Load whatever a user hands to the compiler as a module.
 
 Python functions are traced, `.onnx` files and ONNX protos are imported, `.mlir` files and texts
-are parsed. A module with pyc ops takes PyC's own pipeline; any other one that IREE's input stage
-accepts (linalg, StableHLO, ...) enters at IREE as it is.
+are parsed. A module with pyc ops takes PyC's own pipeline, and so does what can be raised to pyc
+ops as a whole (raising.py); any other one that IREE's input stage accepts enters at IREE as it is.
 """
 
 import io
 import os
 import re
+import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pyc_mlir.artifact.import_report import Finding
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import open_plain, read_file
 from pyc_mlir.frontends.mlir_text import check_text, parse_mlir
-from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, is_bytecode
+from pyc_mlir.frontends.raising import raise_foreign
+from pyc_mlir.frontends.stablehlo.reader import embedded_artifact
+from pyc_mlir.pipelines.text.input_text import is_bytecode
 
 # An op of ours as MLIR writes it, or as people do; other programs may have attributes named so.
 _PYC = re.compile(rb'"pyc\.|=\s*pyc\.\w+[\s(]')
 # Whether a crash of this process is survived: see `allow_bytecode`.
 _may_crash = False
 _SUFFIXES = (".onnx", ".mlir")
+# Bytes of a file that say whether it holds bytecode.
+_HEAD = 1 << 16
 _BEGINNING = re.compile(r'\s*(module\s|func\.func\s|")')
 
 
 @dataclass(frozen=True)
 class Source:
-    """A pyc module, or (for programs that enter at IREE) the bytes of another one."""
+    """A pyc module, or (for programs that enter at IREE) the bytes of another one.
+
+    A module that was raised to pyc has both. `unraised` says why one was not: the operations that
+    pyc cannot express.
+    """
 
     module: ir.Module | None
     foreign: bytes = b""
     name: str = "module"
+    unraised: tuple[Finding, ...] = ()
 
 
 def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:
@@ -53,10 +64,14 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
         return _from_file(Path(source), context)
+    if is_torch(source):
+        return _torch(source, inputs, context)
     if callable(source):
         return Source(_traced(source, inputs, context), name=getattr(source, "__name__", "main"))
-    if isinstance(source, bytes) and is_bytecode(source):
-        return _from_bytecode(source, "module")
+    if isinstance(exported := getattr(source, "mlir_module_serialized", None), bytes):
+        return raised(exported, Source.name, context)
+    if isinstance(source, bytes) and (is_bytecode(source) or embedded_artifact(source)):
+        return _from_bytecode(source, Source.name, context)
     if isinstance(source, bytes) or hasattr(source, "SerializeToString"):
         return Source(_onnx(source, context))
     raise PycError(
@@ -69,12 +84,12 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
 def holds_bytecode(source: Any) -> bool:
     """Whether `source` is MLIR bytecode, or a file of it, by its first bytes."""
     if isinstance(source, bytes):
-        return is_bytecode(source)
+        return is_bytecode(source) or embedded_artifact(source) is not None
     if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and is_text(source)):
         return False
     try:
         with open_plain(Path(source)) as file:
-            return is_bytecode(file.read(len(BYTECODE_MAGIC)))
+            return holds_bytecode(file.read(_HEAD))
     except (OSError, ValueError):
         return False
 
@@ -85,15 +100,18 @@ def allow_bytecode() -> None:
     _may_crash = True
 
 
-def _from_bytecode(data: bytes, name: str) -> Source:
-    """Bytecode that enters at IREE. Damaged bytecode may end the process that parses it."""
+def _from_bytecode(data: bytes, name: str, context: ir.Context) -> Source:
+    """Bytecode: a StableHLO artifact, or any that enters at IREE.
+
+    Damaged bytecode may end the process that parses it.
+    """
     if not _may_crash:
         raise PycError(
             ReasonCode.BAD_MODEL,
             f"{name}: expected text, got MLIR bytecode, which only a worker process may parse; "
             "use `compile` or `build`, or convert it with `pyc-opt`",
         )
-    return Source(None, data, name)
+    return raised(embedded_artifact(data) or data, name, context)
 
 
 def is_text(source: str) -> bool:
@@ -118,8 +136,8 @@ def _from_file(path: Path, context: ir.Context) -> Source:
     if path.suffix == ".onnx":
         return Source(_onnx(path, context), name=path.stem)
     data = read_file(path, "a model")
-    if is_bytecode(data):
-        return _from_bytecode(data, one_line(path))
+    if is_bytecode(data) or embedded_artifact(data):
+        return _from_bytecode(data, one_line(path), context)
     if (other := other_kind(data)) is not None:
         kind, remedy = other
         raise PycError(
@@ -128,19 +146,25 @@ def _from_file(path: Path, context: ir.Context) -> Source:
         )
     if _PYC.search(data):
         return Source(parse_mlir(path, context), name=path.stem)
-    return _foreign(data, one_line(path))
+    return _foreign(data, one_line(path), context, str(path))
 
 
 def _from_text(text: str, context: ir.Context) -> Source:
     if _PYC.search(text.encode()):
         return Source(parse_mlir(text, context))
-    return _foreign(text.encode(), Source.name)
+    return _foreign(text.encode(), Source.name, context)
 
 
-def _foreign(data: bytes, name: str) -> Source:
-    """A program that enters at IREE, whose parser is MLIR's too. Raises PycError (INVALID_IR)."""
+def _foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
+    """A program without pyc ops, within the bounds of MLIR's parser. Raises PycError."""
     check_text(data, name)
-    return Source(None, data, name)
+    return raised(data, name, context, path)
+
+
+def raised(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Source:
+    """A foreign program as pyc ops where it can be raised whole, else as it is."""
+    found = raise_foreign(data, name, context, path)
+    return Source(found.module, found.foreign, name, found.unraised)
 
 
 def _traced(
@@ -149,6 +173,31 @@ def _traced(
     from pyc_mlir.frontends.python.trace import trace
 
     return trace(function, *(inputs or ()), context=context)
+
+
+def is_torch(source: Any) -> bool:
+    """True for PyTorch's modules and exported programs, and for what `from_torch` gives."""
+    torch = sys.modules.get("torch")
+    if type(source).__module__ == "pyc_mlir.frontends.torch.export":
+        return True
+    # Without torch in this process there is nothing of it; while it is imported, parts are missing.
+    kinds = () if torch is None else (torch.nn.Module, torch.export.ExportedProgram)
+    return isinstance(source, kinds)
+
+
+def _torch(
+    source: Any, inputs: Sequence[Any] | Mapping[str, Any] | None, context: ir.Context
+) -> Source:
+    from pyc_mlir.frontends.torch.export import TorchModel, from_torch
+    from pyc_mlir.frontends.torch.importer import import_torch
+
+    if isinstance(source, TorchModel):
+        model = source
+    elif isinstance(inputs, Mapping):
+        model = from_torch(source, (), inputs)
+    else:
+        model = from_torch(source, inputs or ())
+    return Source(import_torch(model, context=context), name=model.name)
 
 
 def _onnx(model: Any, context: ir.Context) -> ir.Module:
@@ -163,6 +212,7 @@ def _onnx(model: Any, context: ir.Context) -> ir.Module:
     return import_onnx(model, context=context)
 
 
+_LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"
 _ZIP = b"PK\x03\x04"
 _KINDS = (
     (0, b"\x7fELF", "a native library or program", "name the model it was made from"),
@@ -193,5 +243,7 @@ def _archive(data: bytes) -> tuple[str, str]:
     if "module.fb" in names:
         return "a compiled program", "run it with `pyc-run`, look into it with `pyc-explain`"
     if any(n.endswith("data.pkl") for n in names):
-        return "a PyTorch file, which is a pickle", "export the model with `torch.onnx.export`"
+        return "a PyTorch file, which is a pickle", _LOADED
+    if any(n.endswith(("archive_version", "archive_format")) for n in names):
+        return "an exported PyTorch program, which holds pickles", _LOADED
     return "a ZIP archive", "unpack it, and name the model in it"

@@ -11,6 +11,7 @@ from typing import Any
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.iree.constant_work import constant_work
 from pyc_mlir.iree.session import Session
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
@@ -18,11 +19,15 @@ _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
 
 @dataclass(frozen=True)
 class ForeignEntry:
-    """An entry's name and signature; `ops` are those of its body, constants aside."""
+    """An entry's name and signature; `ops` are those of its body, constants aside.
+
+    `constant_work` is about what the module computes of constants alone, in operations.
+    """
 
     name: str
     signature: Signature
     ops: int
+    constant_work: int = 0
 
 
 def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
@@ -48,7 +53,7 @@ def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
             )
         entry = public[name]
         signature = _signature(str(entry.attributes["function_type"]))
-        return ForeignEntry(name, signature, _ops(entry))
+        return ForeignEntry(name, signature, _ops(entry), constant_work(session.module))
 
 
 _FUNCTIONS = ("func.func", "util.func")

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.dialects.util.files import read_file, write_file
+from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.measure.environment import Environment
 
 SCHEMA_VERSION = 1
@@ -100,10 +101,11 @@ class Report:
 
     @staticmethod
     def load(path: str | Path) -> "Report":
-        """Read a saved report. Raises PycError naming the file when it is not one."""
+        """Read a saved report. Raises PycError naming the file when it is not one, FILE_ACCESS."""
+        data = read_file(path, "a stored report")
         try:
-            return Report.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            return Report.from_json(parse_json(data))
+        except ValueError as error:
             raise PycError(
                 ReasonCode.BAD_ARGUMENT, f"{path}: expected a stored report, got {error}"
             ) from None

@@ -91,7 +91,7 @@ class Array:
 
     def give_away(self) -> None:
         """Donate the memory: it belongs to a result from now on."""
-        # No guard's verdict has such a spec, so that the short way of calls sees it too. The
+        # No accepted call has such a spec, so that the short way of calls sees it too. The
         # memory stays held: views that numpy got before may still read it.
         gone: Any = (*self.spec[:3], "donated")
         self.spec = gone

@@ -294,7 +294,7 @@ _GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment_of(device: Device, driver: Path = _GPU_DRIVER) -> dict[str, str]:
-    """What a verdict depends on: the runtime, the kind of device, the CPU; a GPU and its driver.
+    """The environment of a verification record: runtime, kind of device, CPU, GPU and its driver.
 
     driver: where the system's GPU driver tells its release, if it does.
     """

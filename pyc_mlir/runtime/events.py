@@ -51,8 +51,8 @@ COUNTED = (
 def load_refused(error: PycError) -> Decision:
     """The only line of the log of a program that could not be loaded."""
     offered = (Alternative(REFUSED), Alternative(LOADED))
-    said = (f"{error.code.name}: {error.message}",)
-    return Decision(Site(RUN, LOAD), REFUSED, offered, LOAD, said)
+    evidence = (f"{error.code.name}: {error.message}",)
+    return Decision(Site(RUN, LOAD), REFUSED, offered, LOAD, evidence)
 
 
 class RunLog:
@@ -68,12 +68,12 @@ class RunLog:
     ) -> None:
         """An event: what was taken in place of `before`, and why, with its code."""
         offered = tuple(Alternative(name) for name in (chosen, before) if name)
-        said = f"{code.name}: {why}" if code else why
-        made = Decision(Site(RUN, event), chosen, offered, event, (said,))
+        message = f"{code.name}: {why}" if code else why
+        made = Decision(Site(RUN, event), chosen, offered, event, (message,))
         with self._lock:
             self._dropped += len(self._events) == self._events.maxlen
             self._events.append(made)
-        logger(LOGGED).info("%s: %s, %s", event, chosen, said)
+        logger(LOGGED).info("%s: %s, %s", event, chosen, message)
 
     def refused(self, error: PycError) -> None:
         """A call that an error ended: by a guard before it ran, or by the runtime."""
@@ -85,7 +85,7 @@ class RunLog:
         """A load although the program was compiled for another release of the runtime."""
         self.add(RELEASE, LOADED, why, ReasonCode.RUNTIME_DIFFERS, REFUSED)
 
-    def told(self, stats: Any) -> tuple[Decision, ...]:
+    def decisions(self, stats: Any) -> tuple[Decision, ...]:
         """What the cache did, the events, and one line that counts: of a program's `stats`."""
         with self._lock:
             events, dropped = tuple(self._events), self._dropped

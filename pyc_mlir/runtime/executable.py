@@ -15,6 +15,7 @@ from iree import runtime as rt
 from pyc_mlir.artifact.declaration import require_declared
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.runtime.array import Array, Spec
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.threads import waiting
@@ -28,6 +29,8 @@ _CHECK = re.compile(
 # Looked up once: these are on the way of every call.
 _List = rt.VmVariantList
 _View = rt.HalBufferView
+# How IREE's status says that no memory is left.
+_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,10 @@ class Executable:
     """A vmfb loaded on `device`. Several threads may call its entries."""
 
     def __init__(self, vmfb: bytes | memoryview, device: Device) -> None:
-        """Load. Raises PycError (BAD_ARTIFACT) for bytes that IREE cannot load here."""
+        """Load, and compute what the program computes once.
+
+        Raises PycError: BAD_ARTIFACT for bytes that IREE cannot load here, OUT_OF_MEMORY.
+        """
         self.device = device
         instance = rt.VmInstance()
         try:
@@ -50,6 +56,12 @@ class Executable:
             hal = rt.create_hal_module(instance, device.hal)
             self.context = rt.VmContext(instance, modules=[hal, self._module])
         except (RuntimeError, ValueError, IndexError) as error:
+            if _EXHAUSTED in str(error):
+                raise PycError(
+                    ReasonCode.OUT_OF_MEMORY,
+                    f"vmfb: expected a device with memory for the program's constants, got "
+                    f"{device!r}: {one_line(error)}; free memory, or take a smaller model",
+                ) from None
             raise PycError(
                 ReasonCode.BAD_ARTIFACT,
                 f"vmfb: expected a program for {device!r}, got one that IREE refuses: {error}",
@@ -147,10 +159,10 @@ class Entry:
         where = f"`{self._function.name}` on {self._device!r}"
         checked = _CHECK.search(str(error))
         if checked is not None:
-            said = checked[1] or checked[2]
+            message = checked[1] or checked[2]
             return PycError(
                 ReasonCode.DIMENSION_MISMATCH,
-                f"{where}: expected dynamic dimensions that fit together, got: {said}; "
+                f"{where}: expected dynamic dimensions that fit together, got: {message}; "
                 "check the shapes of the arguments",
             )
         return PycError(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pyc_mlir.artifact import artifact
-from pyc_mlir.dialects.errors import memory_told
+from pyc_mlir.dialects.errors import memory_errors
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.events import ProgramStats
@@ -12,7 +12,7 @@ from pyc_mlir.runtime.program import Program
 __all__ = ["Array", "Device", "Program", "ProgramStats", "load", "to_device"]
 
 
-@memory_told()
+@memory_errors()
 def load(path: str | Path, device: Device | None = None) -> Program:
     """Load a program that `Program.save` wrote, on `device` or on the process's own.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pyc_mlir.artifact.contract_status import Counts
 from pyc_mlir.artifact.test_vectors import Expected, Samples, compare, make_inputs
-from pyc_mlir.artifact.verification import Evidence, Verdict, hash_of
+from pyc_mlir.artifact.verification import Evidence, Verification, hash_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
 from pyc_mlir.runtime.array import Array, to_device
@@ -45,7 +45,7 @@ class Fallback:
         return f"{self.name}, since {self.why}"
 
 
-class Watch:
+class Monitor:
     """Compares one program's answers, and keeps count."""
 
     def __init__(self, serving: Serving, contract: Contract, load: Callable[..., Any]) -> None:
@@ -68,36 +68,36 @@ class Watch:
         self.calls = self.compared_calls = self.wrong = 0
         self.taken: list[Fallback] = []
         self._absent: list[str] = []
-        self.verdict: Verdict | None = None
+        self.verification: Verification | None = None
 
     def counts(self) -> Counts:
         """What was done so far."""
         with self._lock:
             taken = tuple(map(str, self.taken))
-            return Counts(self.verdict, self.calls, self.compared_calls, taken)
+            return Counts(self.verification, self.calls, self.compared_calls, taken)
 
-    def judge(self, known: Verdict | None) -> None:
-        """Compute the samples, unless a verdict says that this was done here.
+    def check_samples(self, known: Verification | None) -> None:
+        """Compute the samples, unless a verification record says that this was done here.
 
         Raises PycError (WRONG_RESULT) if they differ, and no fallback is left; with the code of
         the failure where they could not be computed.
         """
-        for verdict in filter(None, (known, self._evidence.verdict)):
-            if verdict.passed and verdict.fits(self._hash, environment_of(self._serving.device)):
-                self.verdict = verdict
+        for record in filter(None, (known, self._evidence.verification)):
+            if record.passed and record.fits(self._hash, environment_of(self._serving.device)):
+                self.verification = record
                 return
         while True:
-            verdict, plan, cause = self._compare_samples()
-            if verdict.passed:
+            record, plan, cause = self._compare_samples()
+            if record.passed:
                 break
             self.wrong += 1
             if plan == self._serving.mode:
-                self._fall_back(verdict.wrong, cause)
+                self._fall_back(record.wrong, cause)
             else:
-                self._drop(plan, verdict.wrong, cause)
-        self.verdict = verdict
+                self._drop(plan, record.wrong, cause)
+        self.verification = record
 
-    def _compare_samples(self) -> tuple[Verdict, str, ReasonCode]:
+    def _compare_samples(self) -> tuple[Verification, str, ReasonCode]:
         """The samples by all code that calls may take; the plan of the first that is wrong.
 
         The code says whether it answers wrongly or, with the failure's own, does not answer.
@@ -111,16 +111,16 @@ class Watch:
             for (plan, entry), run in serving.ways().items():
                 try:
                     found = compare(run(inputs), sample.outputs, self._limit)
-                    worst, said, code = max(worst, found.worst), found.wrong, cause
+                    worst, message, code = max(worst, found.worst), found.wrong, cause
                 except PycError as error:
-                    said, code = error.message, error.code
-                agree = agree and not said
-                if said and not wrong:
-                    wrong, bad = f"sample {sample.seed}, {entry}: {said}", plan
+                    message, code = error.message, error.code
+                agree = agree and not message
+                if message and not wrong:
+                    wrong, bad = f"sample {sample.seed}, {entry}: {message}", plan
                     cause = code
             done += agree
         environment = environment_of(serving.device)
-        return Verdict(self._hash, environment, done, len(samples), worst, wrong), bad, cause
+        return Verification(self._hash, environment, done, len(samples), worst, wrong), bad, cause
 
     @property
     def compares_calls(self) -> bool:

@@ -80,8 +80,8 @@ class MemoryRule:
         """The mode to use, and why; `held` are bytes of the program's arenas."""
         free = self.free() + held
         low = free < self.limit
-        said = f"{free} bytes free, {'below' if low else 'not below'} the limit of {self.limit}"
-        return (self.below if low else self.otherwise), said
+        message = f"{free} bytes free, {'below' if low else 'not below'} the limit of {self.limit}"
+        return (self.below if low else self.otherwise), message
 
 
 class Plans:
@@ -150,7 +150,7 @@ class Plans:
                     self._switch(self.modes[name], why, ReasonCode.MODE_SWITCHED)
         return self.current
 
-    def told(self) -> tuple[tuple[ModeSwitch, ...], int]:
+    def latest_switches(self) -> tuple[tuple[ModeSwitch, ...], int]:
         """The latest switches, and how many there were."""
         with self._lock:
             return tuple(self.switches), self.switch_count

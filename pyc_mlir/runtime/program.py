@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.contract_status import Counts, so_far
+from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import PLAIN
-from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -45,7 +45,7 @@ from pyc_mlir.runtime.arenas import Launch
 from pyc_mlir.runtime.array import Array, is_on_device, readable, to_device
 from pyc_mlir.runtime.device import ALLOCATORS, Device, host_cpu
 from pyc_mlir.runtime.events import LOAD, ProgramStats
-from pyc_mlir.runtime.monitor import Code, Watch
+from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.outputs import (
     check_outputs,
     donated_memory,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from pyc_mlir.pipelines.target.calibration import Calibration
     from pyc_mlir.profile.profile import Profile
 
-# Verdicts of the guards that are remembered, and call times that the median is taken from.
-_MAX_VERDICTS = 4096
+# The number of accepted shapes that guards remember, and of call times behind the median.
+_MAX_ACCEPTED = 4096
 _RECENT_CALLS = 1024
 _NOTHING = Launch(0, ())
 # How many inputs and outputs a `repr` shows.
@@ -81,23 +81,27 @@ class Program:
         "_guard_failures",
         "_lock",
         "_log",
+        "_monitor",
         "_other_runtime",
         "_plans",
         "_recent",
         "_seconds",
         "_serving",
-        "_watch",
         "artifact",
         "device",
         "signature",
     )
 
     def __init__(
-        self, artifact: Artifact, device: Device | None = None, verdict: Verdict | None = None
+        self,
+        artifact: Artifact,
+        device: Device | None = None,
+        verification: Verification | None = None,
     ) -> None:
         """Load `artifact` on `device` (None: the process's own for the artifact's target).
 
-        verdict: of an earlier load under `max_error`; if it was here, nothing is compared again.
+        verification: the record of an earlier load under `max_error`; if it is of this machine,
+        nothing is compared again.
 
         Raises PycError: BAD_ARTIFACT, DEVICE_UNAVAILABLE when the program needs another device, or
         CPU features that this machine lacks, and WRONG_RESULT when it fails its comparison.
@@ -124,10 +128,10 @@ class Program:
         self._guard_failures = 0
         self._seconds = 0.0
         self._recent: deque[float] = deque(maxlen=_RECENT_CALLS)
-        self._watch: Watch | None = None
+        self._monitor: Monitor | None = None
         if contract.compares:
-            self._watch = Watch(self._serving, contract, _stand_in)
-            self._watch.judge(verdict)
+            self._monitor = Monitor(self._serving, contract, _stand_in)
+            self._monitor.check_samples(verification)
 
     def __call__(
         self, /, *args: Any, out: Any = None, donate: Sequence[int] = _KEEP_ALL, **named: Any
@@ -147,9 +151,9 @@ class Program:
             that the input was read before the result is written.
         """
         began = perf_counter()
-        watch = self._watch
+        monitor = self._monitor
         # Read before the mode: what answers later than a fallback is told by it.
-        generation = 0 if watch is None else watch.generation
+        generation = 0 if monitor is None else monitor.generation
         plans = self._plans
         mode = plans.current if plans.rule is None else plans.by_rule()
         # The way of calls with arrays of this device that were seen before is the short one.
@@ -167,13 +171,13 @@ class Program:
                 else:
                     values = self._serving.run(args)
                 seconds = perf_counter() - began
-                if watch is not None:
-                    values = watch.checked(args, values, Code(generation, mode.name, into=False))
+                if monitor is not None:
+                    values = monitor.checked(args, values, Code(generation, mode.name, into=False))
         except Exception as error:
             memory = None if isinstance(error, PycError) else out_of_memory(error)
-            told = memory or error
-            if isinstance(told, PycError):
-                self._log.refused(told)
+            raised = memory or error
+            if isinstance(raised, PycError):
+                self._log.refused(raised)
             if memory is None:
                 raise
             raise memory from None
@@ -210,9 +214,9 @@ class Program:
         if not on_device:
             values = [r.host() for r in values]
         seconds = perf_counter() - began
-        if self._watch is not None:
+        if self._monitor is not None:
             code = Code(generation, mode.name, into=False)
-            values = self._watch.checked(arrays, values, code)
+            values = self._monitor.checked(arrays, values, code)
         return fill(hosts, values), seconds
 
     def _into(
@@ -228,9 +232,9 @@ class Program:
 
         What is due to be compared is computed in other memory first.
         """
-        watch, arena = self._watch, mode.arena
+        monitor, arena = self._monitor, mode.arena
         with self._guards():
-            if donate and watch is not None and watch.compares_calls:
+            if donate and monitor is not None and monitor.compares_calls:
                 raise PycError(
                     ReasonCode.DONATION_UNSAFE,
                     "donate: expected a contract without `max_error`, got one whose reference "
@@ -241,9 +245,9 @@ class Program:
             known = launch, arrays, self.signature, arena
             donated = donated_memory(donate, out, *known) if donate else {}
             memory = check_outputs(out, *known, donated)
-        if watch is not None:
-            code = Code(watch.generation, mode.name, into=True)
-            if not watch.approves(arrays, code, partial(arena.call, arrays, launch), again):
+        if monitor is not None:
+            code = Code(monitor.generation, mode.name, into=True)
+            if not monitor.approves(arrays, code, partial(arena.call, arrays, launch), again):
                 now = self._plans.current
                 needed = _NOTHING if now.arena is None else now.arena.needs(arrays)
                 return self._into(now, arrays, needed, out, donate, again=True)
@@ -267,7 +271,7 @@ class Program:
 
         What the compile cache did comes first, if it was asked. `choices.write_log` writes it.
         """
-        return self._log.told(self.stats())
+        return self._log.decisions(self.stats())
 
     def profile(
         self,
@@ -308,21 +312,21 @@ class Program:
         or in another process than the one that compiled; BAD_ARGUMENT for no number above 0.
         """
         if type(calls) is not int or calls < 1:
-            said = f"compare_every: expected a whole number above 0, got {calls!r}"
-            raise PycError(ReasonCode.BAD_ARGUMENT, said)
+            message = f"compare_every: expected a whole number above 0, got {calls!r}"
+            raise PycError(ReasonCode.BAD_ARGUMENT, message)
         evidence = self.artifact.evidence
-        if self._watch is None or evidence is None or evidence.oracle is None:
+        if self._monitor is None or evidence is None or evidence.oracle is None:
             raise PycError(
                 ReasonCode.NO_ORACLE,
                 "compare_every: expected a program compiled in this process under `max_error`, "
                 "got one without a reference to ask",
             )
-        self._watch.every = calls
+        self._monitor.every = calls
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verification(self) -> Verification | None:
         """How the samples compared, to be stored beside the artifact; None without `max_error`."""
-        return None if self._watch is None else self._watch.verdict
+        return None if self._monitor is None else self._monitor.verification
 
     @property
     def mode(self) -> str:
@@ -389,8 +393,8 @@ class Program:
         with self._lock:
             recent = list(self._recent)
             calls, failures, total = self._calls, self._guard_failures, self._seconds
-        switches, switch_count = self._plans.told()
-        counts = Counts() if self._watch is None else self._watch.counts()
+        switches, switch_count = self._plans.latest_switches()
+        counts = Counts() if self._monitor is None else self._monitor.counts()
         return ProgramStats(
             calls=calls,
             guard_failures=failures,
@@ -406,10 +410,10 @@ class Program:
             mode=self.mode,
             mode_switches=switch_count,
             switches=switches,
-            contract=so_far(self.artifact, counts, recent, self._other_runtime),
+            contract=current_report(self.artifact, counts, recent, self._other_runtime),
             comparisons=counts.compared,
-            wrong_results=0 if self._watch is None else self._watch.wrong,
-            fallbacks=() if self._watch is None else tuple(self._watch.taken),
+            wrong_results=0 if self._monitor is None else self._monitor.wrong,
+            fallbacks=() if self._monitor is None else tuple(self._monitor.taken),
             imported=self.artifact.imported,
             cache=self.artifact.cached,
             other_runtime=self._other_runtime,
@@ -441,7 +445,7 @@ class Program:
         arrays = [to_device(s, self.device) for s in sources]
         if launch is None:
             launch = _NOTHING if mode.arena is None else mode.arena.needs(arrays)
-            if len(mode.accepted) >= _MAX_VERDICTS:
+            if len(mode.accepted) >= _MAX_ACCEPTED:
                 mode.accepted.clear()
             mode.accepted[specs] = launch
         return arrays, launch, on_device

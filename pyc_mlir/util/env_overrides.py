@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 # With these the compiler loads or calls other code, LLVM names another producer, or numpy takes
 # other code for constants.
-STEERING = (
+OVERRIDES = (
     "IREE_LOAD_PLUGINS",
     "IREE_LLVM_EMBEDDED_LINKER_PATH",
     "IREE_LLVM_SYSTEM_LINKER_PATH",
@@ -16,6 +16,6 @@ STEERING = (
 )
 
 
-def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def env_overrides(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables that are set of those that have other code take part in a compile."""
-    return {name: environment[name] for name in STEERING if name in environment}
+    return {name: environment[name] for name in OVERRIDES if name in environment}

@@ -47,11 +47,11 @@ def require_room(
         raise no_room(os.strerror(found), environment)
 
 
-def no_room(said: str, environment: Mapping[str, str] = os.environ) -> PycError:
+def no_room(got: str, environment: Mapping[str, str] = os.environ) -> PycError:
     """The error where the system said so of temporary files."""
     return PycError(
         ReasonCode.FILE_ACCESS,
         f"{temporary_folder(environment)}: expected a folder with room for {ROOM_BYTES >> 20} MiB "
-        f"of the compiler's temporary files, got: {said}; free space there, or name another folder "
+        f"of the compiler's temporary files, got: {got}; free space there, or name another folder "
         "by the environment variable TMPDIR",
     )

@@ -7,7 +7,7 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.artifact.verification import Evidence, Oracle, Verdict
+from pyc_mlir.artifact.verification import Evidence, Oracle, Verification
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
@@ -29,13 +29,13 @@ class WorkerFault(RuntimeError):
 def artifact_frame(artifact: Artifact) -> Frame:
     """An artifact with its evidence; stand-ins stay behind, since they are code."""
     evidence = artifact.evidence or Evidence()
-    verdict = evidence.verdict
+    verification = evidence.verification
     oracle, code = _oracle_json(evidence.oracle)
     header = {
         "kind": ARTIFACT,
         "manifest": artifact.manifest,
         "decisions": [d.to_json() for d in artifact.decisions],
-        "verdict": None if verdict is None else verdict.to_json(),
+        "verification": None if verification is None else verification.to_json(),
         "clauses": [c.to_json() for c in evidence.clauses],
         "oracle": oracle,
     }
@@ -45,16 +45,18 @@ def artifact_frame(artifact: Artifact) -> Frame:
 
 def artifact_of(frame: Frame) -> Artifact:
     """The artifact of a frame. Raises KeyError, TypeError, ValueError or PycError."""
-    said = frame.header
+    data = frame.header
     vmfb, module, memory, samples, code = map(bytes, frame.blobs)
-    verdict = None if said["verdict"] is None else Verdict.from_json(said["verdict"])
-    evidence = Evidence(
-        _oracle(said["oracle"], code),
-        verdict,
-        tuple(map(ClauseReport.from_json, said["clauses"])),
+    verification = (
+        None if data["verification"] is None else Verification.from_json(data["verification"])
     )
-    decisions = tuple(map(Decision.from_json, said["decisions"]))
-    return Artifact(vmfb, said["manifest"], decisions, module, memory, samples, evidence)
+    evidence = Evidence(
+        _oracle(data["oracle"], code),
+        verification,
+        tuple(map(ClauseReport.from_json, data["clauses"])),
+    )
+    decisions = tuple(map(Decision.from_json, data["decisions"]))
+    return Artifact(vmfb, data["manifest"], decisions, module, memory, samples, evidence)
 
 
 def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
@@ -67,12 +69,12 @@ def _oracle_json(oracle: Oracle | None) -> tuple[dict[str, Any] | None, bytes]:
     return None, b""
 
 
-def _oracle(said: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
-    if said is None:
+def _oracle(data: Mapping[str, Any] | None, code: bytes) -> Oracle | None:
+    if data is None:
         return None
-    if said["kind"] == "pyc":
-        return PycOracle(code, said["entry"])
-    return ForeignOracle(code, said["entry"], Signature.from_json(said["signature"]))
+    if data["kind"] == "pyc":
+        return PycOracle(code, data["entry"])
+    return ForeignOracle(code, data["entry"], Signature.from_json(data["signature"]))
 
 
 def error_frame(error: PycError) -> Frame:
@@ -85,13 +87,13 @@ def error_frame(error: PycError) -> Frame:
 
 def error_of(frame: Frame) -> PycError:
     """The refusal of a frame. Raises KeyError, TypeError or ValueError."""
-    said = frame.header
-    kind = _BY_NAME[said["error"]]
+    data = frame.header
+    kind = _BY_NAME[data["error"]]
     # Made from its text and fields: what a subclass is made from stays in the worker.
     error = kind.__new__(kind)
-    PycError.__init__(error, ReasonCode[said["code"]], str(said["message"]))
+    PycError.__init__(error, ReasonCode[data["code"]], str(data["message"]))
     for name, (_, from_json) in _KINDS[kind].items():
-        setattr(error, name, from_json(said["fields"][name]))
+        setattr(error, name, from_json(data["fields"][name]))
     return error
 
 
@@ -99,8 +101,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _diagnostic(said: Mapping[str, Any]) -> Diagnostic:
-    return Diagnostic(**{**said, "notes": tuple(said["notes"])})
+def _diagnostic(data: Mapping[str, Any]) -> Diagnostic:
+    return Diagnostic(**{**data, "notes": tuple(data["notes"])})
 
 
 _Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -109,7 +111,7 @@ _PLAIN: _Codec = (_plain, _plain)
 
 def _record(kind: type[Any]) -> _Codec:
     """A frozen dataclass whose fields are JSON data."""
-    return asdict, lambda said: kind(**said)
+    return asdict, lambda data: kind(**data)
 
 
 # What each kind of error tells beside its code and its text, to data and back.
@@ -119,14 +121,14 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
     PipelineError: {"column": _PLAIN, "summary": _PLAIN},
     Untraceable: {
         "construct": _PLAIN,
-        "point": (list, lambda said: SourcePoint(*said)),
+        "point": (list, lambda data: SourcePoint(*data)),
         "problem": _PLAIN,
     },
     UnsupportedModel: {"report": (ImportReport.to_json, ImportReport.from_json)},
     CompileError: {
         "diagnostics": (
             lambda found: [asdict(d) for d in found],
-            lambda said: tuple(map(_diagnostic, said)),
+            lambda data: tuple(map(_diagnostic, data)),
         )
     },
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},

@@ -86,19 +86,19 @@ class Attempt:
                 self.worker.channel.send(self._current)
 
     def _take(self, frame: Frame) -> None:
-        said = frame.header
-        kind = said["kind"]
+        header = frame.header
+        kind = header["kind"]
         self._silent = False
         if kind == "ready":
             self.worker.ready = True
         elif kind == "stage":
             self._open.close()
-            self.worker.doing = said["title"] if said["begins"] else ""
-            if said["begins"]:
-                self._open.enter_context(self._stage(said["title"]))
+            self.worker.doing = header["title"] if header["begins"] else ""
+            if header["begins"]:
+                self._open.enter_context(self._stage(header["title"]))
         elif kind == "prefer":
-            asked = Decision.from_json(said["asked"])
-            name = self._policy.prefer(asked.site, asked.alternatives)
+            question = Decision.from_json(header["question"])
+            name = self._policy.prefer(question.site, question.alternatives)
             self.worker.channel.send(Frame({"name": name}))
         else:
             self._ended(kind, frame)
@@ -128,13 +128,13 @@ class Attempt:
             return
         self.crashed = True
         by = self.worker.how_it_ended()
-        self.error = crashed(request, self.worker.doing, by, self.worker.said())
+        self.error = crashed(request, self.worker.doing, by, self.worker.output())
 
     def close(self) -> None:
         """Give the worker back if it waits, end it if it works."""
         self._open.close()
         if not self.crashed:
-            sys.stderr.write(self.worker.said())
+            sys.stderr.write(self.worker.output())
         if self.crashed or self._current is not None or (self._used and not self._trusted):
             self.worker.end()
         else:

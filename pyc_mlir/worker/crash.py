@@ -21,24 +21,24 @@ from pyc_mlir.util.temp_dir import no_room
 from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import Program, program_of
 
-_SAID_CHARACTERS = 400
+_OUTPUT_CHARACTERS = 400
 # How LLVM ends a process that cannot write one of its files.
 _CANNOT_WRITE = "LLVM ERROR: IO failure on output stream: "
 
 
-def crashed(request: Frame, stage: str, ended_by: str, said: str) -> PycError:
+def crashed(request: Frame, stage: str, ended_by: str, output: str) -> PycError:
     """The error for a worker that ended by `ended_by`, with a reproducer where one can be written.
 
     stage: what it was doing; said: what it wrote to its standard error. A disk that filled up has
     the code FILE_ACCESS, memory that ended OUT_OF_MEMORY, all else NATIVE_CRASH.
     """
-    if _CANNOT_WRITE in said:
-        return no_room(said.partition(_CANNOT_WRITE)[2].partition("\n")[0])
-    memory = out_of_memory(said)
+    if _CANNOT_WRITE in output:
+        return no_room(output.partition(_CANNOT_WRITE)[2].partition("\n")[0])
+    memory = out_of_memory(output)
     if memory is not None:
         return memory
     doing = f"while {stage}" if stage else "before its first step"
-    last = f"; its last words: {said.strip()[-_SAID_CHARACTERS:]}" if said.strip() else ""
+    last = f"; its last words: {output.strip()[-_OUTPUT_CHARACTERS:]}" if output.strip() else ""
     name = program_of(request).name
     return PycError(
         ReasonCode.NATIVE_CRASH,

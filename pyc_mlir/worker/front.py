@@ -9,8 +9,8 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.lookup import compiled
-from pyc_mlir.cache.verdicts import Verdicts, noted
-from pyc_mlir.compilation.contract_check import as_asked
+from pyc_mlir.cache.verifications import Verifications, noted
+from pyc_mlir.compilation.contract_check import with_requested_options
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices.contract import IREE_CODE
 from pyc_mlir.util.logs import Stage
@@ -37,7 +37,7 @@ def in_workers(
     if untrusted and made.evidence is not None:
         # Asked for calls, the reference would read the program in this process.
         made = replace(made, evidence=replace(made.evidence, oracle=None))
-    made = as_asked(made, options)
+    made = with_requested_options(made, options)
     if IREE_CODE not in options.contract.fallbacks:
         return made
     # No limit counts when a call needs the fallback.
@@ -58,8 +58,8 @@ def _through(
 
     # What a file holds is found out by the worker, which may crash and can be ended.
     made = compiled(cache, source, inputs, options, lambda *_: job.compile(), load, read=False)
-    verdicts = Verdicts.of(cache, made.cached)
+    records = Verifications.of(cache, made.cached)
     if made.evidence is not None:
         # What keeping the program took counts.
-        return job.told(noted(made, verdicts))
-    return job.tried(made, verdicts)
+        return job.with_time(noted(made, records))
+    return job.checked(made, records)

@@ -4,7 +4,8 @@ The first worker compiles what was asked. Once an eighth of the limit is gone a 
 the stages from below (`pyc_mlir/compilation/stages.py`): the cheapest first, then better
 ones. At the limit the best that is there is the answer, and both are ended. Where the cheapest
 stage leaves out little, the second worker only gets what the first one leaves of the processor.
-Without a limit, as for a program that is not trusted, there is only the first.
+Without such a clause, as for a program that is not trusted, there is only the first; one that is
+not trusted is then ended after `UNTRUSTED_SECONDS`.
 """
 
 import time
@@ -16,17 +17,17 @@ from typing import Any
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.verification import Evidence
 from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.verdicts import Verdicts
-from pyc_mlir.compilation.contract_check import is_tried
+from pyc_mlir.cache.verifications import Verifications
+from pyc_mlir.compilation.contract_check import needs_runs
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.stages import (
-    ASKED,
     CLAUSE,
     DEFAULT,
     OFFERED,
     REASONS,
+    REQUESTED,
     SITE,
-    at_a_stage,
+    record_stage,
     stages_below,
     takes_no_overrun,
 )
@@ -46,6 +47,8 @@ from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 SECOND_AFTER = 1 / 8
 # Seconds: by what a limit may be exceeded.
 ALLOWED_OVERRUN = 0.5
+# When a compile of what is not trusted is ended, unless the contract has a limit of its own.
+UNTRUSTED_SECONDS = 600.0
 # Under a limit so short the second worker's start is not waited for.
 _SHORT_SECONDS = 8.0
 
@@ -70,6 +73,7 @@ class Job:
         self._clock, self._began = clock, clock() - spent
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
+        self._end = self.limit if trusted or self.limit is not None else UNTRUSTED_SECONDS
         self._below = () if self.limit is None else stages_below(options)
         self._first = Attempt(options.policy, stage, trusted, clock)
         self._second: Attempt | None = None
@@ -99,24 +103,24 @@ class Job:
 
     def part(self) -> Mapping[str, str]:
         """The program's part of a cache key. Raises Unkeyed, and PycError as a compile does."""
-        said = self._ask(PART).header
-        if said["part"] is None:
-            raise Unkeyed(said["why"])
-        return said["part"]
+        header = self._request(PART).header
+        if header["part"] is None:
+            raise Unkeyed(header["why"])
+        return header["part"]
 
-    def tried(self, found: Artifact, verdicts: Verdicts | None) -> Artifact:
+    def checked(self, found: Artifact, records: Verifications | None) -> Artifact:
         """An artifact from a cache, after it was tried under the contract. Raises PycError."""
-        if is_tried(self._options.contract):
-            made = artifact_of(self._ask(TRY, to_bytes(found), verdicts))
+        if needs_runs(self._options.contract):
+            made = artifact_of(self._request(TRY, to_bytes(found), records))
             same = made.vmfb == found.vmfb
             found = replace(found if same else made, evidence=made.evidence, cached=found.cached)
-        return self.told(found)
+        return self.with_time(found)
 
-    def _ask(
-        self, do: str, artifact: bytes | None = None, verdicts: Verdicts | None = None
+    def _request(
+        self, do: str, artifact: bytes | None = None, records: Verifications | None = None
     ) -> Frame:
-        asked = request(do, self._program, self._options, artifact=artifact, verdicts=verdicts)
-        self._first.ask(asked)
+        frame = request(do, self._program, self._options, artifact=artifact, records=records)
+        self._first.ask(frame)
         while not self._first.done:
             if self._left == 0:
                 raise self._overrun()
@@ -137,7 +141,7 @@ class Job:
             # What came while a policy of this process was asked.
             self._wait(0)
         if self._first.done:
-            return self.told(artifact_of(self._answer()))
+            return self.with_time(artifact_of(self._answer()))
         return self._degraded()
 
     def _wait(self, seconds: float | None) -> None:
@@ -147,8 +151,8 @@ class Job:
 
     @property
     def _left(self) -> float | None:
-        """Seconds up to the limit, 0 once it is reached; None without one."""
-        return None if self.limit is None else max(0.0, self.limit - self.seconds)
+        """Seconds up to the end, 0 once it is reached; None without one."""
+        return None if self._end is None else max(0.0, self._end - self.seconds)
 
     def _until_next(self) -> float | None:
         """Seconds until something is due."""
@@ -175,7 +179,13 @@ class Job:
 
     def _overrun(self) -> PycError:
         self._restart()
-        asked = self._options.contract
+        if self.limit is None:
+            return PycError(
+                ReasonCode.COMPILE_TIMEOUT,
+                f"a source that is not trusted: expected a program within {self._end:g} s, got "
+                f"none: the compile was ended while {self._first.doing}; set `{CLAUSE}` in the "
+                "contract to another limit",
+            )
         why = "the contract allows no cheaper program"
         if self._below:
             failed = self._second.error if self._second is not None else None
@@ -183,8 +193,8 @@ class Job:
             why += "" if failed is None else f", which failed: {failed}"
         return PycError(
             ReasonCode.COMPILE_TIMEOUT,
-            f"contract clause `{CLAUSE}`: expected a program within {asked.max_compile_seconds:g} "
-            f"s, got none: the compile was ended while {self._first.doing}; {why}; raise the limit",
+            f"contract clause `{CLAUSE}`: expected a program within {self.limit:g} s, "
+            f"got none: the compile was ended while {self._first.doing}; {why}; raise the limit",
         )
 
     def _degraded(self) -> Artifact:
@@ -195,16 +205,16 @@ class Job:
         self._restart()
         stage, artifact = self._below[len(made) - 1], artifact_of(made[-1][0])
         why = (
-            f"{ReasonCode.COMPILE_DEGRADED.name}: {self.limit:g} s were over, `{ASKED}` was ended",
+            f"{ReasonCode.COMPILE_DEGRADED.name}: `{REQUESTED}` was ended after {self.limit:g} s",
             f"`{stage}` was there: {REASONS[stage]}",
         )
         times = [at - self._began for _, at in made]
         measured = dict(zip(self._below, times, strict=False))
-        measured[f"{ASKED}, while {self._first.doing}"] = self.seconds
+        measured[f"{REQUESTED}, while {self._first.doing}"] = self.seconds
         decision = Decision(SITE, stage, OFFERED, FALLBACK, why, measured)
-        return self.told(at_a_stage(artifact, decision))
+        return self.with_time(record_stage(artifact, decision))
 
-    def told(self, artifact: Artifact) -> Artifact:
+    def with_time(self, artifact: Artifact) -> Artifact:
         """The artifact whose report says how long it took here, and whether that was too long.
 
         Raises PycError (COMPILE_TIMEOUT) for one that came late under a contract that takes none.
@@ -224,7 +234,7 @@ def in_time(artifact: Artifact, contract: Contract, seconds: float) -> Artifact:
     limit = contract.max_compile_seconds
     if limit is None:
         return artifact
-    clause = replace(artifact.promises[CLAUSE], measured={"seconds": seconds})
+    clause = replace(artifact.contract_report[CLAUSE], measured={"seconds": seconds})
     if seconds > limit + ALLOWED_OVERRUN:
         if takes_no_overrun(contract):
             raise _late(limit, seconds)

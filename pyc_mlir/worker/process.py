@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from pyc_mlir.util.children import Lifeline
-from pyc_mlir.util.env_overrides import steering
+from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.worker.protocol import Channel
 
 # The modules that the parent would import are the worker's too; never those of the current folder.
@@ -36,16 +36,16 @@ _YIELDING = 10
 class Worker:
     """One process. `ready` once it has said so, `doing` what it does by its own words.
 
-    steered: the variables that it began with of those that have other code take part.
+    overrides: the variables that it began with of those that have other code take part.
     """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self.channel = Channel(ours, blocking=False)
-        self.steered = steering()
+        self.overrides = env_overrides()
         self.ready = self.yields = False
         self.doing = ""
-        self._said, self._told = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
+        self._output, self._already_read = tempfile.TemporaryFile(), 0  # noqa: SIM115  (as long as the worker)
         arguments = [str(theirs.fileno()), json.dumps([p for p in sys.path if isinstance(p, str)])]
         # Should this process be killed: the worker would notice late if native code has its lock.
         self._line = Lifeline()
@@ -53,8 +53,8 @@ class Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=(theirs.fileno(), self._line.fd),
                 # A group of its own, so that an interrupt of the terminal is the parent's to
                 # handle, and the linker that a compile starts ends with it. No session of its own:
@@ -97,11 +97,11 @@ class Worker:
             return "a closed connection"
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What it wrote to its standard output and error since this was last asked."""
-        self._said.seek(self._told)
-        text = self._said.read()
-        self._told += len(text)
+        self._output.seek(self._already_read)
+        text = self._output.read()
+        self._already_read += len(text)
         return text.decode(errors="replace")
 
 
@@ -115,7 +115,7 @@ def take() -> Worker:
         while _idle:
             best = next((w for w in _idle if w.ready), _idle[0])
             _idle.remove(best)
-            if best.alive and best.steered == steering():
+            if best.alive and best.overrides == env_overrides():
                 return best
             best.end()
     return Worker()

@@ -1,6 +1,6 @@
 """A compile request to a worker as data: options, source, stage.
 
-    {"do": "compile", "source": {...}, "inputs": "2x?", "options": {...}, "stage": "asked", ...}
+    {"do": "compile", "source": {...}, "inputs": "2x?", "options": {...}, "stage": "requested", ...}
 
 A Python function is traced before, so that its module travels. Files travel as paths, which the
 worker reads from the parent's own folder. A policy of another package stays in the parent: the
@@ -15,11 +15,11 @@ from typing import Any
 
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
-from pyc_mlir.cache.verdicts import Verdicts
+from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.signatures import shapes_text
-from pyc_mlir.compilation.stages import ASKED
+from pyc_mlir.compilation.stages import REQUESTED
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -28,6 +28,7 @@ from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, is_text, load_source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
+from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
 from pyc_mlir.worker.protocol import Blob, Frame
 
@@ -131,9 +132,9 @@ def _shapes(text: str) -> list[tuple[int | None, ...]]:
 
 def program_of(frame: Frame) -> Program:
     """The program of a request."""
-    said = frame.header["program"]
-    data = b"" if said["kind"] == "file" else frame.blobs[0]
-    return Program(said["kind"], said["name"], data, said["inputs"])
+    header = frame.header["program"]
+    data = b"" if header["kind"] == "file" else frame.blobs[0]
+    return Program(header["kind"], header["name"], data, header["inputs"])
 
 
 def options_json(options: Options) -> dict[str, Any]:
@@ -158,6 +159,8 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
         return {"kind": "first", "name": policy.name}
     if type(policy) is Preset:
         return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
+    if type(policy) is Fastest:
+        return {"kind": "fastest", **to_data(policy)}
     return {"kind": "parent", "name": policy.name}
 
 
@@ -166,6 +169,8 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
         return FirstIsBest(data["name"])
     if data["kind"] == "preset":
         return Preset(data["name"], tuple(data["modes"]))
+    if data["kind"] == "fastest":
+        return from_data(Fastest, {n: v for n, v in data.items() if n != "kind"}, "policy")
     return ask(data["name"])
 
 
@@ -183,11 +188,11 @@ def request(
     do: str,
     program: Program,
     options: Options,
-    stage: str = ASKED,
+    stage: str = REQUESTED,
     artifact: Blob | None = None,
-    verdicts: Verdicts | None = None,
+    records: Verifications | None = None,
 ) -> Frame:
-    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verdicts.
+    """The frame that asks for `do`; for an artifact that is tried its bytes, earlier verifications.
 
     Raises PycError (FILE_ACCESS) where the current folder is gone.
     """
@@ -197,12 +202,14 @@ def request(
         "options": options_json(options),
         "stage": stage,
         "folder": _current_folder(),
-        "verdicts": None if verdicts is None else [str(verdicts.cache.store.folder), verdicts.key],
+        "verifications": None
+        if records is None
+        else [str(records.cache.store.folder), records.key],
     }
     return Frame(header, (*program.blobs, *(() if artifact is None else (artifact,))))
 
 
-def verdicts_of(frame: Frame) -> Verdicts | None:
-    """The verdicts that a request names."""
-    said = frame.header["verdicts"]
-    return None if said is None else Verdicts(Cache(Store(Path(said[0]))), said[1])
+def verifications_of(frame: Frame) -> Verifications | None:
+    """The verification records that a request names."""
+    data = frame.header["verifications"]
+    return None if data is None else Verifications(Cache(Store(Path(data[0]))), data[1])

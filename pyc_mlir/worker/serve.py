@@ -21,7 +21,7 @@ from pyc_mlir.artifact.artifact import from_bytes
 from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.program import program_part
 from pyc_mlir.compilation.build import build_here
-from pyc_mlir.compilation.contract_check import tried
+from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.stages import at_stage
 from pyc_mlir.dialects.errors import PycError, out_of_memory
 from pyc_mlir.dialects.ir.bindings import ir
@@ -30,7 +30,14 @@ from pyc_mlir.frontends.sources import Source, allow_bytecode, load_source
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.worker.answer import FAULT, artifact_frame, error_frame
 from pyc_mlir.worker.protocol import Channel, Frame
-from pyc_mlir.worker.request import COMPILE, PART, options_of, program_of, restored, verdicts_of
+from pyc_mlir.worker.request import (
+    COMPILE,
+    PART,
+    options_of,
+    program_of,
+    restored,
+    verifications_of,
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,8 @@ class ParentsPolicy:
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """The parent's answer."""
-        asked = Decision(site, "", tuple(alternatives), self.name).to_json()
-        self.channel.send(Frame({"kind": "prefer", "asked": asked}))
+        question = Decision(site, "", tuple(alternatives), self.name).to_json()
+        self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
 
 
@@ -77,13 +84,13 @@ class Server:
             if header["do"] == PART:
                 self._held = load_source(source, inputs, context)
                 return _part(self._held)
-        asked = options_of(header["options"], lambda name: ParentsPolicy(name, self._channel))
-        options = at_stage(asked, header["stage"])
+        requested = options_of(header["options"], lambda name: ParentsPolicy(name, self._channel))
+        options = at_stage(requested, header["stage"])
         if header["do"] == COMPILE:
             return artifact_frame(build_here(source, inputs, options, self._stage))
         found = from_bytes(bytes(request.blobs[-1]), verified=True)
         again = partial(build_here, source, inputs)
-        return artifact_frame(tried(found, options, again, verdicts_of(request)))
+        return artifact_frame(check_cached(found, options, again, verifications_of(request)))
 
     @contextmanager
     def _stage(self, title: str) -> Iterator[None]:

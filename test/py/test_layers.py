@@ -32,19 +32,23 @@ def under(layer: str, *folders: str) -> Iterator[str]:
 FOLDERS = (
     *under("dialects", "", "util", "ops", "ir", "numerics"),
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
-    *under("pipelines/kernels", "lang", "shared", "match", "", "families", "families/conv"),
-    *under("pipelines/pyc", "", "chunk"),
+    *under("pipelines/kernels", "lang", "shared", "match", ""),
+    *under("pipelines/kernels/families", "", "conv", "movement"),
+    *under("pipelines/pyc", "", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
-    *under("pyc_mlir", "util", "measure", "artifact", "profile", "runtime"),
+    *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
+    *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", ""),
-    *under("pyc_mlir/frontends", "onnx", ""),
+    *under("pyc_mlir/frontends", "onnx", "torch/frame", "torch/ops", "torch"),
+    *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
-    *under("pyc_mlir", "compilation", "cache", "worker", "", "debug", "calibrate"),
-    *under("tools", "cli", "doctor", "explain"),
+    *under("pyc_mlir", "compilation", "cache", "worker", "", "torch", "jax"),
+    *under("pyc_mlir", "debug", "calibrate", "tune"),
+    *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.
@@ -52,6 +56,7 @@ DOORS = {
     "torch_mlir": ("pyc_mlir.dialects.ir.bindings",),
     "iree.compiler": ("pyc_mlir.iree", "pyc_mlir.pipelines.streams.ir"),
     "iree.runtime": ("pyc_mlir.runtime", "pyc_mlir.iree"),
+    "sqlalchemy": ("pyc_mlir.evidence.database",),
 }
 # Load, call, guards and statistics: a deployment has neither MLIR nor a compiler.
 RUN_PATH = (
@@ -60,6 +65,9 @@ RUN_PATH = (
     "pyc_mlir.artifact.signature",
     "pyc_mlir.runtime.device",
     "pyc_mlir.runtime.array",
+    "pyc_mlir.cache.key",
+    "pyc_mlir.cache.folder",
+    "pyc_mlir.cache.store",
 )
 COMPILERS = ("torch_mlir", "iree.compiler")
 MAX_FILE, MAX_FUNCTION, MAX_MODULES = 500, 60, 12

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pyc_mlir.api import build
+from pyc_mlir import spec
+from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import write
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.tools.demo.digits import MODELS
@@ -75,11 +76,12 @@ def python(tmp_path) -> Path:
     Dependencies come from a folder of links, because our site-packages also holds the editable
     PyC that must not answer in the new one's place.
     """
-    site = Path(next(p for p in sys.path if Path(p).name == "site-packages"))
+    sites = [Path(p) for p in sys.path if Path(p).name == "site-packages"]
     links = tmp_path / "dependencies"
     links.mkdir()
-    for entry in site.iterdir():
+    for entry in (e for site in reversed(sites) for e in site.iterdir()):
         if entry.suffix != ".pth" and "pyc_mlir" not in entry.name:
+            (links / entry.name).unlink(missing_ok=True)
             (links / entry.name).symlink_to(entry)
     venv.create(tmp_path / "venv", symlinks=True)
     (new_site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
@@ -150,6 +152,7 @@ def test_ranges_have_tested_ends():
     assert dict(r.split("==") for r in extras["newest"]).keys() == installed.keys()
 
 
+COMMANDS = ("ls", "verify", "gc", "why")
 WITHOUT_COMPILER = """
 import sys, importlib.abc
 class Absent(importlib.abc.MetaPathFinder):
@@ -163,13 +166,22 @@ try:
     pyc_mlir.compile
 except pyc_mlir.PycError as error:
     print(error)
+from pyc_mlir.tools import pyc_cache
+for command in sys.argv[3:]:
+    print(command, pyc_cache.main(["--dir", sys.argv[2], command]))
 """
 
 
 def test_an_installed_wheel_runs_programs_without_a_compiler(wheel, python, tmp_path):
     made = build(MODELS["mlp"], [(2, 1, 8, 8)], make_options(planner_mode="iree", kernels="iree"))
     write(made, tmp_path / "model.vmfb")
+    for width in (4, 8):
+        compile(lambda x: x + 1, [spec("f32", (width,))], cache=tmp_path / "cache")
     pip("--python", str(python), "install", str(wheel))
-    command = [str(python), "-c", WITHOUT_COMPILER, str(tmp_path / "model.vmfb")]
+    files = [str(tmp_path / name) for name in ("model.vmfb", "cache")]
+    command = [str(python), "-c", WITHOUT_COMPILER, *files, *COMMANDS]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout.startswith("True\n") and "'pyc-mlir[compile]'" in done.stdout, done.stderr
+    assert "2 entries, 0 damaged" in done.stdout and "parts of the key" in done.stdout
+    statuses = [line for line in done.stdout.splitlines() if line.split(" ")[0] in COMMANDS]
+    assert statuses == [f"{command} 0" for command in COMMANDS], done.stderr

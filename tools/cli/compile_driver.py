@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
-from pyc_mlir.artifact.compile_log import head_of, read_recorded, refusal_of
-from pyc_mlir.artifact.contract_status import Counts, so_far
+from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
+from pyc_mlir.artifact.contract_status import Counts, current_report
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.lower import emit, lower
@@ -22,7 +22,13 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.choices.choices import COMPILE, Decision, write_log
+from pyc_mlir.pipelines.choices.choices import (
+    COMPILE,
+    Coverage,
+    Decision,
+    coverage,
+    write_log,
+)
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
@@ -45,7 +51,7 @@ class Output:
     data: bytes
     decisions: tuple[Decision, ...]
     summary: str = ""
-    promises: str = ""
+    contract_report: str = ""
 
 
 def run(
@@ -115,14 +121,14 @@ def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     told = () if artifact.cached is None else (artifact.cached.decision,)
     log = (head_of(artifact, data), *artifact.decisions, *told)
     text = summary(path, len(data), artifact, progress.seconds)
-    return Output(data, log, text, promises(artifact))
+    return Output(data, log, text, contract_report(artifact))
 
 
 def _replayed(
     flags: argparse.Namespace, shapes: Sequence[InputShape], progress: Progress, stdin: BinaryIO
 ) -> Output:
     """The program of a log or of another program, made again."""
-    recorded = read_recorded(flags.replay)
+    recorded = read_compile_log(flags.replay)
     with progress.stage(f"reading {flags.model}"):
         source, inputs = with_shapes_of(read_model(flags.model, stdin), recorded.signature, shapes)
     artifact = replay(
@@ -160,12 +166,14 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     constants = manifest["constants_bytes"]
     part = f" ({quantity(constants, 'B')} of it constants)" if constants else ""
     place = "program.vmfb" if path == "-" else path
+    used = coverage(artifact.decisions)
     rows = [
         ("inputs", _arguments(signature.inputs)),
         ("outputs", _arguments(signature.outputs)),
         *([("memory", memory)] if (memory := memory_line(artifact)) else []),
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
+        *([("recipe", str(used))] if used != Coverage() else []),
         ("run it", run_command(place, signature)),
         ("with IREE", iree_command(place, artifact)),
     ]
@@ -176,10 +184,10 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
 
 
-def promises(artifact: Artifact) -> str:
+def contract_report(artifact: Artifact) -> str:
     """A line for each clause of the contract; nothing without one."""
-    verdict = None if artifact.evidence is None else artifact.evidence.verdict
-    report = so_far(artifact, Counts(verdict))
+    verification = None if artifact.evidence is None else artifact.evidence.verification
+    report = current_report(artifact, Counts(verification))
     return f"contract\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 

@@ -10,12 +10,15 @@ from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
 from pyc_mlir.frontends.onnx.model import NEWEST, OLDEST
 from pyc_mlir.frontends.python import trace
 from pyc_mlir.frontends.python.numpy_protocol import FUNCTIONS, UFUNCS
+from pyc_mlir.frontends.torch.frame.handler import HANDLERS as TORCH
+from pyc_mlir.frontends.torch.ops import creation
 
 _PAGE = """\
 # Front ends
 
-`pyc_mlir.compile` takes a Python function in numpy style, an ONNX model (a path, bytes or a
-proto), MLIR (a path, text or a module), and finds out itself which it is. MLIR with pyc ops takes
+`pyc_mlir.compile` takes a Python function in numpy style, a PyTorch module or exported program, an
+ONNX model (a path, bytes or a proto), MLIR (a path, text or a module), and finds out itself which
+it is. MLIR with pyc ops takes
 PyC's pipeline; any other module that IREE's input stage accepts enters at IREE.
 
 ## numpy
@@ -33,7 +36,10 @@ lists as not followed, are not compared: after such a change call `cache_clear()
 function, or pass what changes as an argument.
 
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
-recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line.
+recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line,
+also where Python or a library refuses a traced array by its type. A library that asks a size of a
+dynamic dimension for its type (`np.fft.fftfreq(x.shape[0])`) may raise an error of its own; so does
+what another thread does to traced arrays.
 
 An integer index out of range is an error: while tracing, or when the program runs where the
 dimension is dynamic (`x[5]`, `x[-1]`). Index arrays differ from numpy: where the array is traced,
@@ -89,6 +95,16 @@ unsupported nodes is refused with a list of all of them.
 |---|---|
 {handlers}
 
+## PyTorch
+
+[PyTorch models](pytorch.md) tells how to compile them. Below is each ATen overload with a handler;
+what has none is decomposed by torch first, and what is left then is refused with a list of all of
+it. Random operators are refused: {random}.
+
+| overloads | imported as |
+|---|---|
+{torch}
+
 ## What breaks the graph
 
 Every import has an `ImportReport` (`pyc_mlir/artifact/import_report.py`), which is data and has a
@@ -132,7 +148,18 @@ def page() -> str:
         first=OLDEST,
         last=NEWEST,
         handlers="\n".join(handlers),
+        torch="\n".join(_torch_rows()),
+        random=_listed(n for n, h in TORCH.items() if h is creation.random),
     )
+
+
+def _torch_rows() -> list[str]:
+    """A row for each handler, with the overloads that it imports."""
+    overloads: dict[Callable[..., Any], list[str]] = {}
+    for name, handler in TORCH.items():
+        overloads.setdefault(handler, []).append(name.removeprefix("aten."))
+    rows = [(", ".join(f"`{n}`" for n in sorted(v)), _first(h)) for h, v in overloads.items()]
+    return [f"| {names} | {said} |" for names, said in sorted(rows)]
 
 
 def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:

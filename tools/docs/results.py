@@ -26,14 +26,26 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo",)),
+    "architectures": Goal(
+        "architectures of PyTorch against torch itself", ("architectures-torch",)
+    ),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
     "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),
-    "packing": Goal("arenas and time of the packer", ("pack", "pack-made", "pack-orders")),
+    "packing": Goal(
+        "arenas and time of the packer", ("pack", "pack-made", "pack-orders", "pack-orders-cpu")
+    ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),
+    "evidence": Goal(
+        "what the benchmark database withstands, and how fast it answers",
+        ("evidence", "evidence-postgresql"),
+    ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
+    "campaign": Goal(
+        "what was attacked, how often, and with what result", ("campaign", "repeated")
+    ),
     "tests": Goal("the tests at full counts", ("test-full",)),
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyc_mlir.evidence.environment import Place
 from pyc_mlir.measure.environment import PROJECT
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
@@ -72,6 +73,10 @@ def to_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
         "runs": machine.runs,
         "checks": [asdict(f) for f in findings],
         "environment": machine.environment.to_json(),
+        "evidence": {
+            "keys": {part: getattr(machine.place, part) for part in PARTS},
+            **machine.place.facts(),
+        },
     }
 
 
@@ -86,7 +91,24 @@ def to_text(machine: Machine, findings: list[Finding]) -> str:
     lines.append("")
     lines.append(f"compiles for: {', '.join(machine.compiles_for) or 'nothing'}")
     lines.append(f"runs:         {', '.join(machine.runs) or 'nothing'}")
+    lines += ["", "evidence is keyed by", *_evidence_lines(machine.place)]
     return "\n".join(lines) + "\n"
+
+
+PARTS = ("hardware", "toolchain", "context", "machine")
+_SHOWN = 16
+
+
+def _evidence_lines(place: Place) -> list[str]:
+    """The hashes, and what the hardware is made of."""
+    facts = place.hardware_facts
+    gpus = [f"{g['name']} {g['memory_mib']} MiB, driver {g['driver']}" for g in facts["gpus"]]
+    virtual = f"virtual ({facts['hypervisor']})" if facts["hypervisor"] else ""
+    governor = f"governor {facts['governor']}" if facts["governor"] else ""
+    said = [f"{facts['cores']} cores", *facts["caches"], virtual, governor, *gpus]
+    lines = [f"  {part:10} {getattr(place, part)[:_SHOWN]}" for part in PARTS]
+    lines[0] += f"  {', '.join(filter(None, said))}"
+    return lines
 
 
 def _system(machine: Machine) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
+from pyc_mlir.evidence.environment import Place, current_place
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
 from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
 
@@ -25,11 +26,14 @@ TARGETS: dict[str, tuple[str, tuple[str, ...]]] = {
 class Machine:
     """All facts that the checks look at.
 
+    `place` is what evidence is keyed by, with GPUs if there are any.
+
     `pins` are the versions that PyC is tested with, `extra_pins` those of optional packages,
     `versions` what is installed of both; `free_bytes` is the space for temporary files.
     """
 
     environment: Environment
+    place: Place
     pins: Mapping[str, str]
     extra_pins: Mapping[str, str]
     versions: Mapping[str, str]
@@ -60,6 +64,7 @@ def examine() -> Machine:
     pins, extra_pins = read_pins()
     return Machine(
         environment=probe(),
+        place=current_place(device="all"),
         pins=pins,
         extra_pins=extra_pins,
         versions=installed((*pins, *extra_pins)),

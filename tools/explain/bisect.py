@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from pyc_mlir.artifact.compile_log import read_recorded
+from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.debug.bisect import (
     Bisection,
@@ -20,7 +20,7 @@ from pyc_mlir.tools.explain.text_page import decision_text
 
 def run(flags: argparse.Namespace) -> str:
     """Find it; tries are told on stderr. Raises PycError."""
-    good, bad = map(read_recorded, flags.bisect)
+    good, bad = map(read_compile_log, flags.bisect)
     options = replay_options(bad, flags.calibration)
     shapes = [InputShape.parse(text) for text in flags.input]
     model = read_model(flags.program, sys.stdin.buffer)

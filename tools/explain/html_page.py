@@ -105,7 +105,9 @@ def _overview(subject: Subject) -> str:
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
     note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
-    told = [(c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.promises.clauses]
+    told = [
+        (c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.contract_report.clauses
+    ]
     contract = _table(("contract", "as compiled"), told, "facts") if told else ""
     return (
         f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'

@@ -28,7 +28,7 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
         f"{subject.name}: {headline(subject)}\n{_answer(subject)}{_rows(subject.facts())}",
         _time(subject),
         _account(subject),
-        _promises(subject),
+        _contract_report(subject),
         *(_region(story, levels) for story in subject.stories()),
         _WITHOUT_REPORT if not subject.stories() else "",
         f"decisions by layer, `>` marks the choice\n{_by_layer(shown)}{more}",
@@ -97,8 +97,8 @@ def _account(subject: Subject) -> str:
     return f"memory of one call, {unit}\n{_rows([(n, f'{t:>{width}}') for n, t in rows])}"
 
 
-def _promises(subject: Subject) -> str:
-    report = subject.artifact.promises
+def _contract_report(subject: Subject) -> str:
+    report = subject.artifact.contract_report
     return f"contract, as compiled\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
 

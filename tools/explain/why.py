@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from pyc_mlir.artifact.compile_log import Recorded
+from pyc_mlir.artifact.compile_log import CompileLog
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -21,14 +21,14 @@ def code_named(name: str) -> ReasonCode:
     return found
 
 
-def why(recorded: Recorded, code: ReasonCode) -> str:
+def why(recorded: CompileLog, code: ReasonCode) -> str:
     """The code's row of the table, then each place with the words that hold the code."""
     head = f"{code.name}: {code.meaning}\n  remedy: {code.remedy}\n"
     places = "".join((*_decisions(recorded, code), *_clauses(recorded, code)))
     return head + (places or f"  does not occur in {recorded.name}\n")
 
 
-def _decisions(recorded: Recorded, code: ReasonCode) -> Iterator[str]:
+def _decisions(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
     for decision in (*recorded.decisions, *recorded.others):
         said = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
         if said:
@@ -43,8 +43,8 @@ def _words(decision: Decision) -> Iterator[str]:
     yield from (f"{name} {value}" for name, value in decision.measured.items())
 
 
-def _clauses(recorded: Recorded, code: ReasonCode) -> Iterator[str]:
+def _clauses(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
     artifact = recorded.artifact
-    for clause in () if artifact is None else artifact.promises.clauses:
+    for clause in () if artifact is None else artifact.contract_report.clauses:
         if code.name in (clause.code, *re.findall(r"\w+", " ".join(clause.evidence))):
             yield f"  contract: {clause}\n"

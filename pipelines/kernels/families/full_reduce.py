@@ -1,4 +1,4 @@
-"""The kernel family ``whole``: reductions of long rows, up to all numbers of an array.
+"""The kernel family ``full_reduce``: reductions of long rows, up to all numbers of an array.
 
 `x` is [rows, numbers]. A row is read once, in chunks that are summed by themselves, so that a sum
 of n numbers sees about n / chunk + chunk / (unroll * lanes) roundings one after the other instead
@@ -28,7 +28,7 @@ from pyc_mlir.pipelines.target.work import Work, nominal, sizes
 
 
 @dataclass(frozen=True)
-class Whole:
+class FullReduce:
     """The knobs: `operation` is one of `rows.REDUCTIONS`, known sizes are at least 1.
 
     A workgroup has one of `parts` of each of `rows_per_workgroup` rows, and reads it in chunks of
@@ -52,10 +52,10 @@ class Whole:
             raise _refusal("sizes and parts of at least 1", self)
 
     @property
-    def combining(self) -> "Whole":
+    def combining(self) -> "FullReduce":
         """The kernel that makes one number a row of the parts; those of a mean are shares of it."""
         operation = "sum" if self.operation == "mean" else self.operation
-        return Whole(operation, self.rows, self.parts)
+        return FullReduce(operation, self.rows, self.parts)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x and y."""
@@ -99,26 +99,28 @@ class Whole:
 
 
 def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"whole kernel: expected {expected}, got {came!r}")
+    return PycError(
+        ReasonCode.BAD_ARGUMENT, f"full_reduce kernel: expected {expected}, got {came!r}"
+    )
 
 
 _SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 129, 200, 1000, 3001)
 _SHARE = 1 << 15  # numbers that are worth a workgroup
 
 
-def refusal(knobs: Whole, target: Target) -> str:
+def refusal(knobs: FullReduce, target: Target) -> str:
     """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 
-def cost(knobs: Whole, target: Target, sizes: Mapping[str, int]) -> Cost:
+def cost(knobs: FullReduce, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each number is read once."""
     rows, numbers = (d if isinstance(d, int) else sizes[d] for d in (knobs.rows, knobs.numbers))
     flops, traffic = rows * numbers, 4 * rows * (numbers + knobs.parts)
-    return CostModel(target).kernel("whole", flops, traffic)
+    return CostModel(target).kernel("full_reduce", flops, traffic)
 
 
-def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def reference(knobs: FullReduce, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
     x = np.asarray(arrays[0], np.float64)
     rows, numbers = x.shape
@@ -141,13 +143,13 @@ def reference(knobs: Whole, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return y, bound + 2 * ROUNDING * np.abs(y) + SMALLEST
 
 
-def sample(random: Random, target: Target) -> tuple[Whole, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[FullReduce, list[Arrays]]:
     """Random knobs and three calls: other values each, other sizes where these are dynamic.
 
     A part without numbers is the identity, infinite for max and min, which have but one here.
     """
     operation = random.choice(list(REDUCTIONS))
-    knobs = Whole(
+    knobs = FullReduce(
         operation,
         random.choice((random.choice(_SIZES[:6]), "m")),
         random.choice((random.choice(_SIZES), "n")),
@@ -159,7 +161,7 @@ def sample(random: Random, target: Target) -> tuple[Whole, list[Arrays]]:
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
-def _arrays(knobs: Whole, random: Random) -> Arrays:
+def _arrays(knobs: FullReduce, random: Random) -> Arrays:
     rows = random.choice(_SIZES[:6]) if isinstance(knobs.rows, str) else knobs.rows
     numbers = random.choice(_SIZES) if isinstance(knobs.numbers, str) else knobs.numbers
     values = np.random.default_rng(random.randrange(1 << 30))
@@ -184,7 +186,7 @@ def match(work: Work, target: Target) -> list[Offer]:
     rows, numbers = sizes(before), sizes(reduced)
     share = min(64, max(1, _SHARE // nominal(reduced)), -(-nominal(before) // target.cores))
     others = {"rows_per_workgroup": share}
-    knobs = Whole(
+    knobs = FullReduce(
         found.operation,
         "m" if rows is None else rows,
         "n" if numbers is None else numbers,
@@ -203,4 +205,4 @@ def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool
     return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 
 
-FAMILY = Family("whole", Whole, refusal, cost, reference, sample, match)
+FAMILY = Family("full_reduce", FullReduce, refusal, cost, reference, sample, match)

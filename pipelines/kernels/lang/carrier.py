@@ -72,6 +72,8 @@ class Kernel:
 
     `in_place` are pairs of names (result, input): the result may be the input's memory, since
     each of its numbers is written after all that are read of the input for it or for others.
+    `merged` are pairs (name, number): the size is that of so many first dimensions of the first
+    result as one, in which an input must agree with the result.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Kernel:
     grid: Grid = field(compare=False)
     body: Callable[..., None] = field(compare=False)
     in_place: tuple[tuple[str, str], ...] = ()
+    merged: tuple[tuple[str, int], ...] = ()
 
     @property
     def sizes(self) -> tuple[str, ...]:

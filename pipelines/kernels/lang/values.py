@@ -349,6 +349,11 @@ def fma(a: Vector, b: Number, c: Number) -> Vector:
     return Vector(vector.fma(a.value, a._like(b).value, a._like(c).value))
 
 
+def interleaved(a: Vector, b: Vector) -> Vector:
+    """The lanes of both in turn: a vector of twice the length."""
+    return Vector(vector.interleave(a.value, b.value))
+
+
 def square_root(a: Any) -> Any:
     """The square root, rounded once; NaN of a negative number."""
     return type(a)(math.sqrt(a.value))

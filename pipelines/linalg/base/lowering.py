@@ -32,8 +32,9 @@ class Pointwise:
 class Tensor:
     """A value with its element type and sizes. Never assigned to; not frozen, as that is slow.
 
-    Constants, pointwise results and reshapes are materialized when their value is first needed, so
-    that a chain of elementwise ops becomes one, and a chain of reshapes at most one.
+    Constants, pointwise results, reshapes and concatenations are materialized when their value is
+    first needed, so that a chain of elementwise ops becomes one, a chain of reshapes at most one,
+    and a tree of concatenations copies each element once.
     """
 
     dtype: np.dtype
@@ -43,6 +44,8 @@ class Tensor:
     pending: Pointwise | None = None
     # What this is a reshape of, with as many elements.
     source: "Tensor | None" = None
+    # What this has side by side, along which dimension.
+    joined: tuple[tuple["Tensor", ...], int] | None = None
     # The one value that all elements of a constant have.
     splat: Any | None = None
 
@@ -141,6 +144,10 @@ class Lowering:
     def is_pending(self, tensor: Tensor) -> bool:
         """True for a computation that has not been emitted."""
         return tensor.pending is not None and tensor not in self._forced
+
+    def is_emitted(self, tensor: Tensor) -> bool:
+        """True for a tensor that has a value in the program."""
+        return tensor.value is not None or tensor in self._forced
 
     def constant(self, array: np.ndarray) -> Tensor:
         """A constant tensor."""

@@ -266,6 +266,47 @@ def static_or_dynamic(dims: Sequence[Dim]) -> ir.Attribute:
     return ir.DenseI64ArrayAttr.get([dynamic if d.static is None else d.static for d in dims])
 
 
+def sum_of(lowering: Lowering, a: Dim, b: Dim) -> Dim:
+    """The sum of two sizes: a multiple of what both are multiples of, or computed."""
+    if a.atoms == b.atoms:
+        return Dim(a.coefficient + b.coefficient, a.atoms)
+    return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
+
+
+def emit_joined(lowering: Lowering, tensor: Tensor) -> ir.Value:
+    """A concatenation: each part is inserted at its place of one uninitialized tensor."""
+    assert tensor.joined is not None
+    parts, axis = tensor.joined
+    out = lowering.empty(tensor.dims, tensor.dtype)
+    start = Dim(0)
+    for n, part in enumerate(parts):
+        out = insert(lowering, part, out, [start if i == axis else Dim(0) for i in range(out.rank)])
+        if n + 1 < len(parts):
+            start = sum_of(lowering, start, part.dims[axis]) if n else part.dims[axis]
+    return lowering.value(out)
+
+
+def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
+    """tensor.insert_slice with unit strides. Nothing has no place: its offset may be the end."""
+    if Dim(0) in source.dims:
+        return into
+    offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
+    operands = [lowering.value(source), lowering.value(into), *offset_values, *size_values]
+    segments = [1, 1, len(offset_values), len(size_values), 0]
+    op = ir.Operation.create(
+        "tensor.insert_slice",
+        results=[lowering.tensor_type(into.dims, into.dtype)],
+        operands=operands,
+        attributes={
+            "static_offsets": static_or_dynamic(offsets),
+            "static_sizes": static_or_dynamic(source.dims),
+            "static_strides": ir.DenseI64ArrayAttr.get([1] * into.rank),
+            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
+        },
+    )
+    return Tensor(into.dtype, into.dims, op.result)
+
+
 def extract(
     lowering: Lowering,
     x: Tensor,

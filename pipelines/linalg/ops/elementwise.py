@@ -12,7 +12,13 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import BOOL, is_unsigned
 from pyc_mlir.pipelines.linalg.base.dims import Dim
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
-from pyc_mlir.pipelines.linalg.base.structured import Body, drop_dims, emit_reshape, pointwise
+from pyc_mlir.pipelines.linalg.base.structured import (
+    Body,
+    drop_dims,
+    emit_joined,
+    emit_reshape,
+    pointwise,
+)
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
 ONE = Dim(1)
@@ -76,6 +82,8 @@ def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
     """Emit what is not a constant and has no value yet."""
     if tensor.source is not None:
         return emit_reshape(lowering, tensor)
+    if tensor.joined is not None:
+        return emit_joined(lowering, tensor)
     return emit_pointwise(lowering, tensor)
 
 

@@ -7,7 +7,7 @@ from pyc_mlir.dialects.ops.movement import END, START, slice_length
 from pyc_mlir.pipelines.linalg.base import structured as linalg
 from pyc_mlir.pipelines.linalg.base.dims import Dim, product
 from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
-from pyc_mlir.pipelines.linalg.base.structured import extract, pointwise, static_or_dynamic
+from pyc_mlir.pipelines.linalg.base.structured import extract, insert, pointwise, sum_of
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
 from pyc_mlir.pipelines.linalg.ops.elementwise import stretched
 from pyc_mlir.pipelines.linalg.scalar import scalar
@@ -77,44 +77,24 @@ def pad(
 
 @lowers("concat")
 def concat(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, axis: int) -> Tensor:
-    """Two insertions into an uninitialized tensor."""
+    """Insertions into one uninitialized tensor; a part that is one and was not emitted gives its
+    own parts.
+    """
     axis %= lhs.rank
     for i, (a, b) in enumerate(zip(lhs.dims, rhs.dims, strict=True)):
         if i != axis:
             lowering.require_equal(a, b, f"dimension {i} of a concat")
     dims = list(lhs.dims)
-    dims[axis] = _sum(lowering, lhs.dims[axis], rhs.dims[axis])
-    out = lowering.empty(dims, lhs.dtype)
-    out = insert(lowering, lhs, out, [Dim(0)] * lhs.rank)
-    offset = [lhs.dims[axis] if i == axis else Dim(0) for i in range(lhs.rank)]
-    return insert(lowering, rhs, out, offset)
+    dims[axis] = sum_of(lowering, lhs.dims[axis], rhs.dims[axis])
+    parts = (*_parts(lowering, lhs, axis), *_parts(lowering, rhs, axis))
+    return Tensor(lhs.dtype, tuple(dims), joined=(parts, axis))
 
 
-def _sum(lowering: Lowering, a: Dim, b: Dim) -> Dim:
-    if a.atoms == b.atoms:
-        return Dim(a.coefficient + b.coefficient, a.atoms)
-    return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
-
-
-def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
-    """tensor.insert_slice with unit strides. Nothing has no place: its offset may be the end."""
-    if Dim(0) in source.dims:
-        return into
-    offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
-    operands = [lowering.value(source), lowering.value(into), *offset_values, *size_values]
-    segments = [1, 1, len(offset_values), len(size_values), 0]
-    op = ir.Operation.create(
-        "tensor.insert_slice",
-        results=[lowering.tensor_type(into.dims, into.dtype)],
-        operands=operands,
-        attributes={
-            "static_offsets": static_or_dynamic(offsets),
-            "static_sizes": static_or_dynamic(source.dims),
-            "static_strides": ir.DenseI64ArrayAttr.get([1] * into.rank),
-            "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
-        },
-    )
-    return Tensor(into.dtype, into.dims, op.result)
+def _parts(lowering: Lowering, x: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """What stands for x in a concatenation along `axis`."""
+    if x.joined is None or lowering.is_emitted(x) or x.joined[1] != axis:
+        return (x,)
+    return x.joined[0]
 
 
 @lowers("update_slice")

@@ -24,10 +24,12 @@ Sources = Mapping[tuple[Step, int], int]
 
 def site_of(pass_name: str, function: ir.Operation, seen: Counter[str]) -> Site:
     """The choice that planning one function is; `seen` is shared by the functions of a module."""
-    graph = OpIds(function).graph_id
-    repeat = seen[graph]
-    seen[graph] += 1
-    return Site(pass_name, f"{graph}#{repeat}" if repeat else graph, str(function.location))
+    ids = OpIds(function)
+    repeat = seen[ids.graph_id]
+    seen[ids.graph_id] += 1
+    nth = f"#{repeat}" if repeat else ""
+    place = str(function.location)
+    return Site(pass_name, ids.graph_id + nth, place, f"by-type.{ids.graph_by_type}{nth}")
 
 
 def integer(value: int) -> ir.IntegerAttr:

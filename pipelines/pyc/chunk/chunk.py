@@ -84,7 +84,7 @@ class Chunk:
     ) -> int:
         """The number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
-        site = Site(self.name, ids[op], str(op.location))
+        site = Site(self.name, ids[op], str(op.location), ids.by_type[op])
         offers = {_name(o): o for o in found.offers}
         whole = offers[KEEP]
         alternatives = [

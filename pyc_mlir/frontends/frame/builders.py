@@ -8,7 +8,7 @@ in place of the dynamic dimensions. A result dimension that has the same factors
 that product of dimensions; anything else becomes a new dimension.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import VerificationError
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import I64, TensorType
+from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes
 
 _PROBES = (10**9, 2 * 10**9)
@@ -27,25 +29,10 @@ _MAX_ATOMS = 16
 _ROOT = 50_000
 # Bytes that a step of folding may make of less.
 MAX_FOLDED = 1 << 26
-# Operations that an import may compute with, all in all: some seconds.
-MAX_FOLDED_WORK = 1 << 32
 
 
 class TooLarge(Exception):
     """A known value that is not to be written out: the program makes it when it runs."""
-
-
-class FoldWork:
-    """What is left to be computed while models are imported, in operations."""
-
-    def __init__(self, left: int = MAX_FOLDED_WORK) -> None:
-        self._left = left
-
-    def take(self, flops: int, name: str) -> None:
-        """Raise TooLarge for more than is left."""
-        if flops > self._left:
-            raise TooLarge(name)
-        self._left -= flops
 
 
 class ConstantBuilder(NumpyBuilder):
@@ -61,8 +48,8 @@ class ConstantBuilder(NumpyBuilder):
         out = op.infer(*types, **params)
         if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
             raise TooLarge(op.name)
-        if out.is_static:
-            self._work.take(op.flops(types, out, **params), op.name)
+        if not self._work.takes(op, types, out, **params):
+            raise TooLarge(op.name)
         return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
@@ -76,6 +63,7 @@ class GraphBuilder(IRBuilder):
     def __init__(self) -> None:
         self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
         self._sources: dict[str, tuple[ir.Value, int]] = {}
+        self._definitions: dict[str, Callable[[], ir.Value]] = {}
 
     def name_dims(self, value: ir.Value, dims: Sequence[Extent]) -> None:
         """State the dims of a value; the first value with an atom as a dimension is its source."""
@@ -83,6 +71,18 @@ class GraphBuilder(IRBuilder):
         for axis, dim in enumerate(dims):
             if isinstance(dim, Size) and dim.factor == 1 and len(dim.atoms) == 1:
                 self._sources.setdefault(dim.atoms[0], (value, axis))
+
+    def define(self, name: str, make: Callable[[], ir.Value]) -> None:
+        """State how to make a vector of the length `name`, for where no value has that size."""
+        self._definitions.setdefault(name, make)
+
+    def _source(self, name: str) -> tuple[ir.Value, int]:
+        """A value with the dynamic dimension `name`, and the axis. Raises unsupported."""
+        if name not in self._sources:
+            if name not in self._definitions:
+                raise unsupported(f"the size {name}, which is computed from data: expected sizes")
+            self._sources[name] = self._definitions[name](), 0
+        return self._sources[name]
 
     def dims(self, value: ir.Value) -> tuple[Extent, ...]:
         """The size of each dimension."""
@@ -121,7 +121,7 @@ class GraphBuilder(IRBuilder):
 
     def atom(self, name: str) -> ir.Value:
         """Some i64 vector whose length is the dynamic dimension `name`."""
-        value, axis = self._sources[name]
+        value, axis = self._source(name)
         shape = tuple(-1 if i == axis else 1 for i in range(self.type_of(value).rank))
         return self.reshape(self.iota(value, shape=shape, axis=axis, dtype=I64), shape=(-1,))
 
@@ -131,7 +131,7 @@ class GraphBuilder(IRBuilder):
             return self.constant(np.array(size, np.int64))
         out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
         for name in size.atoms:
-            value, axis = self._sources[name]
+            value, axis = self._source(name)
             length = self.size(value, axis)
             out = length if out is None else self.mul(out, length)
         assert out is not None

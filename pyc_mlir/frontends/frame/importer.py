@@ -20,10 +20,11 @@ import numpy as np
 
 from pyc_mlir.artifact.import_report import Finding
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, FoldWork, GraphBuilder, TooLarge
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, TooLarge
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
 
@@ -56,11 +57,15 @@ MISSING = _Missing()
 
 @dataclass(frozen=True)
 class Site:
-    """One node of the source graph: its name, its op and its place from 1, for messages."""
+    """One node of the source graph: its name, its op and its place from 1, for messages.
+
+    location: of the ops that the node becomes; by default the place in the source of the import.
+    """
 
     name: str
     op: str
     place: int
+    location: ir.Location | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,10 @@ class Importer:
     @contextmanager
     def _located(self, site: Site) -> Iterator[None]:
         """Give ops the location ``loc("node name"("model.onnx":node:1))``."""
+        if site.location is not None:
+            with site.location:
+                yield
+            return
         place = ir.Location.file(self.source, site.place, 1)
         with ir.Location.name(site.name, place):
             yield

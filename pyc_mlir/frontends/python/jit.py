@@ -12,7 +12,7 @@ from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
-from pyc_mlir.dialects.errors import memory_told
+from pyc_mlir.dialects.errors import memory_errors
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.python.specs import (
     annotated_specs,
@@ -170,7 +170,7 @@ class JitFunction:
                 told = log.warning if self._changes == _MANY_CHANGES else log.info
                 told(_CHANGED, _title(function), change, self._changes)
             bound.arguments = specs
-            with memory_told():
+            with memory_errors():
                 traced = trace_bound(function, bound)
             # Before the compile, during which others may change something.
             captures = Captures.of(function)

@@ -2,6 +2,7 @@
 
 import linecache
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -11,7 +12,10 @@ from typing import NamedTuple
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 
+# How messages of others name traced arrays, sizes of theirs, and what is inside of them.
+_TRACED = ("TracedArray", "'Dim'", "BlockArgument", "OpResult")
 # Frames of these modules are how a call was recorded, not where it was written.
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib"))
 _MACHINERY = ("numpy.", "pyc_mlir.frontends.", "pyc_mlir.dialects.", "pyc_mlir.nn.")
 
 
@@ -78,14 +82,35 @@ class Untraceable(PycError):
         self.problem = problem
 
 
-def untraceable(problem: str, remedy: str, construct: str = "Python") -> Untraceable:
+def untraceable(
+    problem: str, remedy: str, construct: str = "Python", point: SourcePoint | None = None
+) -> Untraceable:
     """The error for Python code that tracing cannot record: place, problem, line, remedy.
 
-    construct: ``np.sort``, ``bool()``: what reports count it as.
+    construct: ``np.sort``, ``bool()``: what reports count it as. point: where, if not here.
     """
-    point = user_point()
+    point = user_point() if point is None else point
     line = f"\n    {point.text}\n" if point.text else " "
     return Untraceable(f"{point}: {problem}{line}{remedy}", construct, point, problem)
+
+
+def refused_elsewhere(error: Exception) -> Untraceable | None:
+    """The error to tell where Python or a library refused a traced object by its type.
+
+    None for errors that speak of no traced object: they are those of the user's own code.
+    """
+    if not any(name in str(error) for name in _TRACED):
+        return None
+    point, trace = SourcePoint("<unknown>", 1, 1), error.__traceback__
+    while trace is not None:
+        library = trace.tb_frame.f_code.co_filename.startswith(_LIBRARIES)
+        if not _is_machinery(trace.tb_frame) and not library:
+            code, line = trace.tb_frame.f_code, trace.tb_lineno
+            positions = next(islice(code.co_positions(), trace.tb_lasti // 2, None), None)
+            point = SourcePoint(code.co_filename, line, (positions[2] or 0) + 1 if positions else 1)
+        trace = trace.tb_next
+    problem = f"{type(error).__name__}: {error}"
+    return untraceable(problem, "leave it out, or give it an array of numpy's", point=point)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.python import numpy_movement, numpy_reductions, numpy_ufuncs  # noqa: F401  (each fills the table of handlers)
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
-from pyc_mlir.frontends.python.source import Untraceable, definition_point
+from pyc_mlir.frontends.python.source import Untraceable, definition_point, refused_elsewhere
 from pyc_mlir.frontends.python.specs import (
     TensorSpec,
     annotated_specs,
@@ -206,13 +206,20 @@ class _Recorder:
             results = function(*bound.args, **bound.kwargs)
             outputs = [self._output(path, leaf) for path, leaf in leaves(results)]
         except Untraceable as error:
-            refusal = UnsupportedModel(self._report(_title(function), error), error.message)
-            raise refusal.with_traceback(error.__traceback__) from None
+            raise self._refusal(function, error) from None
+        except (TypeError, ValueError, AttributeError) as error:
+            if (refused := refused_elsewhere(error)) is None:
+                raise
+            raise self._refusal(function, refused).with_traceback(error.__traceback__) from error
         finally:
             active.reset(token)
             self.tracer.closed = True
         self._finish(outputs, result_names(results))
         return rebuild(results, range(len(outputs)))
+
+    def _refusal(self, function: Callable[..., Any], error: Untraceable) -> UnsupportedModel:
+        refusal = UnsupportedModel(self._report(_title(function), error), error.message)
+        return refusal.with_traceback(error.__traceback__)
 
     def _report(self, name: str, error: Untraceable) -> ImportReport:
         """The break, and how many ops were recorded before it; what comes after is not known."""

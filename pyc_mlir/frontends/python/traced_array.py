@@ -121,7 +121,8 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.swapaxes(self, -1, -2)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return numpy_protocol.call_ufunc(_tracer(inputs), ufunc, method, inputs, kwargs)
+        tracer = _tracer((*inputs, *kwargs.get("out", ())))
+        return numpy_protocol.call_ufunc(tracer, ufunc, method, inputs, kwargs)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: Any
@@ -131,6 +132,10 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __getitem__(self, key: Any) -> "TracedArray":
         with recording("x[i]"):
             return numpy_protocol.FUNCTIONS[operator.getitem](self, key)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """As numpy's arrays: a copy."""
+        return np.copy(self)
 
     def __len__(self) -> int:
         if not self.type.rank:

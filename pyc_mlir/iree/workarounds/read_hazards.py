@@ -98,6 +98,13 @@ def _visit_structured(op: Any, ways: dict[Any, Ways], columns: set[Any] | None) 
     return len(clashes)
 
 
+def loop_sizes(op: Any) -> list[int | None]:
+    """The size of each loop of a structured op whose maps are known, else nothing."""
+    if "indexing_maps" not in op.attributes and op.name not in _PRODUCTS:
+        return []
+    return _loop_sizes(op, *_maps_of(op))
+
+
 def _maps_of(op: Any) -> tuple[list[list[Any]], int]:
     """The index maps of a structured op, and how many loops it has."""
     if "indexing_maps" not in op.attributes:

@@ -19,6 +19,23 @@ func.func @joined(%x: tensor<2x3xf32>, %y: tensor<2x4xf32>) -> tensor<2x7xf32> {
   return %0 : tensor<2x7xf32>
 }
 
+// A tree of concatenations in a group: each part goes to its place at once.
+// CHECK-LABEL: func.func @joined_tree
+// CHECK: %[[E:.*]] = tensor.empty() : tensor<2x9xf32>
+// CHECK: %[[A:.*]] = tensor.insert_slice %arg0 into %[[E]][0, 0] [2, 3] [1, 1]
+// CHECK: %[[B:.*]] = tensor.insert_slice %arg1 into %[[A]][0, 3] [2, 4] [1, 1]
+// CHECK: tensor.insert_slice %arg2 into %[[B]][0, 7] [2, 2] [1, 1]
+// CHECK-NOT: tensor.insert_slice
+// CHECK: return
+func.func @joined_tree(%x: tensor<2x3xf32>, %y: tensor<2x4xf32>, %z: tensor<2x2xf32>) -> tensor<2x9xf32> {
+  %0 = "pyc.group"() ({
+    %1 = "pyc.concat"(%x, %y) {axis = 1 : i64} : (tensor<2x3xf32>, tensor<2x4xf32>) -> tensor<2x7xf32>
+    %2 = "pyc.concat"(%1, %z) {axis = 1 : i64} : (tensor<2x7xf32>, tensor<2x2xf32>) -> tensor<2x9xf32>
+    "pyc.yield"(%2) : (tensor<2x9xf32>) -> ()
+  }) {kind = "concat"} : () -> tensor<2x9xf32>
+  return %0 : tensor<2x9xf32>
+}
+
 // CHECK-LABEL: func.func @nothing_joined
 // CHECK-COUNT-1: tensor.insert_slice
 // CHECK-NOT: tensor.insert_slice

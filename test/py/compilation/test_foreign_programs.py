@@ -9,7 +9,6 @@ import pytest
 from conftest import sample
 from onnx_cases import cases, tensors
 from torch_mlir import ir
-from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.extras import onnx_importer
 from torch_mlir.passmanager import PassManager
 
@@ -24,6 +23,9 @@ CROPS = [case for case in cases() if "center_crop_pad" in case.name]
 
 def linalg_of(model: onnx.ModelProto) -> str:
     """The model as linalg on tensors, by torch-mlir alone."""
+    # Takes 4 seconds of CPU time to import, which every process that collects tests would pay.
+    from torch_mlir.dialects import torch as torch_dialect
+
     with ir.Context() as context:
         torch_dialect.register_dialect(context)
         info = onnx_importer.ModelInfo(onnx.shape_inference.infer_shapes(model))

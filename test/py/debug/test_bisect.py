@@ -15,7 +15,7 @@ from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.compile_log import Recorded, read_recorded
+from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug import bisect as bisection
 from pyc_mlir.debug.bisect import Check, LatencyCheck, bisect, command_check, error_check
@@ -55,7 +55,7 @@ class Other:
 SEEN: list[str] = []
 
 
-def wrong_site(program: Recorded) -> str:
+def wrong_site(program: CompileLog) -> str:
     """The one site where the wrong alternative was taken."""
     (site,) = (d.site.key for d in program.decisions if d.chosen.startswith(wrong_kernels.NAME))
     return site
@@ -66,16 +66,16 @@ def wide(x, w):
     return sum(nn.softmax(np.tanh((x * float(n)) @ w)) for n in range(1, MANY_LAYERS + 1))
 
 
-def recorded(folder: Path, name: str, policy: Other | None, source=layers) -> Recorded:
+def recorded(folder: Path, name: str, policy: Other | None, source=layers) -> CompileLog:
     """A program of `layers` by a policy, in a file."""
     SEEN.clear()
     made = build(source, SPECS, make_options(policy=policy))
     artifacts.write(made, folder / name)
-    return read_recorded(folder / name)
+    return read_compile_log(folder / name)
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory) -> Iterator[tuple[Recorded, Recorded]]:
+def logs(tmp_path_factory) -> Iterator[tuple[CompileLog, CompileLog]]:
     """A good program and a bad one, which differ in more than the bad decision."""
     folder = tmp_path_factory.mktemp("logs")
     with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +84,7 @@ def logs(tmp_path_factory) -> Iterator[tuple[Recorded, Recorded]]:
         yield recorded(folder, "good.vmfb", None), recorded(folder, "bad.vmfb", bad)
 
 
-def culprit_of(logs: tuple[Recorded, Recorded], check: Check) -> bisection.Bisection:
+def culprit_of(logs: tuple[CompileLog, CompileLog], check: Check) -> bisection.Bisection:
     return bisect(layers, SPECS, *logs, replay_options(logs[1]), check)
 
 

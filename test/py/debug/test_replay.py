@@ -14,7 +14,7 @@ from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded, recipe_at
+from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log, recipe_at
 from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import Options, make_options
@@ -88,13 +88,15 @@ def test_a_replay_has_the_same_bytes(name, tmp_path):
     source, inputs, options = PROGRAMS[name]
     made = build(source, inputs, options())
     program, log = stored(tmp_path, made)
-    recorded = read_recorded((program, log)[list(PROGRAMS).index(name) % 2])
+    recorded = read_compile_log((program, log)[list(PROGRAMS).index(name) % 2])
     again = replay.replay(source, inputs, recorded, calibration=options().calibration)
     assert artifacts.to_bytes(again) == program.read_bytes()
 
 
 def test_a_program_and_its_log_tell_the_same(tmp_path):
-    program, log = (read_recorded(p) for p in stored(tmp_path, build(TEXT, None, make_options())))
+    program, log = (
+        read_compile_log(p) for p in stored(tmp_path, build(TEXT, None, make_options()))
+    )
     assert program.conditions == log.conditions and program.digest == log.digest
     differences = [replace(d, site=replace(d.site, location="")) for d in log.decisions]
     assert differences == list(program.decisions)
@@ -107,23 +109,23 @@ def test_recipes_repeat_no_records(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> Recorded:
+def recorded(tmp_path_factory) -> CompileLog:
     made = build(TEXT, None, make_options(target="cpu-avx2"))
-    return read_recorded(stored(tmp_path_factory.mktemp("recorded"), made)[1])
+    return read_compile_log(stored(tmp_path_factory.mktemp("recorded"), made)[1])
 
 
-def changed(recorded: Recorded, number: int, **more: Any) -> Recorded:
+def changed(recorded: CompileLog, number: int, **more: Any) -> CompileLog:
     """The log with one decision changed."""
     decisions = list(recorded.decisions)
     decisions[number] = replace(decisions[number], **more)
     return replace(recorded, decisions=tuple(decisions))
 
 
-def conditioned(recorded: Recorded, **more: Any) -> Recorded:
+def conditioned(recorded: CompileLog, **more: Any) -> CompileLog:
     return replace(recorded, conditions={**recorded.conditions, **more})
 
 
-def refused(recorded: Recorded, source: Any = TEXT, **more: Any) -> PycError:
+def refused(recorded: CompileLog, source: Any = TEXT, **more: Any) -> PycError:
     with pytest.raises(PycError) as caught:
         replay.replay(source, None, recorded, **more)
     return caught.value
@@ -131,7 +133,7 @@ def refused(recorded: Recorded, source: Any = TEXT, **more: Any) -> PycError:
 
 def test_a_target_of_the_callers_own_is_given_again(tmp_path):
     mine = replace(Target.named("cpu-avx2"), name="mine", l2_bytes=1 << 20)
-    recorded = read_recorded(stored(tmp_path, build(TEXT, None, make_options(target=mine)))[1])
+    recorded = read_compile_log(stored(tmp_path, build(TEXT, None, make_options(target=mine)))[1])
     error = refused(recorded)
     assert error.code is ReasonCode.BAD_ARGUMENT and "Target `mine`" in error.message
     replay.replay(TEXT, None, recorded, target=mine)
@@ -142,7 +144,7 @@ def test_a_target_of_the_callers_own_is_given_again(tmp_path):
 def test_what_differs_is_named(recorded):
     versions = {**recorded.conditions["versions"], "pyc-mlir": "0.0.1"}
     figures = {"name": "other", "sha256": "0"}
-    cases: list[tuple[Recorded, dict[str, Any], str]] = [
+    cases: list[tuple[CompileLog, dict[str, Any], str]] = [
         (conditioned(recorded, versions=versions), {}, 'versions: expected {"iree-base'),
         (conditioned(recorded, features=["avx9"]), {}, 'features: expected ["avx9"]'),
         (conditioned(recorded, calibration=figures), {}, "calibration: expected"),
@@ -192,7 +194,7 @@ def test_a_malformed_head_is_refused(tmp_path, recorded):
     head = replace(head, site=replace(head.site, pass_name=COMPILE))
     write_log([head], tmp_path / "log")
     with pytest.raises(PycError, match="expected conditions as name=JSON") as caught:
-        read_recorded(tmp_path / "log")
+        read_compile_log(tmp_path / "log")
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
 
@@ -220,7 +222,7 @@ def test_a_stand_in_is_replayed(monkeypatch, tmp_path):
         made = build(TEXT, None, make_options(contract=contract))
     assert made.decisions[-1].site.pass_name == "oracle"
     program, _ = stored(tmp_path, made)
-    again = replay.replay(TEXT, None, read_recorded(program))
+    again = replay.replay(TEXT, None, read_compile_log(program))
     assert artifacts.to_bytes(again) == program.read_bytes()
 
 
@@ -243,7 +245,7 @@ def test_a_program_without_an_arena_entry_is_replayed(tmp_path):
     (decision,) = [d for d in made.decisions if d.site.pass_name == "arena-entry"]
     assert (decision.chosen, decision.decided_by) == ("none", "fallback")
     program, _ = stored(tmp_path, made)
-    again = replay.replay(LOOP, None, read_recorded(program))
+    again = replay.replay(LOOP, None, read_compile_log(program))
     assert artifacts.to_bytes(again) == program.read_bytes()
 
 
@@ -259,7 +261,7 @@ def test_a_fallback_of_code_generation_is_replayed_without_the_failure(monkeypat
     monkeypatch.setattr(Request, "compile", compile)
     text = FOREIGN.replace("tanh", "exp")
     program, _ = stored(tmp_path, build(text, None, make_options()))
-    again = replay.replay(text, None, read_recorded(program))
+    again = replay.replay(text, None, read_compile_log(program))
     assert artifacts.to_bytes(again) == program.read_bytes()
     assert tried == ["aggressive", "plain", "plain"]
 

@@ -13,8 +13,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.frontends.frame.transposed import plan_axis
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.ops.images.transposed import plan_axis
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops

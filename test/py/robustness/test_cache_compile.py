@@ -19,8 +19,10 @@ from pyc_mlir import Tensor
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.artifact import to_bytes
-from pyc_mlir.cache.cache import Cache, choose, default_folder, open_cache
-from pyc_mlir.cache.key import SEEN, Identity, Unkeyed
+from pyc_mlir.cache.cache import Cache, choose, open_cache
+from pyc_mlir.cache.compile_key import SEEN, Identity
+from pyc_mlir.cache.folder import default_folder
+from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode

@@ -14,17 +14,10 @@ from onnx_models import info, model
 
 from pyc_mlir import Tensor
 from pyc_mlir.artifact.cache_record import Event
-from pyc_mlir.cache import key as identities
+from pyc_mlir.cache import compile_key as identities
+from pyc_mlir.cache.compile_key import Identity, current_identity, make_key
 from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.key import (
-    Identity,
-    Unkeyed,
-    current_identity,
-    differences,
-    make_key,
-    nearest,
-    parse_key,
-)
+from pyc_mlir.cache.key import Unkeyed, differences, nearest, parse_key
 from pyc_mlir.cache.program import module_digests
 from pyc_mlir.cache.sources import Sources
 from pyc_mlir.cache.store import Store
@@ -39,7 +32,7 @@ from pyc_mlir.pipelines.choices.choices import FirstIsBest, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.policies import BUILT_IN
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.util.env_overrides import STEERING
+from pyc_mlir.util.env_overrides import OVERRIDES
 from pyc_mlir.util.process_start import process_start
 
 PROGRAM = {"enters": "pyc", "graph": "g", "constants": "c", "shapes": None}
@@ -111,7 +104,13 @@ def test_a_key_names_its_parts_in_clear():
     parts = parse_key(made_key.text)
     assert parts["options"]["target"]["name"] == "cpu"
     recipe = {"choices": {"s": "c"}, "origins": {"s": ["policy", ["seen"]]}}
-    assert parts["options"]["recipe"] == {**recipe, "graph_id": "", "tolerant": False}
+    assert parts["options"]["recipe"] == {
+        **recipe,
+        "graph_id": "",
+        "tolerant": False,
+        "made_for": "",
+        "works": {},
+    }
     assert parts["evidence"] == {} and parts["program"]["graph"] == "g"
     assert made_key.digest == sha256(made_key.text)
     assert parse_key(b"x") == {} and parse_key(b"[]") == {} and parse_key(b'{"schema": 0}') == {}
@@ -136,6 +135,8 @@ def test_every_field_of_a_recipe_is_in_the_key():
         "origins": {"s": ("policy", ("seen",))},
         "graph_id": "g",
         "tolerant": True,
+        "made_for": "h",
+        "works": {"p:w": "c"},
     }
     assert changes.keys() == {f.name for f in fields(Recipe)}
     keys = [key(Options(recipe=replace(plain, **{n: v}))) for n, v in changes.items()]
@@ -214,7 +215,7 @@ class TestIdentity:
         assert len(found.source) == 64 and found.versions["numpy"] == np.__version__
         assert {"torch-mlir", "iree-base-compiler", "ml_dtypes"} <= found.versions.keys()
 
-    @pytest.mark.parametrize("name", STEERING)
+    @pytest.mark.parametrize("name", OVERRIDES)
     def test_variables_that_change_what_compiles(self, name):
         began, files = time.time() + 1e9, identities.source_files()
         with pytest.raises(Unkeyed, match=f"^{name} is set"):

@@ -247,19 +247,19 @@ def test_what_is_being_made_is_not_swept(store):
 
 def test_side_files(store):
     name, _ = entry()
-    assert store.write_side(name, "verdict-x", b"right")[0].code is ReasonCode.CACHE_FOLDER
+    assert store.write_side(name, "verification-x", b"right")[0].code is ReasonCode.CACHE_FOLDER
     written(store)
-    assert store.read_side(name, "verdict-x") is None
-    assert store.write_side(name, "verdict-x", b"right") == ()
-    assert store.write_side(name, "verdict-x", b"right again") == ()
-    assert store.read_side(name, "verdict-x") == b"right again"
-    path = store.path(name) / "side" / "verdict-x"
+    assert store.read_side(name, "verification-x") is None
+    assert store.write_side(name, "verification-x", b"right") == ()
+    assert store.write_side(name, "verification-x", b"right again") == ()
+    assert store.read_side(name, "verification-x") == b"right again"
+    path = store.path(name) / "side" / "verification-x"
     path.write_bytes(path.read_bytes()[:-1] + b"N")
-    assert store.read_side(name, "verdict-x") is None
+    assert store.read_side(name, "verification-x") is None
     assert store.read(*entry()).data == DATA
-    assert store.drop(name) and store.read_side(name, "verdict-x") is None
-    names = {side_name("verdict", {"runtime": r, "cpu": "x"}) for r in ("1", "2", "1")}
-    assert len(names) == 2 and all(n.startswith("verdict-") for n in names)
+    assert store.drop(name) and store.read_side(name, "verification-x") is None
+    names = {side_name("verification", {"runtime": r, "cpu": "x"}) for r in ("1", "2", "1")}
+    assert len(names) == 2 and all(n.startswith("verification-") for n in names)
 
 
 def test_memos(store):

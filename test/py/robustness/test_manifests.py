@@ -216,7 +216,7 @@ def test_every_field_has_its_turn() -> None:
         (("device",), "tpu"),
         (("seconds",), float("nan")),
         (("versions", "numpy"), 2),
-        (("promises",), [{"clause": "max_error"}]),
+        (("contract_report",), [{"clause": "max_error"}]),
         (("options", "ranges"), {"n": [1]}),
     ],
 )

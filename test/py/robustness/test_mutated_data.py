@@ -26,7 +26,7 @@ from pyc_mlir import Tensor
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact, memory_report
 from pyc_mlir.artifact.test_vectors import Samples
-from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import MAX_JSON_BYTES, parse_json
@@ -39,7 +39,7 @@ from pyc_mlir.tools.cli.contract_flags import add_flags, read_contract
 from pyc_mlir.util.checksum import checksum
 
 ARTIFACTS = count_of("programs mutated under checksums that fit")
-FILES = count_of("logs, calibrations, contracts and verdicts mutated")
+FILES = count_of("logs, calibrations, contracts and verification records mutated")
 ODD = (
     None, True, -1, 0, 1 << 62, 10**400, 0.5, -1e308, float("nan"), float("inf"), "", "x", "é\0",
     [], [[]], {}, {"x": []}, [None, "x", -1],
@@ -165,7 +165,7 @@ def mutated_artifact(seed: int) -> str:
 def use(data: bytes) -> None:
     """Read an artifact and all that it says, then load it."""
     found = artifact.from_bytes(data)
-    assert found.signature and found.account and found.promises is not None
+    assert found.signature and found.account and found.contract_report is not None
     if found.memory:
         memory_report.from_bytes(found.memory)
     Samples.from_bytes(found.samples, found.signature)
@@ -173,13 +173,13 @@ def use(data: bytes) -> None:
 
 
 def mutated_file(seed: int) -> str:
-    """A calibration, a log, a contract, a verdict."""
+    """A calibration, a log, a contract, a verification record."""
     draw = random.Random(seed)
     folder = Path(".")
     (folder / "c.toml").write_bytes(odd_bytes(draw, TOML))
     log = odd_lines(draw, (folder / "log").read_bytes())
     (folder / "odd.log").write_bytes(log)
-    verdict = {
+    verification = {
         "schema": 1, "artifact": "a", "environment": {"cpu": "x"}, "done": 1, "of": 1,
         "worst": 0.5, "wrong": "",
     }  # fmt: skip
@@ -190,7 +190,7 @@ def mutated_file(seed: int) -> str:
         lambda: Calibration.from_bytes(odd_bytes(draw, calibration().to_bytes())),
         lambda: read_log(folder / "odd.log"),
         lambda: read_contract(parser.parse_args(["--contract", "c.toml"])),
-        lambda: Verdict.from_json(plain(odd_json(draw, json.dumps(verdict).encode()))),
+        lambda: Verification.from_json(plain(odd_json(draw, json.dumps(verification).encode()))),
         lambda: Contract.from_json(plain(odd_json(draw, json.dumps(CLAUSES).encode()))),
     ]
     return "; ".join(filter(None, map(told, works)))

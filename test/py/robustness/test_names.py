@@ -2,8 +2,7 @@
 
 import io
 import re
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 import pytest
 from conftest import FULL, sample
 from onnx import helper
+from tool_runs import run_tool
 
 import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -23,6 +23,8 @@ FORGED = "FORGED: all is well"
 ALL = f"ä\x1b[2J\x1b]0;title\x07\x08\x7f\x9b31m\u202e\u2066\n{FORGED}\r{FORGED}\u2028{FORGED}"
 PARTS = ["\x1b[2J", "\x07", "\x7f", "\x9b31m", "\u202e", f"\n{FORGED}", f"\r{FORGED}", "\x85"]
 NAMES = [f"ä{part}b" for part in PARTS] if FULL else []
+# The tools that have run and said nothing odd, for the count.
+RUNS: list[str] = []
 ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 F = onnx.TensorProto.FLOAT
 
@@ -73,35 +75,35 @@ def wrong(text: str) -> list[str]:
     ]
 
 
-def ran(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a tool; what it says is fit for a terminal."""
-    code = f"import sys; from pyc_mlir.tools.{name} import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120)
-    said = (done.stdout + b"\n" + done.stderr).decode()
-    assert not wrong(said), said
-    assert done.returncode in (0, 1), said
-    return done
+def ran(folder: Path, name: str, *arguments: str) -> tuple[int, str]:
+    """Run a tool: its status, and what it writes, which is fit for a terminal."""
+    status, written = run_tool(name, *arguments, folder=folder)
+    text = written.decode()
+    assert not wrong(text), text
+    assert status in (0, 1), text
+    RUNS.append(name.replace("_", "-"))
+    return status, text
 
 
 @pytest.mark.parametrize("name", [ALL, *NAMES], ids=ascii)
-def test_a_model_through_every_tool(name: str, tmp_path: Path) -> None:
+def test_a_model_through_every_tool(name: str, tmp_path: Path, record_property) -> None:
+    RUNS.clear()
     folder = tmp_path / f"folder{name}"
     folder.mkdir()
     model, program, log = (f"{folder}/m{name}{end}" for end in (".onnx", ".vmfb", ".jsonl"))
     onnx.save(good(name), model)
     shape = f"{one_line(f'in{name}')}=2x4xf32"
     made = ran(tmp_path, "pyc_compile", model, "-v", "-o", program, "--log", log, "--progress")
-    assert made.returncode == 0, made.stderr
-    text = ran(tmp_path, "pyc_compile", model, "--emit", "pyc").stdout.decode()
-    Path(folder, f"t{name}.mlir").write_text(text)
-    assert ran(tmp_path, "pyc_opt", f"{folder}/t{name}.mlir", "--pyc-fuse").returncode == 0
+    assert made[0] == 0, made[1]
+    written = ("--emit", "pyc", "-o", f"{folder}/t{name}.mlir")
+    assert ran(tmp_path, "pyc_compile", model, *written)[0] == 0
+    assert ran(tmp_path, "pyc_opt", f"{folder}/t{name}.mlir", "--pyc-fuse")[0] == 0
     ran(tmp_path, "pyc_opt", f"{folder}/t{name}.mlir", f"--{name}")
-    assert ran(tmp_path, "pyc_run", program, "--input", f"{shape}=@seed:0").returncode == 0
+    assert ran(tmp_path, "pyc_run", program, "--input", f"{shape}=@seed:0")[0] == 0
     ran(tmp_path, "pyc_run", program, "--input", f"{shape.replace('2x4', '2x5')}=@seed:0")
     ran(tmp_path, "pyc_run", program, "--input", f"{name}=4=@seed:0")
     page = f"{folder}/page{name}.html"
-    assert ran(tmp_path, "pyc_explain", program, "--html", page, "--log", log).returncode == 0
+    assert ran(tmp_path, "pyc_explain", program, "--html", page, "--log", log)[0] == 0
     assert not wrong(Path(page).read_text())
     for more in (["--decisions"], ["--json", "-"], ["--op", name]):
         ran(tmp_path, "pyc_explain", program, *more)
@@ -114,6 +116,7 @@ def test_a_model_through_every_tool(name: str, tmp_path: Path) -> None:
     ran(tmp_path, "pyc_cache", "--dir", f"{folder}/{name}", "ls")
     ran(tmp_path, "pyc_doctor", "--calibrate", f"{folder}/no{name}/there")
     ran(tmp_path, "pyc_bench", "table", f"{folder}/no{name}/there")
+    record_property("a name through every tool, in runs", dict(Counter(RUNS)))
 
 
 @pytest.mark.parametrize("name", [ALL, *NAMES], ids=ascii)
@@ -122,8 +125,9 @@ def test_a_refusal(place: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(bad(name)[place].SerializeToString())
     for tool in ("pyc_compile", "pyc_explain"):
-        done = ran(tmp_path, tool, str(path), *(["-o", "out"] if tool == "pyc_compile" else []))
-        assert done.returncode == 1 or place in ("attribute", "twice")
+        out = ["-o", "out"] if tool == "pyc_compile" else []
+        status, _ = ran(tmp_path, tool, str(path), *out)
+        assert status == 1 or place in ("attribute", "twice")
     with pytest.raises(PycError) as caught:
         pyc_mlir.compile(bad(name)[place], inputs=[(2, 4)])
     assert not wrong(str(caught.value)) and not wrong(caught.value.message)

@@ -50,6 +50,7 @@ READS = {
     "a log": ("odd.jsonl", ["pyc_explain", "odd.jsonl"]),
     "two logs": ("odd", ["pyc_explain", "--diff", "odd", "odd"]),
     "a model to explain": ("m.onnx", ["pyc_explain", "m.onnx"]),
+    "a report": ("odd", ["pyc_bench", "table", "odd"]),
     "a request": ("odd", ["worker", "odd"]),
 }
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pyc_mlir
-from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_told
+from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.runtime.device import Device
 
 SYNC = Device("local-sync")
@@ -50,9 +50,9 @@ def test_a_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_errors_stay_as_they_are() -> None:
     cause = KeyError("why")
-    with pytest.raises(ValueError) as caught, memory_told():
+    with pytest.raises(ValueError) as caught, memory_errors():
         raise ValueError("another thing") from cause
     assert caught.value.__cause__ is cause
-    with pytest.raises(PycError, match="given") as refused, memory_told():
+    with pytest.raises(PycError, match="given") as refused, memory_errors():
         raise PycError(ReasonCode.BAD_ARGUMENT, "out of memory is what was given")
     assert refused.value.code is ReasonCode.BAD_ARGUMENT

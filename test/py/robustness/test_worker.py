@@ -145,7 +145,7 @@ def test_a_worker_that_began_with_other_code_is_not_taken(monkeypatch):
     (worker,) = process.idle()
     monkeypatch.setenv("LLVM_OVERRIDE_PRODUCER", "another")
     taken = process.take()
-    assert taken is not worker and taken.steered and process.idle() == ()
+    assert taken is not worker and taken.overrides and process.idle() == ()
     taken.end()
 
 
@@ -251,10 +251,10 @@ def test_a_cheaper_program_stands_in(degraded, asked, stage):
     artifact = compiled(contract=contract, **asked)
     decision = artifact.decisions[0]
     assert (decision.site.key, decision.chosen) == ("compile-stage:module", stage)
-    assert [a.name for a in decision.alternatives] == ["asked", "default", "cheapest"]
-    assert decision.evidence[0] == "COMPILE_DEGRADED: 600 s were over, `asked` was ended"
+    assert [a.name for a in decision.alternatives] == ["requested", "default", "cheapest"]
+    assert decision.evidence[0] == "COMPILE_DEGRADED: `requested` was ended after 600 s"
     (ended,) = set(decision.measured) - {"cheapest", stage}
-    assert ended.startswith("asked, while ") and stage in decision.measured
+    assert ended.startswith("requested, while ") and stage in decision.measured
     program = Program(artifact)
     np.testing.assert_allclose(program(X), np.tanh(X), rtol=1e-5)
     report = program.stats().contract
@@ -315,7 +315,7 @@ def test_what_was_made_in_time_is_found_again(tmp_path):
     assert (first.cached.outcome, second.cached.outcome) == ("miss", "hit")
     assert to_bytes(second) == to_bytes(first)
     assert second.evidence is not None
-    assert second.evidence.verdict is not None, "tried, in the worker"
+    assert second.evidence.verification is not None, "tried, in the worker"
 
 
 def test_two_threads_compile_at_once():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import sample
 from scenarios import count_of
-from worker_hooks import CRASHES, hook
+from worker_hooks import CRASHES, SLEEPS, hook
 
 from pyc_mlir.api import build
 from pyc_mlir.compilation.lower import bytecode_of, lower
@@ -17,10 +17,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.sources import holds_bytecode, load_source
+from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile
-from pyc_mlir.worker import process
+from pyc_mlir.util.logs import logged
+from pyc_mlir.worker import job, process
 
 __all__ = ["hook"]
 FOREIGN = """func.func @main(%a: tensor<5xf32>) -> tensor<5xf32> {
@@ -141,3 +143,27 @@ def test_a_limit_needs_a_program(tmp_path, capfd):
     path.write_text(FOREIGN)
     assert pyc_compile.main([str(path), "--emit", "linalg", "--max-compile-time", "9"]) == 1
     assert "[UNCHECKABLE_CLAUSE]" in capfd.readouterr().err
+
+
+def refusal_of_text() -> PycError:
+    with pytest.raises(PycError) as caught:
+        build(FOREIGN, None, make_options(), untrusted=True)
+    return caught.value
+
+
+def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
+    hook(SLEEPS)
+    monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.5)
+    error = refusal_of_text()
+    assert error.code is ReasonCode.COMPILE_TIMEOUT
+    assert "not trusted: expected a program within 0.5 s" in error.message
+    assert "set `max_compile_seconds`" in error.message
+
+
+def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
+    monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.0)
+    assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT
+    asked = make_options(contract=Contract(max_compile_seconds=600))
+    assert build(FOREIGN, None, asked, untrusted=True).vmfb
+    with job.Job(FOREIGN, None, make_options(), logged) as trusted:
+        assert trusted._left is None

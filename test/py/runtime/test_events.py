@@ -107,7 +107,7 @@ def test_the_log_is_bounded():
     log = RunLog(most=3)
     for number in range(5):
         log.add(MODE, str(number), "why")
-    events = log.told(NO_STATS)
+    events = log.decisions(NO_STATS)
     assert [e.chosen for e in events] == ["2", "3", "4", ANSWERED]
     assert events[-1].measured["events_dropped"] == 2
 

@@ -216,8 +216,8 @@ def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
     code = sandwich().code.decode()
     contract = Contract(max_error="rounding")
     p = compile(code, contract=contract, also_modes=(SMALL,), device=Device("local-sync"))
-    assert p._watch is not None
-    honest, asked = p._watch.compared, []
+    assert p._monitor is not None
+    honest, asked = p._monitor.compared, []
 
     def compared(arrays, values, told):
         asked.append(told.plan)
@@ -225,7 +225,7 @@ def test_what_is_written_to_the_caller_is_what_was_compared(monkeypatch):
             p.use_mode(SMALL)
         return honest(arrays, values, told)
 
-    monkeypatch.setattr(p._watch, "compared", compared)
+    monkeypatch.setattr(p._monitor, "compared", compared)
     inputs = sandwich().inputs()
     expected = program()(*inputs)
     out = to_device(np.zeros_like(expected), p.device)

@@ -175,6 +175,14 @@ def doubled(first: str, weights: Sequence[TensorProto] = ()) -> bytes:
     return model([*start, *nodes, end], weights=weights, x=("n",) if first == "shape" else (4,))
 
 
+def computed(op: str, count: int, *shape: int) -> bytes:
+    """A chain of ops on constants, each result as large as the weights, added to the argument."""
+    names = ["w", *(f"c{i}" for i in range(count))]
+    second = " w" if op == "MatMul" else ""
+    nodes = [n(op, a + second, b) for a, b in pairwise(names)]
+    return model([*nodes, n("Add", f"x {names[-1]}", "y")], len(shape), [ones("w", *shape)], (1,))
+
+
 RELU = model([n("Relu", "x", "y")])
 FILL = [n("ConstantOfShape", "s", "c"), n("Add", "c c", "y")]
 ONNX: dict[str, tuple[bytes, str]] = {
@@ -228,6 +236,8 @@ ONNX: dict[str, tuple[bytes, str]] = {
     "a chain without end": (
         model([n("Relu", "x" if i == 0 else f"v{i}", "y" if i == 99_999 else f"v{i + 1}")
                for i in range(100_000)]), "BAD_MODEL"),
+    "a chain of products of constants": (computed("MatMul", 300, 1500, 1500), ""),
+    "a chain of slow functions of constants": (computed("Erf", 2000, 1 << 20), ""),
     "a long attribute": (model([n("Einsum", "x", "y", equation="..." * 50_000)]), "BAD_MODEL"),
 }  # fmt: skip
 CASES: dict[str, tuple[str | bytes, str]] = {**MLIR, **ONNX}

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import FULL
 
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.assembly import Loop, innermost_loops
@@ -23,8 +25,15 @@ RESULTS = {"f32": FLOAT, "i64": ResultType(np.dtype(np.int64), None)}
 LEVELS = (Target.named("cpu-avx2"), Target.named("cpu-avx512"))
 
 
-def targets() -> list[Any]:
-    """The CPU targets with kernels, to parametrize by; those beyond this machine are skipped."""
+def targets(file: str = "") -> list[Any]:
+    """The CPU targets with kernels, to parametrize by; those beyond this machine are skipped.
+
+    A sampled run has one target for a `file` of tests, always the same one. `test_families.py` has
+    random kernels of each family for all targets.
+    """
+    here = [target for target in LEVELS if not _lacks(target)]
+    if file and here and not FULL:
+        return [Random(file).choice(here)]
     return [pytest.param(t, marks=_skipped(_lacks(t))) for t in LEVELS]
 
 

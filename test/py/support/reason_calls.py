@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from faults import without_aggressive_fusion
 from reason_table import (
     DOT,
@@ -25,18 +26,22 @@ from reason_table import (
     told,
     two_plans,
 )
+from wisdoms import reversed_wisdom
 
 import pyc_mlir
-from pyc_mlir import Contract, Device, Recipe
+from pyc_mlir import Contract, Device, Recipe, nn
 from pyc_mlir.api import build
 from pyc_mlir.compilation import plan_memory as planned
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, compare
+from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.target.target import Target
@@ -272,6 +277,80 @@ def _(here: Here) -> Codes:
 def _(here: Here) -> Codes:
     recipe = Recipe({"pyc-fuse:gone": "keep"})
     return told(lambda: pyc_mlir.compile(small, [X], recipe=recipe))
+
+
+@provokes(ReasonCode.RECIPE_PARTIAL)
+def _(here: Here) -> Codes:
+    made = build(small, [X], make_options())
+    first = {d.site.work_key: d.chosen for d in made.decisions if d.site.work}
+    works = dict(list(first.items())[:1])
+    recipe = Recipe({"pyc-fuse:gone": "keep"}, made_for="another graph", works=works)
+    used = coverage(build(small, [X], make_options(recipe=recipe)).decisions)
+    assert used.carried == 1 and used.left
+    return {ReasonCode[str(used).partition(":")[0]]}
+
+
+@provokes(ReasonCode.NO_EVIDENCE)
+def _(here: Here) -> Codes:
+    return told(lambda: pyc_mlir.compile(nn.softmax, [X], policy="fastest", require_evidence=True))
+
+
+@provokes(ReasonCode.BAD_WISDOM)
+def _(here: Here) -> Codes:
+    (here.folder / "w.json").write_bytes(Wisdom().to_bytes().replace(b"1", b"2", 1))
+    return told(lambda: make_options(policy="fastest", wisdom=here.folder / "w.json"))
+
+
+@provokes(ReasonCode.WISDOM_FOREIGN)
+def _(here: Here) -> Codes:
+    made = build(nn.softmax, [X], make_options())
+    wisdom = reversed_wisdom(made.decisions, hardware="h1-other")
+    again = build(nn.softmax, [X], make_options(policy="fastest", wisdom=wisdom))
+    assert [d.chosen for d in again.decisions[1:]] == [d.chosen for d in made.decisions]
+    said = " ".join(line for d in again.decisions for line in d.evidence)
+    return {code for code in ReasonCode if f" {code.name}: " in said}
+
+
+@provokes(ReasonCode.DATABASE_UNUSABLE)
+def _(here: Here) -> Codes:
+    # Without SQLAlchemy that is what is missing; with it, an engine for such a URL.
+    from importlib import import_module
+
+    return told(
+        lambda: import_module("pyc_mlir.evidence.database.engine").connect("mysql://host/name")
+    )
+
+
+def _study(here: Here) -> Any:
+    """An open database with a study of one trial, its rows, and the trial's trace."""
+    pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
+    from pyc_mlir.evidence import rows
+    from pyc_mlir.evidence.database.store import Store
+
+    store, place = Store.open(f"sqlite:///{here.folder}/pyc.db"), current_place()
+    graph, load = rows.Graph("w1-a", "work", "w1-a", "text", 1), rows.Workload("w1-a")
+    made = rows.Implementation("w1-a", {"pass": "choice"})
+    session = rows.Session(place.id, "1", 1, 1, 0, 1, "2026-01-01")
+    study = rows.Study("w1-a", (load.id,), place.id, "seconds", "", "random", 0)
+    store.add_place(place)
+    store.add(graph, load, made, session, study)
+    store.add_trials(study.id, [{"knob": 1}])
+    return store, study, rows.Trace(session.id, made.id, load.id, wall=rows.samples([1.0]))
+
+
+@provokes(ReasonCode.EVIDENCE_CONFLICT)
+def _(here: Here) -> Codes:
+    store, _, trace = _study(here)
+    store.add(trace)
+    return told(lambda: store.add(replace(trace, wall=[2.0])))
+
+
+@provokes(ReasonCode.LEASE_LOST)
+def _(here: Here) -> Codes:
+    store, study, trace = _study(here)
+    suspended = store.claim(study.id, "suspended", seconds=-1)
+    store.claim(study.id, "other", seconds=60)
+    return told(lambda: store.finish(suspended, trace))
 
 
 @provokes(ReasonCode.REPLAY_MISMATCH)

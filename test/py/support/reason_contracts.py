@@ -23,7 +23,8 @@ import pyc_mlir
 from pyc_mlir import Contract
 from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.key import Identity, Unkeyed
+from pyc_mlir.cache.compile_key import Identity
+from pyc_mlir.cache.key import Unkeyed
 from pyc_mlir.cache.store import ARTIFACT, Store
 from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import make_options
@@ -57,7 +58,7 @@ def _(here: Here) -> Codes:
     contract = Contract(max_compile_seconds=600)
     asked = make_options(contract=contract, recipe=Recipe.from_log(log))
     made = build(small, [np.ones(3, np.float32)], asked)
-    return {ReasonCode[c.code] for c in made.promises.clauses}
+    return {ReasonCode[c.code] for c in made.contract_report.clauses}
 
 
 @provokes(ReasonCode.UNCHECKABLE_CLAUSE)

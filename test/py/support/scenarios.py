@@ -51,6 +51,7 @@ _DISK, _OTHER = "robustness/test_disk.py", "robustness/test_other_machines.py"
 _ANSWERS, _MUTANTS = "robustness/test_first_answers.py", "robustness/test_mutants.py"
 _ARRAYS, _SPECIAL = "robustness/test_given_arrays.py", "robustness/test_special_values.py"
 _MANIFESTS = "robustness/test_manifests.py"
+_NAMES, _NUMPY = "robustness/test_names.py", "frontends/test_numpy_agreement.py"
 _HOSTILE, _DAMAGED = "robustness/test_hostile_models.py", "robustness/test_damaged.py"
 
 _COMPILES = (
@@ -64,6 +65,11 @@ _COMPILES = (
         "ended at the limit of seconds, at most 0.5 s later (the best of three tries counts)",
         f"{_WORKER}::test_a_hung_worker_is_ended_at_the_limit",
         2, 4, Code.COMPILE_TIMEOUT),
+    cases(
+        "worker hung on a source that is not trusted, under a contract without a limit",
+        "ended at the limit that such compiles have by default",
+        f"{_INPUT}::test_what_is_not_trusted_has_a_limit_by_default",
+        1, 1, Code.COMPILE_TIMEOUT),
     cases(
         "limit of seconds too short",
         "kept, or refused, at most 0.5 s after it (the best of three tries counts)",
@@ -170,7 +176,7 @@ _FILES = (
         f"{_MANIFESTS}::test_mutated_manifests",
         100, 2000, "mutants"),
     rounds(
-        "logs, calibrations, contracts and verdicts mutated",
+        "logs, calibrations, contracts and verification records mutated",
         "read, or an error with a code",
         f"{_DATA}::test_mutated_files",
         50, 2000, "mutants of each"),
@@ -192,10 +198,11 @@ _INPUTS = (
         f"{_MODELS}::test_mutated_onnx",
         150, 2000, "mutants"),
     cases(
-        "hostile models: overflowing shapes, constants of terabytes, cycles, nesting, doubling",
+        "hostile models: overflowing shapes, constants of terabytes, chains of products of "
+        "constants, cycles, nesting, doubling",
         "refused, or accepted in little memory and time",
         f"{_HOSTILE}::test_hostile_model",
-        46, 46, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
+        48, 48, Code.BAD_MODEL, Code.INVALID_IR, Code.UNSUPPORTED_ATTRIBUTE),
     rounds(
         "extreme attributes of ONNX operators",
         "imported, or an error with a code, in 20 seconds and 2 GiB",
@@ -211,6 +218,19 @@ _INPUTS = (
         "refused",
         f"{_INPUT}::test_it_is_not_parsed_in_this_process",
         2, 2, Code.BAD_MODEL),
+)  # fmt: skip
+_TOOLS = (
+    cases(
+        "control characters and line ends in names of models, nodes, files and options",
+        "every tool shows them written out: none reaches a terminal, none begins a line",
+        f"{_NAMES}::test_a_model_through_every_tool {_NAMES}::test_a_refusal "
+        f"{_NAMES}::test_mlir_text",
+        6, 67),
+    cases(
+        "compiles in one process, one after the other: 10 in each case, in full 1,000",
+        "it grows by at most 10 MB more than plain IREE's compiler in as many compiles",
+        "robustness/test_compile_memory.py::test_compiles_leave_no_memory_behind",
+        1, 6),
 )  # fmt: skip
 _MACHINES = (
     cases(
@@ -246,10 +266,15 @@ _MACHINES = (
 )  # fmt: skip
 _CALLS = (
     cases(
+        "functions of the front end at edge values of each type, in pairs, with scalars",
+        "what numpy computes, or an error with a code",
+        f"{_NUMPY}::test_ufunc {_NUMPY}::test_scalars {_NUMPY}::test_function",
+        185, 185),
+    cases(
         "arrays twice, overlapping, strided, backwards, read-only, misaligned, stretched",
         "what numpy computes; the arguments stay as they were",
         f"{_ARRAYS}::test_arrays_of_any_layout {_ARRAYS}::test_one_device_array_twice",
-        20, 20),
+        22, 22),
     cases(
         "arrays given for results that overlap an input or each other",
         "refused before the call",
@@ -266,7 +291,7 @@ _CALLS = (
         "what the numpy references compute, for every way to compile; minimal filtering and groups "
         "computed together spread them (docs/kernels.md)",
         f"{_SPECIAL}::test_special_values",
-        40, 288),
+        20, 288),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
         "each that changes a value by more than the reference allows is found by samples or the "
@@ -287,7 +312,7 @@ _CALLS = (
         "ONNX's node cases",
         "the first answer is right, wherever a case compiles",
         f"{_ANSWERS}::test_onnx_node_cases",
-        36, None, "cases"),
+        20, None, "cases"),
 )  # fmt: skip
 
 GROUPS: Mapping[str, Sequence[Scenario]] = {
@@ -295,6 +320,7 @@ GROUPS: Mapping[str, Sequence[Scenario]] = {
     "The cache": _CACHE,
     "Files": _FILES,
     "Models of strangers": _INPUTS,
+    "Tools and processes": _TOOLS,
     "Other machines": _MACHINES,
     "Calls and answers": _CALLS,
 }

@@ -21,7 +21,7 @@ serve.main(int(sys.argv[1]))
 """
 SLEEPS = "    time.sleep(600)"
 ASKED_SLEEPS = """
-    asked = request.header["stage"] == "asked" and request.header["do"] == "compile"
+    asked = request.header["stage"] == "requested" and request.header["do"] == "compile"
     time.sleep(600 * asked)
 """
 CRASHES = "    os.kill(os.getpid(), signal.SIGSEGV)"

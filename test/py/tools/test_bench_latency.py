@@ -55,51 +55,6 @@ def test_a_graph_computes_the_workload(name):
         assert close(workload, graph.build(NumpyBuilder(), workload.inputs))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_onnx_models_compute_the_workload(name):
-    ort = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnx")
-    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
-
-    workload = make(name, tiny=True)
-    session = ort.InferenceSession(onnx_model(specialized(workload)))
-    feeds = {f"x{i}": a for i, a in enumerate(workload.inputs)}
-    assert close(workload, session.run(None, feeds))
-
-
-@pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
-@pytest.mark.parametrize("name", ALL)
-def test_torch_modules_compute_the_workload(name):
-    torch = pytest.importorskip("torch")
-    from pyc_mlir.tools.bench.peers.torch_module import torch_module
-
-    workload = make(name, tiny=True)
-    module = torch_module(specialized(workload))
-    with torch.inference_mode():
-        got = module(*(torch.from_numpy(a) for a in workload.inputs))
-    assert close(workload, [r.numpy() for r in got])
-
-
-@pytest.mark.skipif(not FULL, reason="importing torch takes seconds")
-def test_torch_takes_product_and_bias_as_one_call():
-    pytest.importorskip("torch")
-    from pyc_mlir.tools.bench.peers.torch_module import torch_module
-
-    targets = [n.target.__name__ for n in torch_module(specialized(make(MLP, True))).graph.nodes
-               if n.op == "call_function"]  # fmt: skip
-    assert targets == ["addmm", "relu", "addmm"]
-
-
-@pytest.mark.skipif(not FULL, reason="importing jax takes seconds")
-def test_jax_computes_the_workload(tmp_path):
-    pytest.importorskip("jax")
-    workload = make("gpt block, decode 1, cache 128", tiny=True)
-    cpu_rounds.store(workload, tmp_path)
-    task = Task(workload.name, tmp_path, 1, True)
-    (prepared,) = dict(SYSTEMS["jax"].settings(task, workload.inputs)).values()
-    assert close(workload, list(prepared.results()))
-
-
 def test_dynamic_sizes_stay_dynamic_for_the_peers():
     onnx = pytest.importorskip("onnx")
     from pyc_mlir.tools.bench.peers.onnx_model import onnx_model

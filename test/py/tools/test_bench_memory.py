@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import sample
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import memory_report
@@ -27,7 +26,6 @@ from pyc_mlir.tools.bench.memory.measure import compile_iree, error_against, sam
 from pyc_mlir.tools.bench.peers import footprint as peers_footprint
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
 from pyc_mlir.tools.bench.report import memory_table, show
 from pyc_mlir.tools.bench.report.suite import Run
 from pyc_mlir.tools.bench.workloads.case import CLASSES, Case, Weights
@@ -105,19 +103,6 @@ def test_a_decoder_does_not_look_ahead():
     before, after = case.source(x), case.source(changed)
     assert np.array_equal(before[:-1], after[:-1]) and not np.array_equal(before[-1], after[-1])
     assert decoder.__module__ == encoder.__module__
-
-
-@pytest.mark.parametrize("name", sample(FUNCTIONS, 4))
-def test_jax_computes_the_same_program(name):
-    pytest.importorskip("jax")
-    case = make(name, quick=True)
-    assert relative_error(evaluate(case), case.reference()) < 1e-5
-
-
-def test_xla_tells_its_temporary_memory():
-    pytest.importorskip("jax")
-    found = temporary_memory(make("digits cnn", quick=True))
-    assert found is not None and found.temp_bytes > 0 and found.no_library_temp_bytes > 0
 
 
 def product(shape: tuple[int, ...] = (64, 64)) -> Case:

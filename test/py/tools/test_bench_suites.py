@@ -20,7 +20,6 @@ from pyc_mlir.tools.bench.compile import tooling
 from pyc_mlir.tools.bench.compile.compile_time import command, run_command
 from pyc_mlir.tools.bench.latency import demo as latency
 from pyc_mlir.tools.bench.latency import gpu
-from pyc_mlir.tools.bench.peers import candidates
 from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
 from pyc_mlir.tools.bench.report.suite import Run, parse
 from pyc_mlir.tools.bench.report.table import markdown
@@ -98,20 +97,6 @@ def test_compile(quick):
     ratios = by_metric(report, "pyc / this")
     assert set(ratios) == set(times) - {"pyc"}
     assert all(r["unit"] == "times" and r["value"] > 0 for r in ratios.values())
-
-
-def test_demo_latency(quick):
-    pytest.importorskip("onnxruntime")
-    report = quick("demo-latency")
-    times = by_metric(report, "latency")
-    assert set(times) == {"pyc", "iree", "onnxruntime"}
-    assert_timed(times)
-    assert times["pyc"]["setting"] == "default"
-    tried = times["iree"]["tried"]
-    assert times["iree"]["setting"] in tried and len(tried) == 4 * len(candidates.IREE_COMPILES)
-    errors = by_metric(report, "max relative error")
-    assert set(errors) == set(times)
-    assert all(0 <= r["value"] < 100 and r["unit"] == "ppm" for r in errors.values())
 
 
 def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):

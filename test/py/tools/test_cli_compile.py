@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.artifact.artifact import read
-from pyc_mlir.artifact.compile_log import read_recorded
+from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.artifact.signature import Argument
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
@@ -249,7 +249,7 @@ def test_a_refused_compile_has_a_log(folder, capsys):
         "memory_budget_bytes = 10: refused [BUDGET_IMPOSSIBLE]",
         "max_concurrency = 2: refused [BUDGET_IMPOSSIBLE]",
     )
-    recorded = read_recorded("a.jsonl")
+    recorded = read_compile_log("a.jsonl")
     assert recorded.others == (line,) and not recorded.conditions and not recorded.decisions
     assert "compile:refused" in why(recorded, ReasonCode.BUDGET_IMPOSSIBLE)
 

@@ -1,5 +1,6 @@
 """The demo: the comparison on few images, its text, and its verdict."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from pyc_mlir.tools.demo import text as demo_text
 from pyc_mlir.tools.demo.compare import Comparison, Memory, Row, Side, compare
 from pyc_mlir.tools.demo.digits import MODELS, Images, load_digits
 
-pytest.importorskip("sklearn")
+# Importing it takes 0.8 s, which every process that collects tests would pay.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="sklearn is not installed")
 LABELS = Images(np.zeros((3, 1, 8, 8), np.float32), np.array([0, 1, 2]))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pyc_mlir.evidence.environment import Place
 from pyc_mlir.iree import inventory
 from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
 from pyc_mlir.measure.environment import Environment
@@ -27,6 +28,14 @@ ENVIRONMENT = Environment(
     commit=None,
     modified=False,
 )
+HARDWARE = {
+    "cores": 8,
+    "caches": ["L2 1024 KiB"],
+    "hypervisor": "ACME",
+    "governor": "powersave",
+    "gpus": [{"name": "NVIDIA H200", "driver": "570.1", "memory_mib": 143771}],
+}
+PLACE = Place(HARDWARE, {"source": "0"}, {"threads": 1}, "0123456789abcdef")
 PINS = {"torch-mlir": "1", "iree-base-compiler": "2", "iree-base-runtime": "2", "numpy": "3"}
 DRIVERS = (
     Driver("cuda", ("NVIDIA H200",)),
@@ -36,6 +45,7 @@ DRIVERS = (
 )
 FULL = Machine(
     environment=ENVIRONMENT,
+    place=PLACE,
     pins=PINS,
     extra_pins={"onnx": "4"},
     versions={**PINS, "onnx": "4"},
@@ -120,7 +130,7 @@ def test_text_and_json_say_the_same():
     text, data = to_text(machine, findings), to_json(machine, findings)
     assert json.loads(json.dumps(data)) == data and data["healthy"]
     assert "fix: pip install 'pyc-mlir[onnx]'" in text
-    assert text.endswith("runs:         cpu, cuda, vulkan\n")
+    assert "runs:         cpu, cuda, vulkan\n" in text
     assert [c["name"] for c in data["checks"]] == [c.name for c in CHECKS]
 
 
@@ -172,3 +182,15 @@ def test_a_driver_that_crashes_or_hangs_is_an_answer(monkeypatch):
 )
 def test_reasons_are_readable(text, expected):
     assert reason(text) == expected
+
+
+def test_what_evidence_is_keyed_by_is_shown():
+    text = to_text(FULL, diagnose(FULL))
+    shown = text[text.index("evidence is keyed by") :].splitlines()[1:]
+    assert [line.split()[0] for line in shown] == ["hardware", "toolchain", "context", "machine"]
+    assert shown[0].endswith(
+        "8 cores, L2 1024 KiB, virtual (ACME), governor powersave, "
+        "NVIDIA H200 143771 MiB, driver 570.1"
+    )
+    assert to_json(FULL, [])["evidence"]["toolchain"] == {"source": "0"}
+    assert to_json(FULL, [])["evidence"]["keys"]["machine"] == PLACE.machine

@@ -9,7 +9,7 @@ from explain_programs import FUSE, explained, planned, ran, refused, saved
 from planner_problems import branches
 
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.artifact.compile_log import Recorded, head_of, read_recorded
+from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
 from pyc_mlir.debug.diff import Difference, diff
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import CACHE, Alternative, Decision, Site, write_log
@@ -38,9 +38,9 @@ CACHED = Decision(
 def program(tmp_path) -> str:
     clause = ClauseReport("fallbacks", ["none"], Status.CHECKED, code=CODE.name)
     made = explained([planned(branches(3))], [FUSE, FUSION])
-    promises = ContractReport((clause,)).to_json()
+    report = ContractReport((clause,)).to_json()
     asked = Contract(fallbacks=("none",)).to_json()
-    manifest = {**made.manifest, "contract": asked, "promises": promises}
+    manifest = {**made.manifest, "contract": asked, "contract_report": report}
     return saved(tmp_path, replace(made, manifest=manifest))
 
 
@@ -110,8 +110,8 @@ def test_flags_that_do_not_fit(capsys, line):
 # Differences.
 
 
-def recorded(*decisions: Decision, **conditions: Any) -> Recorded:
-    return Recorded("log", {"graph_id": "g", **conditions}, decisions)
+def recorded(*decisions: Decision, **conditions: Any) -> CompileLog:
+    return CompileLog("log", {"graph_id": "g", **conditions}, decisions)
 
 
 def choice(site: str, chosen: str, by: str = "default", **more: Any) -> Decision:
@@ -121,7 +121,7 @@ def choice(site: str, chosen: str, by: str = "default", **more: Any) -> Decision
 
 
 def test_equal_logs_do_not_differ(capsys, program, log):
-    both = read_recorded(program), read_recorded(log)
+    both = read_compile_log(program), read_compile_log(log)
     assert diff(*both).is_empty and diff(*both).same == 3
     assert ran(capsys, "--diff", program, log) == "no difference: 3 equal decisions\n"
 

@@ -14,7 +14,7 @@ import pyc_mlir
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Argument, Signature
-from pyc_mlir.artifact.verification import Evidence, Verdict
+from pyc_mlir.artifact.verification import Evidence, Verification
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
@@ -162,9 +162,9 @@ def artifact() -> Artifact:
     )
     signature = Signature((Argument("x", np.dtype(np.float32), (2, "n")),), ())
     clause = ClauseReport("fallbacks", ("iree",), Status.CHECKED, ("told",), measured={"s": 1.0})
-    verdict = Verdict("hash", {"cpu": "c"}, 2, 2, 0.5)
+    verification = Verification("hash", {"cpu": "c"}, 2, 2, 0.5)
     oracle = ForeignOracle(b"code", "main", signature)
-    evidence = Evidence(oracle, verdict, (clause,))
+    evidence = Evidence(oracle, verification, (clause,))
     manifest = {"target": "cpu", "signature": signature.to_json()}
     return Artifact(b"vmfb", manifest, (decision,), b"module", b"memory", b"samples", evidence)
 

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.cache.cache import default_folder
+from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.calibrate.peaks import Peaks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report

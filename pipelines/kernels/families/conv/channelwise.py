@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.kernels.families.conv.window import (
     Run,
     pixels_of,
     random_axis,
-    rows_of_taps,
+    taps_at,
 )
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
@@ -183,7 +183,7 @@ class Channelwise:
             image, row = (Index.of(0), number)
             if knobs.images != 1:
                 image, row = number // high, number % high
-            taps = rows_of_taps(knobs.rows, row)
+            taps = taps_at(knobs.rows, row, Index.of(knobs.rows.size))
             for run in knobs.columns.tiles(knobs.width):
                 if run.count == 1:
                     self._tiles(image, row, taps, run, Index.of(run.start))

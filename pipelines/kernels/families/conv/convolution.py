@@ -1,380 +1,43 @@
 """The kernel family ``conv``: y = epilogue(conv2d(x, w)), with constant weights w.
 
-A direct convolution (no im2col): a register tile of neighbouring outputs of one row by a panel of
-output channels is accumulated over all taps and input channels, the input broadcast, the weights
-loaded in vectors from panels [taps][channels][panel] that are packed when compiling. Since x is
-only broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out
-tap by tap (`window.py`).
-
-`Conv` holds the knobs; `Conv.on` chooses them for a target.
+Prices, checks and offers of the direct convolution that `direct.py` builds.
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
+from pyc_mlir.pipelines.kernels.families.conv.direct import Conv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     Axis,
-    Run,
-    Segment,
-    pixels_of,
     random_axis,
-    rows_of_taps,
     under_taps,
 )
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
-from pyc_mlir.pipelines.kernels.families.packing import Panels
-from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
-from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
-from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma
+from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
-from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
-from pyc_mlir.pipelines.kernels.shared.tile import local, refuse_tile
+from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
-_PAGE = 1024  # numbers in 4 KiB
+
+def _unknown(knobs: Conv) -> list[Axis]:
+    """The axes whose size is known at run time only."""
+    return [axis for axis in (knobs.rows, knobs.columns) if axis.name]
 
 
-@dataclass(frozen=True)
-class Conv:
-    """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
-
-    x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`.
-    `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
-    filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
-    `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
-    a single one the tiles) and panels.
-    `merged` groups are computed as one, with zeros between them, where they have few filters.
-    """
-
-    images: Dim
-    rows: Axis
-    columns: Axis
-    channels: int
-    filters: int
-    groups: int = 1
-    merged: int = 1
-    epilogue: Pointwise = NOTHING
-    planar: bool = False
-    width: int = 14
-    panel: int = 32
-    unroll: int = 4
-    workgroups: tuple[int, int] = (1, 1)
-
-    def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        counts = (self.channels, self.filters, self.groups, self.merged, self.width, self.unroll)
-        if self.images == 0 or min(*counts, *self.workgroups) < 1:
-            raise _refusal("sizes, width, unroll and workgroups of at least 1", self)
-        if self.panel < LINE or self.panel % LINE:
-            raise _refusal("panel in lines of 16", self.panel)
-        if self.channels % self.groups or self.filters % self.groups or self.groups % self.merged:
-            raise _refusal(
-                "channels and filters in whole groups, groups in whole merged ones", self
-            )
-
-    @staticmethod
-    def on(
-        target: Target,
-        images: Dim,
-        rows: Axis,
-        columns: Axis,
-        channels: int,
-        filters: int,
-        groups: int = 1,
-        planar: bool = False,
-        **others: Any,
-    ) -> "Conv":
-        """The knobs for a target's registers and cores; `others` are further fields."""
-        most = max(1, target.vector_bytes // 4 * groups // filters)
-        merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
-        made = Conv(images, rows, columns, channels, filters, groups, merged, planar=planar)
-        vectors = max(2, LINE * 4 // target.vector_bytes)
-        if not made.planar and made.channels * columns.stride % _PAGE == 0:
-            # Positions that lie a page apart meet in one set of the first-level cache.
-            vectors = max(4, vectors)
-        tall = (target.vector_registers - vectors - 1) // vectors
-        panel = vectors * target.vector_bytes // 4
-        cores = cores_for(target, made.flops, 4.0 * made.weights)
-        made = replace(made, width=tall, panel=panel)
-        knobs = {"workgroups": _cut(cores, made, panel)}
-        return replace(made, **{**knobs, **others})
-
-    @property
-    def outputs(self) -> tuple[int, int]:
-        """Rows and columns of an image of the result."""
-        return self.rows.outputs, self.columns.outputs
-
-    @property
-    def tiles(self) -> int:
-        """Register tiles of a row."""
-        return -(-self.outputs[1] // self.width)
-
-    @property
-    def shares_tiles(self) -> bool:
-        """True where workgroups share the tiles of a row: the only one of one image, or of any."""
-        unknown = isinstance(self.images, str) and self.tiles >= self.workgroups[0]
-        return self.outputs[0] == 1 and (self.images == 1 or unknown)
-
-    @property
-    def taps(self) -> int:
-        """Positions of the window."""
-        return self.rows.kernel * self.columns.kernel
-
-    @property
-    def blocks(self) -> int:
-        """Groups, merged ones taken as one."""
-        return self.groups // self.merged
-
-    @property
-    def weights(self) -> int:
-        """How many numbers w has."""
-        return self.taps * self.channels // self.groups * self.filters
-
-    @property
-    def flops(self) -> float:
-        """Operations of all images, those of the epilogue left out."""
-        return 2.0 * known(self.images) * self.outputs[0] * self.outputs[1] * self.weights
-
-    @property
-    def panels(self) -> Panels:
-        """How the weights of one block of groups are laid out."""
-        depth = self.taps * self.channels // self.blocks
-        return Panels(self.filters // self.blocks, depth, self.panel)
-
-    @property
-    def layout(self) -> Filters:
-        """How all weights are laid out."""
-        return Filters(self.taps, self.blocks, self.merged, self.panels)
-
-    def kernel(self, name: str) -> Kernel:
-        """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
-        image = (self.rows.size, self.columns.size)
-        x = (self.channels, *image) if self.planar else (*image, self.channels)
-        result = (self.images, *self.outputs, self.filters)
-        matrix = pixels_of(self.images, self.outputs)
-        operands = (
-            Operand("x", (self.images, *x)),
-            Operand("w", (self.blocks * self.panels.size,), layout=self.layout),
-            *self.epilogue.operands("e", matrix, self.filters),
-            Operand("y", result, "out"),
-        )
-        return Kernel(name, operands, lambda size: self.workgroups, self._body)
-
-    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
-        *reads, y = others
-        Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads))).build()
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Filters of one register tile: where they start in the result, and in the packed weights."""
-
-    group: Index
-    filter: Index
-    weights: Index
-    width: int
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the result: its image, its number there, and the taps that meet the image."""
-
-    image: Index
-    number: Index
-    taps: tuple[Index, Index]
-
-
-@dataclass(frozen=True)
-class Direct:
-    """One kernel under construction: loops from the outside in, then the register tile."""
-
-    k: Build
-    knobs: Conv
-    x: Memory
-    w: Memory
-    y: Memory
-    epilogue: InKernel
-    sums: list[Memory] = field(default_factory=list)
-
-    def build(self) -> None:
-        """Every block's panels, full ones and the narrower last one, over this share's rows."""
-        k, knobs = self.k, self.knobs
-        if knobs.epilogue.heavy:
-            self.sums.append(local(k, knobs.width * knobs.panel))
-        panels = knobs.panels
-        first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full * knobs.blocks))
-        if panels.full:
-            with k.range(first, end) as number:
-                group, panel = number // panels.full, number % panels.full
-                start = group * panels.size + panel * (panels.depth * panels.panel)
-                filters = group * panels.columns + panel * panels.panel
-                self._rows(Panel(group, filters, start, panels.panel))
-        if panels.last_width:
-            first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.blocks))
-            with k.range(first, end) as group:
-                start = group * panels.size + panels.edge * panels.depth
-                filters = group * panels.columns + panels.edge
-                self._rows(Panel(group, filters, start, panels.last_width, last=True))
-
-    def _rows(self, panel: Panel) -> None:
-        """This workgroup's rows of all images."""
-        k, knobs = self.k, self.knobs
-        high = knobs.outputs[0]
-        parts = 1 if knobs.shares_tiles else knobs.workgroups[0]
-        first, end = share(k, 0, parts, k.size(knobs.images) * high)
-        with k.range(first, end) as number:
-            image, row = (
-                (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
-            )
-            taps = rows_of_taps(knobs.rows, row)
-            for run in knobs.columns.tiles(knobs.width):
-                self._run(panel, Row(image, row, taps), run)
-
-    def _run(self, panel: Panel, row: Row, run: Run) -> None:
-        """Neighbouring tiles; where there is one row in all, this workgroup's share of them."""
-        k, knobs = self.k, self.knobs
-        parts = knobs.workgroups[0] if knobs.shares_tiles else 1
-        if run.count == 1:
-            with nullcontext() if parts == 1 else k.when(k.workgroup(0).equals(parts - 1)):
-                self._tile(panel, row, run, Index.of(run.start))
-            return
-        with k.range(*share(k, 0, parts, Index.of(run.count))) as tile:
-            self._tile(panel, row, run, tile * run.width + run.start)
-
-    def _tile(self, panel: Panel, row: Row, run: Run, start: Index) -> None:
-        """One register tile: outputs `start` and on of a row, by the filters of a panel."""
-        k = self.k
-        vectors = len(self._places(panel))
-        zeros = [k.vector(0.0)] * (run.width * vectors)
-
-        def over(tap: Index, *sums: Vector) -> list[Vector]:
-            kept = list(sums)
-            for segment in run.segments:
-                kept = self._segment(panel, row, tap, start, segment, kept)
-            return kept
-
-        sums = k.loop(*row.taps, 1, zeros)(over)
-        self._finish(panel, row, start, run.width, sums)
-
-    def _segment(
-        self,
-        panel: Panel,
-        row: Row,
-        down: Index,
-        start: Index,
-        segment: Segment,
-        sums: list[Vector],
-    ) -> list[Vector]:
-        """The taps of one segment in one row of taps."""
-        k, knobs = self.k, self.knobs
-        depth = knobs.panels.depth // knobs.taps
-        vectors = len(self._places(panel))
-        y = row.number * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
-        low, high = segment.outputs.start, segment.outputs.stop
-
-        def over(tap: Index, *kept: Vector) -> list[Vector]:
-            columns = knobs.columns
-            x = (start + low) * columns.stride + tap * columns.dilation - columns.low
-            weights = panel.weights + (down * columns.kernel + tap) * (depth * panel.width)
-
-            def step(at: Index, *kept: Vector) -> list[Vector]:
-                made = list(kept)
-                for u in range(unroll):
-                    parts = [
-                        self.w.load(weights + (at + u) * panel.width + v * k.lanes)
-                        for v in range(vectors)
-                    ]
-                    for p in range(high - low):
-                        channel = panel.group * depth + (at + u)
-                        one = self._number(row.image, y, x + p * columns.stride, channel).across(
-                            k.lanes
-                        )
-                        for v in range(vectors):
-                            n = p * vectors + v
-                            made[n] = fma(one, parts[v], made[n])
-                return made
-
-            unroll = knobs.unroll
-            edge = depth // unroll * unroll
-            kept = tuple(k.loop(0, edge, unroll, kept)(step))
-            unroll = 1
-            return k.loop(edge, depth, 1, kept)(step)
-
-        mine = slice(low * vectors, high * vectors)
-        taps = segment.taps
-        made = list(sums)
-        made[mine] = k.loop(taps.start, taps.stop, 1, sums[mine])(over)
-        return made
-
-    def _number(self, image: Index, y: Index, x: Index, channel: Index) -> Any:
-        if self.knobs.planar:
-            return self.x.number(image, channel, y, x)
-        return self.x.number(image, y, x, channel)
-
-    def _finish(self, panel: Panel, row: Row, start: Index, width: int, sums: list[Vector]) -> None:
-        """Store what the epilogue makes of the sums."""
-        k, knobs = self.k, self.knobs
-        places = self._places(panel)
-        high, wide = knobs.outputs
-        first = (row.image * high + row.number) * wide + start
-        vectors = len(places)
-        if self.sums:
-            (kept,) = self.sums
-            for n, value in enumerate(sums):
-                kept.store(value, Index.of(n * k.lanes))
-            with k.range(width) as p:
-                apply = self.epilogue.row(first + p)
-                for v, at in enumerate(places):
-                    value = apply(kept.load((p * vectors + v) * k.lanes), at)
-                    self.y.store(value, row.image, row.number, start + p, at)
-            return
-        for p in range(width):
-            apply = self.epilogue.row(first + p)
-            for v, at in enumerate(places):
-                self.y.store(apply(sums[p * vectors + v], at), row.image, row.number, start + p, at)
-
-    def _places(self, panel: Panel) -> list[Lanes]:
-        """Where the tile's vectors lie among the filters: in the last panel of a group masked."""
-        k, panels = self.k, self.knobs.panels
-        starts = range(0, panel.width, k.lanes)
-        if not panel.last:
-            return [Lanes(panel.filter + v) for v in starts]
-        left = panels.columns - panels.edge
-        masked = [k.tail(Index.of(v), Index.of(left)) for v in starts if v < left]
-        return [Lanes(panel.filter + at.start, at.mask) for at in masked]
-
-
-def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
-    """Shares of rows and of panels: panels where they come out even, rows otherwise.
-
-    A last panel that is narrower makes shares of panels uneven.
-    """
-    each = knobs.filters // knobs.blocks
-    if cores == 1 or (each % panel == 0 and knobs.blocks * each // panel % cores == 0):
-        return 1, cores
-    rows = known(knobs.images) * knobs.outputs[0]
-    if replace(knobs, workgroups=(cores, 1)).shares_tiles:
-        rows = max(rows, knobs.tiles)
-    return (cores, 1) if rows >= cores else (1, min(cores, knobs.blocks * -(-each // panel)))
-
-
-def _refusal(expected: str, came: object) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"conv kernel: expected {expected}, got {came!r}")
+def _known(knobs: Conv, sizes: Mapping[str, int]) -> Conv:
+    """The knobs with the sizes of images known."""
+    rows, columns = (a.of(sizes[a.name]) if a.name else a for a in (knobs.rows, knobs.columns))
+    return replace(knobs, rows=rows, columns=columns)
 
 
 def refusal(knobs: Conv, target: Target) -> str:
@@ -389,6 +52,7 @@ def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
 
     Lanes that the narrowest panel leaves idle are time, but no operations.
     """
+    knobs = _known(knobs, {axis.name: sizes[axis.name] for axis in _unknown(knobs)})
     images = knobs.images if isinstance(knobs.images, int) else sizes[knobs.images]
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
     depth = knobs.weights // knobs.filters
@@ -407,6 +71,9 @@ def reference(knobs: Conv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
     x, packed, *reads = (np.asarray(a, np.float64) for a in arrays)
     x = x.transpose(0, 2, 3, 1) if knobs.planar else x
+    knobs = _known(
+        knobs, dict(zip((knobs.rows.name, knobs.columns.name), x.shape[1:3], strict=True))
+    )
     depth, groups = knobs.channels // knobs.groups, knobs.groups
     w = knobs.layout.unpack(packed).reshape(knobs.taps, depth, groups, -1)
     value: Any = 0.0
@@ -429,7 +96,7 @@ _FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
 def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
     """Random knobs, and three calls: half of the time what ships for the target."""
     groups = random.choice((1, 1, 1, 2, 3, 8))
-    rows, columns = random_axis(random), random_axis(random)
+    rows, columns = (_any_axis(random, name) for name in ("high", "wide"))
     sizes = (groups * random.choice(_CHANNELS), groups * random.choice(_FILTERS), groups)
     others: dict[str, Any] = {
         "epilogue": random_epilogue(random),
@@ -443,7 +110,14 @@ def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
+def _any_axis(random: Random, name: str) -> Axis:
+    axis = random_axis(random)
+    alike = axis.stride == 1 and axis.outputs == axis.size
+    return replace(axis, name=name) if alike and random.random() < 0.5 else axis
+
+
 def _arrays(knobs: Conv, random: Random) -> Arrays:
+    knobs = _known(knobs, {a.name: random.choice((1, 2, 5, 14, 33)) for a in _unknown(knobs)})
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
     shape = [images, *[d for d in knobs.kernel("k").operands[0].shape[1:] if isinstance(d, int)]]
@@ -455,8 +129,11 @@ def _arrays(knobs: Conv, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[Offer]:
-    """A convolution with constant weights and as much of what follows as the epilogue can do."""
-    found = find(work, "conv2d")
+    """A convolution with constant weights and as much of what follows as the epilogue can do.
+
+    Groups computed together add products with zeros, which spread infinities.
+    """
+    found = find(work, "conv2d", dynamic=True)
     if found is None or found.weights is None:
         return []
     seen = found.flat if found.is_flat else found
@@ -467,9 +144,14 @@ def match(work: Work, target: Target) -> list[Offer]:
     )  # fmt: skip
     if refusal(knobs, target):
         return []
+    apart = [replace(knobs, merged=1)] if knobs.merged > 1 else []
     feeds = (seen.feed, Feed(found.weights, (3,)), *program.feeds)
-    taken = {"n": NOMINAL_DIMENSION}
-    return [Offer(knobs, covers, feeds, cost(knobs, target, taken))]
+    taken = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
+    taken |= {axis.name: axis.size for axis in _unknown(knobs)}
+    return [
+        Offer(k, covers, feeds, cost(k, target, taken), indirect=k.merged > 1)
+        for k in (knobs, *apart)
+    ]
 
 
 FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match)

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.window import under_taps
+from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
@@ -42,7 +42,9 @@ class Depthwise:
         w = Operand("w", (images.taps, images.channels))
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         operands = (images.source, w, *reads, images.result)
-        return Kernel(name, operands, lambda size: (images.workgroups,), self._body)
+        return Kernel(
+            name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
+        )
 
     def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
         *reads, y = others

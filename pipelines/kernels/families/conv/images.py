@@ -4,18 +4,20 @@ A group may begin with the transpose that makes NHWC of a network's NCHW input: 
 reads the input as it lies.
 """
 
+import math
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.families.conv.window import Axis
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.match.offers import Feed
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.work import Node, Work, is_f32
 
 _TO_NHWC = (0, 2, 3, 1)
+# Names of sizes that are known at run time only.
+_SIDES, _POSITIONS = ("high", "wide"), "positions"
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,22 @@ class Images:
     @property
     def is_flat(self) -> bool:
         """True for a window of one position that takes every position of the image."""
-        return all(a == Axis(a.size) for a in (self.rows, self.columns))
+        return all(a == Axis(a.size, name=a.name) for a in (self.rows, self.columns))
+
+    @property
+    def is_static(self) -> bool:
+        """True where the size of the images is known."""
+        return not (self.rows.name or self.columns.name)
 
     @property
     def flat(self) -> "Images":
-        """The same with all positions in one row, of all images where their number is known."""
+        """The same with all positions in one row, of all images where a kernel can count them."""
         positions = self.rows.size * self.columns.size
+        if not self.is_static:
+            columns = Axis(positions, name=_POSITIONS)
+            feed = replace(self.feed, cuts=(1, 2, 2) if self.planar else (0, 0, 3))
+            images = self.images if self.planar else 1
+            return replace(self, images=images, rows=Axis(1), columns=columns, feed=feed)
         if self.planar or isinstance(self.images, str):
             cuts = (1, 2, 2) if self.planar else (1, 1, 3)
             flat = replace(self.feed, cuts=cuts)
@@ -56,10 +68,11 @@ class Images:
         return replace(self, images=1, rows=Axis(1), columns=columns, feed=flat)
 
 
-def find(work: Work, name: str) -> Images | None:
+def find(work: Work, name: str, dynamic: bool = False) -> Images | None:
     """The window op `name` of f32 that a group begins with; None where no kernel can have it.
 
-    Batches may be dynamic, images may not.
+    Batches may be dynamic. So may be images, if that is `dynamic`, in each dimension of which there
+    are as many outputs.
     """
     planar = name == "conv2d" and _is_planar(work)
     node = work.nodes[planar]
@@ -68,11 +81,11 @@ def find(work: Work, name: str) -> Images | None:
     source = work.nodes[0].operands[0] if planar else node.operands[0]
     images, *image = work.type(node.operands[0]).shape
     kernel = _kernel(work, node)
-    if None in image or kernel is None or images == 0:
+    *sides, channels = image
+    if kernel is None or images == 0 or (None in sides and not dynamic):
         return None
-    high, wide, channels = (d for d in image if d is not None)
     try:
-        rows, columns = (_axis(node, axis, size, kernel) for axis, size in enumerate((high, wide)))
+        rows, columns = (_axis(node, axis, size, kernel) for axis, size in enumerate(sides))
     except PycError:
         return None
     result = work.type(work.number_of(planar)).shape
@@ -86,9 +99,8 @@ def find(work: Work, name: str) -> Images | None:
     if name != "conv2d":
         return found
     weights = node.operands[1]
-    array = work.inputs[weights].array if work.is_constant(weights) else None
     # Kernels leave out padding, where an infinite weight would make NaN.
-    if array is None or not np.isfinite(array()).all():
+    if not work.is_constant(weights) or not math.isfinite(work.inputs[weights].magnitude):
         return None
     return replace(found, groups=node.params["groups"], weights=weights)
 
@@ -100,10 +112,12 @@ def _kernel(work: Work, node: Node) -> tuple[int, int] | None:
     return None if rows is None or columns is None else (rows, columns)
 
 
-def _axis(node: Node, axis: int, size: int, kernel: tuple[int, int]) -> Axis:
+def _axis(node: Node, axis: int, size: int | None, kernel: tuple[int, int]) -> Axis:
     pads, dilations = node.params["pads"], node.params.get("dilations", (1, 1))
-    stride = node.params["strides"][axis]
-    return Axis(size, kernel[axis], stride, pads[axis], pads[axis + 2], dilations[axis])
+    window = (kernel[axis], node.params["strides"][axis], pads[axis], pads[axis + 2])
+    if size is None:
+        return Axis(NOMINAL_DIMENSION, *window, dilations[axis], _SIDES[axis])
+    return Axis(size, *window, dilations[axis])
 
 
 def _is_planar(work: Work) -> bool:

@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     mean_of,
 )
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.window import under_taps
+from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
@@ -69,7 +69,9 @@ class Pool:
         images = self.images
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
         operands = (images.source, *reads, images.result)
-        return Kernel(name, operands, lambda size: (images.workgroups,), self._body)
+        return Kernel(
+            name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
+        )
 
     def _body(self, k: Build, x: Memory, *others: Memory) -> None:
         *reads, y = others

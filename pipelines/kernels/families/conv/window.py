@@ -1,11 +1,13 @@
 """The geometry of a window that slides over an image: which taps meet the image where.
 
 A padded border is never stored: a tap that falls outside adds nothing. Along the width that is
-known while the kernel is built (`Axis.segments`), along the height while it runs (`rows_of_taps`).
+known while the kernel is built (`Axis.segments`), along the height, and where the width is not
+known, while it runs (`taps_at`).
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -20,7 +22,8 @@ class Axis:
     """A window along one axis of an image.
 
     `size` positions, padded by `low` and `high`, are met by `kernel` taps that are `dilation`
-    apart; the window moves by `stride`.
+    apart; the window moves by `stride`. With a `name` the size is known at run time only: there are
+    as many outputs then, and `size` is what costs and shares assume.
     """
 
     size: int
@@ -29,13 +32,34 @@ class Axis:
     low: int = 0
     high: int = 0
     dilation: int = 1
+    name: str = ""
 
     def __post_init__(self) -> None:
-        """Raise PycError (BAD_ARGUMENT) for a window that does not fit the image once."""
+        """Raise PycError (BAD_ARGUMENT) for a window that does not fit the image once.
+
+        Also for an unknown size of which the number of outputs is another one.
+        """
         least_ones = (self.size, self.kernel, self.stride, self.dilation)
         if min(least_ones) < 1 or min(self.low, self.high) < 0 or self.outputs < 1:
             expected = "sizes of at least 1, pads of at least 0, a window that fits"
             raise PycError(ReasonCode.BAD_ARGUMENT, f"window: expected {expected}, got {self}")
+        if self.name and (self.stride, self.outputs) != (1, self.size):
+            expected = "a window of stride 1 with as many outputs for an unknown size"
+            raise PycError(ReasonCode.BAD_ARGUMENT, f"window: expected {expected}, got {self}")
+
+    @property
+    def dim(self) -> Dim:
+        """The size as a kernel's dimension."""
+        return self.name or self.size
+
+    @property
+    def output_dim(self) -> Dim:
+        """The number of outputs as a kernel's dimension."""
+        return self.name or self.outputs
+
+    def of(self, size: int) -> "Axis":
+        """The axis with its size known."""
+        return replace(self, size=size, name="")
 
     @property
     def outputs(self) -> int:
@@ -111,14 +135,14 @@ class Run:
     segments: tuple[Segment, ...]
 
 
-def rows_of_taps(axis: Axis, output: Index) -> tuple[Index, Index]:
-    """The taps from the first to before the last that meet the image at an output."""
+def taps_at(axis: Axis, output: Index, size: Index) -> tuple[Index, Index]:
+    """The taps from the first to before the last that meet an image of `size` at an output."""
     at = output * axis.stride
     low, high = Index.of(0), Index.of(axis.kernel)
     if axis.low:
         low = (axis.low - least(at, axis.low)).ceildiv(axis.dilation)
     if axis.source(axis.outputs - 1, axis.kernel - 1) >= axis.size:
-        end = axis.size + axis.low
+        end = size + axis.low
         high = least((end - least(at, end)).ceildiv(axis.dilation), axis.kernel)
     return least(low, high), high
 
@@ -142,9 +166,15 @@ def border(axis: Axis, start: Index, offset: int) -> Border:
     return Border(at - axis.low, clamped, inside)
 
 
-def pixels_of(images: Dim, outputs: tuple[int, int]) -> Dim:
-    """All positions of the result, the rows of an epilogue's matrix; "rows" of a dynamic batch."""
-    return "rows" if isinstance(images, str) else images * outputs[0] * outputs[1]
+_PIXELS = "pixels"
+# `Kernel.merged`: the pixels are the images, rows and columns of the result.
+PIXELS_OF_RESULT = ((_PIXELS, 3),)
+
+
+def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
+    """All positions of the result, the rows of an epilogue's matrix; a name of unknown ones."""
+    known = [d for d in (images, *outputs) if isinstance(d, int)]
+    return math.prod(known) if len(known) == 3 else _PIXELS
 
 
 def under_taps(

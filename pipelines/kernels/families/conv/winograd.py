@@ -31,6 +31,7 @@ from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     matrices,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
+    PIXELS_OF_RESULT,
     Axis,
     border,
     pixels_of,
@@ -172,7 +173,9 @@ class Winograd:
             Operand("y", result, "out"),
             Operand("scratch", (self.workgroups * sum(self.scratch),), "out"),
         )
-        return Kernel(name, operands, lambda size: (self.workgroups,), self._body)
+        return Kernel(
+            name, operands, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
+        )
 
     def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
         *reads, y, scratch = others
@@ -435,6 +438,8 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return exact.reshape(value.shape), bound.reshape(value.shape)
 
 
+# Above it a transform of weights, or of their products, may overflow.
+_LARGEST_WEIGHT = 1e36
 _CHANNELS = (1, 3, 8, 16, 17, 40)
 _FILTERS = (1, 8, 16, 17, 32, 48, 65)
 
@@ -471,9 +476,14 @@ def _arrays(knobs: Winograd, random: Random) -> Arrays:
 
 
 def match(work: Work, target: Target) -> list[Offer]:
-    """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do."""
+    """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do.
+
+    Weights whose transform could overflow are left to other families.
+    """
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
+        return []
+    if work.inputs[found.weights].magnitude > _LARGEST_WEIGHT:
         return []
     if any((a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)):
         return []

@@ -46,6 +46,11 @@ WRONG = {
     "signs apart": (affine("- \n" * 600), "signs"),
     "signs with comments": (affine("- // x\n" * 600), "signs"),
     "digits": (op("9" * 3000), "digits"),
+    "wide integers": (op("[1 : i16777215, 2 : i16777215]"), "bits"),
+    "wide elements": (op("dense<1> : tensor<4x?xsi16777215>"), "bits"),
+    "wide, with zeros": (op("1 : i0016777215"), "bits"),
+    "dimensions": (op(f"tensor<{'1x' * 3000}f32>"), "dimensions"),
+    "dynamic dimensions": (op(f"tensor<{'?x' * 3000}f32>"), "dimensions"),
     "hexadecimal digits": (op("0x" + "f" * 3000), "digits"),
 }
 RIGHT = {
@@ -54,6 +59,8 @@ RIGHT = {
     "many arrows": op("[" + "() -> (), " * 2000 + "() -> ()]"),
     "in strings and comments": op('"' + "[" * 600 + '"') + "// " + "[" * 600 + "-" * 600,
     "digits in a string": op('dense<"0x' + "0" * 8000 + '"> : tensor<1000xf32>'),
+    "names like wide integers": op('[@i16777215, #i16777215, "i16777215", i9999, xi16777215]'),
+    "many dimensions": op(f"[tensor<{'1x' * 2000}f32>, tensor<{'1x' * 2000}f32>]"),
     "many names": "".join(f"#n{i} = [{i}]\n" for i in range(5000)) + op("[#n7, #n8]"),
     "a chain": chain(40) + doubled(12).replace("#n", "#m"),
     "a name used often": "#map = affine_map<(d0) -> (d0)>\n" + op(f"[{'#map, ' * 20000}#map]"),

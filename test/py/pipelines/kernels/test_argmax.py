@@ -14,7 +14,7 @@ AVX2 = Target.named("cpu-avx2")
 FINDERS = {"argmax": np.argmax, "argmin": np.argmin}
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = {n: Argmax(n, "m", "n", chunk=64) for n in OPERATIONS}
     made["static"] = Argmax("argmax", 10, 150, chunk=64)

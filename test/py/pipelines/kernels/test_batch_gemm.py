@@ -74,7 +74,7 @@ def test_small_products_stay_with_one_core():
     assert Gemm.on(AVX512, "m", 4096, 4096).workgroups == (1, 4)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_attention_in_place(target):
     """Scores of scaled heads, and their product with values, read as a projection left them."""
     scale = Pointwise((NUMBER, COLUMN), (), (Step("mul", (0, 1)), Step("add", (3, 2))))
@@ -93,7 +93,7 @@ def test_attention_in_place(target):
         agrees(run.run(name, a, b, *others), exact, bound)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("right", ["bkn", "bnk"])
 def test_every_size_is_dynamic(target, right):
     """Several blocks of the depth, an epilogue after the last; down to sizes of 1."""

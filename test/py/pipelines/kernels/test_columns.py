@@ -23,7 +23,7 @@ def knobs(operation, way):
     return Columns(operation, **{"outer": 2, "reduced": 11, "columns": 37, **WAYS[way]})
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     return Kernels(
         request.param, [knobs(n, w).kernel(f"{n}_{w}") for n in REDUCTIONS for w in WAYS]
@@ -57,7 +57,7 @@ def test_no_column_is_no_work(kernels):
     assert kernels.run("sum_dynamic", np.zeros((0, 4, 3))).shape == (0, 3)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_strips_change_no_bit(target):
     """What workgroups share out is no part of a sum."""
     x = np.random.default_rng(1).normal(size=(1, 100, 200)).astype(np.float32)

@@ -135,7 +135,7 @@ def attention(q, k, v):
     return scores @ v + q
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_a_column_in_a_program(target):
     random = np.random.default_rng(7)
     column = random.normal(size=(33, 1)).astype(np.float32)
@@ -149,7 +149,7 @@ def test_a_column_in_a_program(target):
     assert np.allclose(program(x, y), (wide @ y) * (wide @ narrow), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_programs_with_run_time_matrices(target):
     """Static and dynamic sizes; the sites tell that kernels were chosen."""
     random = np.random.default_rng(6)

@@ -32,7 +32,7 @@ PARTS = {
 }
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = [knobs.kernel(name) for name, knobs in PARTS.items()]
     return Kernels(request.param, [*made, Elementwise("m", 33, ADD_ROW).kernel("rows")])
@@ -153,7 +153,7 @@ def covered(program):
     ]
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("shape", [(5, 24), (None, 24), (None, 2, 24)], ids=str)
 def test_a_group_of_a_program_becomes_a_kernel(target, shape):
     specs = [TensorSpec("f32", *shape)] * 2
@@ -164,7 +164,7 @@ def test_a_group_of_a_program_becomes_a_kernel(target, shape):
         assert np.allclose(program(x, y), gated_reference(x, y), rtol=1e-5)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_a_program_writes_past_the_caches(target, monkeypatch):
     monkeypatch.setattr(elementwise, "_STREAMED_OF_L3", 0)
     monkeypatch.setattr(elementwise_family, "_WORTH_NUMBERS", 0)

@@ -6,7 +6,7 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.full_reduce import FAMILY, Whole
+from pyc_mlir.pipelines.kernels.families.full_reduce import FAMILY, FullReduce
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import TARGETS, Target
@@ -15,19 +15,19 @@ AVX2 = Target.named("cpu-avx2")
 SIZES = (0, 1, 15, 16, 17, 100, 129, 1000, 20_011)
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = []
     for name in REDUCTIONS:
-        parts = Whole(name, "m", "n", parts=5, chunk=128)
-        made += [Whole(name, "m", "n", chunk=128).kernel(name), parts.kernel(f"{name}_parts")]
+        parts = FullReduce(name, "m", "n", parts=5, chunk=128)
+        made += [FullReduce(name, "m", "n", chunk=128).kernel(name), parts.kernel(f"{name}_parts")]
         made.append(parts.combining.kernel(f"{name}_rest"))
     return Kernels(request.param, made)
 
 
 def exact(name, x):
     with np.errstate(all="ignore"):
-        return FAMILY.reference(Whole(name, "m", "n"), [x])[0]
+        return FAMILY.reference(FullReduce(name, "m", "n"), [x])[0]
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
@@ -63,7 +63,7 @@ def test_nothing_to_reduce_gives_the_identity(kernels):
 def test_a_long_sum_keeps_its_bound(kernels):
     """Numbers of one sign and size, where adding one after the other would be far off."""
     x = np.full((1, 3_000_000), 0.1, np.float32)
-    value, bound = FAMILY.reference(Whole("sum", 1, 3_000_000, chunk=128), [x])
+    value, bound = FAMILY.reference(FullReduce("sum", 1, 3_000_000, chunk=128), [x])
     assert (np.abs(kernels.run("sum", x) - value) <= bound).all()
 
 
@@ -71,8 +71,8 @@ def test_a_long_sum_keeps_its_bound(kernels):
     "wrong", [{"operation": "median"}, {"numbers": 0}, {"parts": 0}, {"chunk": 0}, {"rows": 0}]
 )
 def test_knobs_that_make_no_kernel_are_refused(wrong):
-    with pytest.raises(PycError, match="whole kernel: expected"):
-        Whole(**{"operation": "sum", "rows": 4, "numbers": 4, **wrong})
+    with pytest.raises(PycError, match="full_reduce kernel: expected"):
+        FullReduce(**{"operation": "sum", "rows": 4, "numbers": 4, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,8 @@ def test_other_targets_are_not():
 
 @pytest.mark.parametrize("name", ["cpu-avx2", "cpu-avx512"])
 def test_hot_loops_have_no_spill(name, tmp_path):
-    made = [Whole("sum", 1, 1 << 20).kernel("known"), Whole("max", "m", "n").kernel("any")]
+    made = [
+        FullReduce("sum", 1, 1 << 20).kernel("known"),
+        FullReduce("max", "m", "n").kernel("any"),
+    ]
     assert spills(Target.named(name), made, tmp_path) == []

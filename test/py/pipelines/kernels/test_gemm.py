@@ -58,7 +58,7 @@ def test_packing_can_be_undone(columns):
     assert np.array_equal(knobs.panels.unpack(packed), b)
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_constant_weights_and_every_block(target):
     """Depth in three blocks, all tails, weights in the program; NaN and infinities as in numpy."""
     knobs = Gemm.on(target, 20, 201, 2100, epilogue=layer(bias=True, activation="relu"))

@@ -42,7 +42,7 @@ def test_the_targets_knobs():
     assert decode(Gemv, encode(several)) == several
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 @pytest.mark.parametrize("right", ["bkn", "bnk"])
 def test_sizes_known_at_run_time(target, right):
     """A decoding step: the cache of keys grows; NaN and infinities as in numpy."""

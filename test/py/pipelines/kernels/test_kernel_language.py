@@ -69,7 +69,7 @@ def conditions():
     return Kernel("conditions", operands, lambda size: (1,), body)
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     return Kernels(request.param, language_kernels())
 

@@ -37,7 +37,7 @@ PLACED = {
 
 
 @pytest.mark.parametrize("name", sample(list(PLACED), 2))
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_streaming_results_may_lie_anywhere(target, name):
     function, *shapes = PLACED[name]
     a, x = (array(*s) for s in shapes)

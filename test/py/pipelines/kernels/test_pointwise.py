@@ -81,7 +81,7 @@ def read_program(read):
     return Pointwise((read,), (), (Step("sub", (0, 1)),))
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = [kernel(f"step_{n}", step_program(n)) for n in STEPS]
     for n, read in enumerate(READS.values()):

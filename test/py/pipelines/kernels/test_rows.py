@@ -22,7 +22,7 @@ from pyc_mlir.runtime.executable import Executable
 NAMES = ("softmax", "log_softmax", *REDUCTIONS)
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     return Kernels(request.param, [Rows(n, "m", 37).kernel(n) for n in (*NAMES, *WEIGHTS)])
 
@@ -89,7 +89,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_what_comes_before_and_after_a_row_is_part_of_it(target):
     run = Kernels(target, [knobs.kernel(n) for n, knobs in PROGRAMS.items()])
     values = np.random.default_rng(5)

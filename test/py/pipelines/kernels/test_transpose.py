@@ -8,7 +8,7 @@ from kernel_runs import Kernels, spills, targets
 from kernel_works import lone
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.kernels.families.transpose import FAMILY, Transpose
+from pyc_mlir.pipelines.kernels.families.movement.transpose import FAMILY, Transpose
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
@@ -16,7 +16,7 @@ AVX2, AVX512 = Target.named("cpu-avx2"), Target.named("cpu-avx512")
 SIDES = ((1, 1), (7, 40), (8, 8), (16, 17), (17, 7), (40, 16))
 
 
-@pytest.fixture(scope="module", params=targets(), ids=lambda t: t.name)
+@pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
 def kernels(request):
     made = {f"{m}x{n}": Transpose(2, m, n, tile_rows=16) for m, n in SIDES}
     made["any"] = Transpose("b", "m", "n", tile_rows=16, tile_columns=32)

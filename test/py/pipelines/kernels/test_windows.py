@@ -221,7 +221,8 @@ def test_positions_a_page_apart_get_low_tiles():
 
 def test_what_no_kernel_has():
     for work in (
-        conv((1, None, 14, 32)),
+        conv((1, None, 14, 32), strides=(2, 2)),
+        conv((1, 14, None, 32), pads=(0, 0, 0, 0)),
         conv((0, 14, 14, 32)),
         conv(dtype=np.float64),
         lone("conv2d", (1, 32, 9, 9), (8, 32, 3, 3), strides=(1, 1), pads=(1, 1, 1, 1),
@@ -235,7 +236,7 @@ def test_what_no_kernel_has():
 def test_a_group_for_each_channel_is_depthwise():
     work = conv(filters=32, groups=32)
     (offer,) = depthwise.match(work, AVX512)
-    (direct,) = convolution.match(work, AVX512)
+    direct, *_ = convolution.match(work, AVX512)
     assert offer.cost.seconds < direct.cost.seconds
     assert depthwise.match(conv(filters=64, groups=32), AVX512) == []
 
@@ -249,7 +250,7 @@ def test_pooling():
         assert [o.knobs.operation for o in pool.match(work, AVX512)] == [operation]
 
 
-@pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
+@pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_register_tiles_do_not_spill(target, tmp_path):
     axis, wide = Axis(28, 3, 1, 1, 1), Axis(56)
     kernels = [
@@ -260,3 +261,36 @@ def test_register_tiles_do_not_spill(target, tmp_path):
     for loop in spills(target, kernels, tmp_path):
         # Transforms have more numbers than registers; a product may keep one for a turn or two.
         assert loop.function == "filtered" or 10 * len(loop.spills) <= loop.fmas, loop
+
+
+def test_weights_decide_which_kernels_there_are():
+    """Read once for all families."""
+    read = []
+
+    def weighted(largest):
+        work = conv(filters=32)
+        array = np.full((3, 3, 32, 32), 0.5, np.float32)
+        array[1, 1, 3, 4] = largest
+        read.clear()
+        given = replace(work.inputs[1], array=lambda: read.append(1) or array)
+        work = replace(work, inputs=(work.inputs[0], given))
+        families = [*convolution.match(work, AVX512), *winograd.match(work, AVX512)]
+        assert len(read) == 1
+        return [offer.indirect for offer in families]
+
+    assert weighted(0.5) == weighted(-1e35) == [False, True, True]
+    assert weighted(1e37) == weighted(-1e37) == [False]
+    assert weighted(np.inf) == weighted(np.nan) == []
+
+
+def test_groups_computed_together_are_indirect():
+    together, apart = convolution.match(conv(x=(1, 14, 14, 64), filters=64, groups=32), AVX512)
+    assert together.indirect and together.knobs.merged > 1
+    assert not apart.indirect and apart.knobs == replace(together.knobs, merged=1)
+
+
+def test_a_window_of_an_unknown_size_has_as_many_outputs():
+    assert Axis(20, 3, 1, 1, 1, 1, "wide").output_dim == "wide"
+    for stride, low, high in ((1, 0, 0), (2, 1, 1), (1, 2, 1)):
+        with pytest.raises(PycError, match="as many outputs for an unknown size"):
+            Axis(20, 3, stride, low, high, 1, "wide")

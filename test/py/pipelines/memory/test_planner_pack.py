@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Report
 from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
-from pyc_mlir.pipelines.memory.packing.greedy import ANYWHERE, orders, place, place_in_python
+from pyc_mlir.pipelines.memory.packing.greedy import (
+    ANYWHERE,
+    MANY,
+    NATIVE,
+    orders,
+    place,
+    place_in_python,
+)
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.pipelines.memory.packing.native import _engine, place_natively
 from pyc_mlir.pipelines.memory.packing.pack import pack
@@ -316,6 +323,15 @@ def test_no_listed_order_is_better_whatever_the_limit(name, count, seed) -> None
     for order, best_fit in product(named.values(), (False, True)):
         offsets = place(intervals, order, best_fit, lambda work: None)
         assert found.arena_bytes <= intervals.arena(offsets)
+
+
+def test_many_intervals_begin_with_the_orders_that_mostly_win() -> None:
+    """All orders are still there, each once."""
+    few, many = (FAMILIES["nested"](n, np.random.default_rng(0)) for n in (NATIVE - 1, NATIVE))
+    names = [[o.name for o in orders(intervals)] for intervals in (few, many)]
+    assert names[0][0] == "size, first fit"
+    assert names[1][: len(MANY)] == list(MANY)
+    assert sorted(names[0]) == sorted(names[1]) and len(set(names[1])) == len(names[1])
 
 
 def test_a_strict_limit_ends_the_orders_too() -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from op_modules import module_of, ops_of
 
+from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
@@ -22,6 +24,7 @@ F32, I32, BOOL = DTYPES["f32"], DTYPES["i32"], DTYPES["i1"]
 X = tensor("f32", 3, 3)
 N = tensor("i32", 3, 3)
 C = tensor("i1", 3, 3)
+SQUARE = tensor("f32", 8, 8)
 DYNAMIC = tensor("f32", None, 3)
 
 
@@ -297,6 +300,32 @@ def test_constants_that_would_grow_past_the_limit_stay(limit, left, context):
         counts = Canonicalize(max_fold_bytes=limit).run(module, PassContext())
         assert names_of(module) == left
         assert counts["folded constants"] == (len(left) == 1)
+
+
+def test_a_chain_of_constants_folds_as_far_as_the_work_goes(context):
+    """Each result is as small as what it is made of: only the sum of the work bounds a chain."""
+
+    def chain(b):
+        last = np.eye(8, dtype=np.float32)
+        for _ in range(10):
+            last = b.matmul(last, np.eye(8, dtype=np.float32))
+        return last
+
+    one = OPS["matmul"].evaluation_work([SQUARE, SQUARE], SQUARE)
+    assert one == 2 * 8**3 + 16 * 3 * 64
+    with context, ir.Location.unknown():
+        for most, left in ((10 * one, 0), (10 * one - 1, 1), (3 * one, 7), (0, 10)):
+            module = module_of(chain, (), context)
+            passes = PassContext(folding=FoldWork(most))
+            Canonicalize().run(module, passes)
+            Canonicalize().run(module, passes)
+            assert names_of(module).count("matmul") == left
+            np.testing.assert_array_equal(interpret(module, [])[0], np.eye(8))
+
+
+def test_slow_references_take_more_work():
+    x = tensor("f32", 1000)
+    assert OPS["erf"].evaluation_work([x], x) > 10 * OPS["exp"].evaluation_work([x], x)
 
 
 def test_a_constant_that_shrinks_folds_whatever_the_limit(context):

@@ -101,6 +101,11 @@ def norm_tail(b, x):
     return b.mul(b.layernorm(x, V, V), b.scalar(2, x))
 
 
+def extended(b, x, y):
+    first = b.concat(x, y, axis=0)
+    return b.concat(b.relu(first), b.relu(b.concat(first, x, axis=0)), axis=0)
+
+
 FORMED: dict[str, tuple[Program, tuple[TensorType, ...], list[tuple[str, list[str]]]]] = {
     "bias and activation": (
         lambda b, x: b.relu(b.add(b.matmul(x, W), V)),
@@ -136,6 +141,21 @@ FORMED: dict[str, tuple[Program, tuple[TensorType, ...], list[tuple[str, list[st
         lambda b, x: b.relu(b.max_pool2d(x, kernel=(2, 2))),
         (tensor("f32", 1, 2, 4, 4),),
         [("window", ["max_pool2d", "relu"])],
+    ),
+    "parts and what follows": (
+        lambda b, x: b.relu(b.concat(b.concat(x, x, axis=1), b.concat(x, x, axis=-1), axis=1)),
+        (X,),
+        [("concat", ["concat", "concat", "concat", "relu"])],
+    ),
+    "a concatenation that another one extends": (
+        extended,
+        (X, X),
+        [("concat", ["concat", "relu"]), ("concat", ["concat", "concat", "relu"])],
+    ),
+    "concatenations along two axes": (
+        lambda b, x: b.relu(b.concat(b.concat(x, x, axis=1), b.concat(x, x, axis=1), axis=0)),
+        (X,),
+        [("concat", ["concat", "relu"])],
     ),
     "an epilogue that a shape ends": (
         lambda b, x: b.tanh(b.reduce_sum(b.relu(b.matmul(x, W)), axes=(0,))),

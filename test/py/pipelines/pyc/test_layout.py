@@ -314,13 +314,15 @@ func.func @main(%x: tensor<1x16x28x28xf32>, %w: tensor<16x16x1x1xf32>) -> tensor
 # The choice.
 
 
-def decided(target: Target, dtype: str = "f32") -> list[tuple[str, str]]:
+def decided(
+    target: Target, dtype: str = "f32", kernels: tuple[str, ...] | None = None
+) -> list[tuple[str, str]]:
     """What is chosen by default for two convolutions, and the alternatives."""
     weights = WEIGHTS.astype(np.float16 if dtype == "f16" else np.float32)
     image = replace(IMAGE, dtype=weights.dtype)
     module = module_of(lambda b, x: b.conv2d(b.conv2d(x, weights), weights), image)
     choices = Choices()
-    Layout().run(module, PassContext(choices, target))
+    Layout().run(module, PassContext(choices, target, kernels=kernels))
     return [(d.chosen, "+".join(a.name for a in d.alternatives)) for d in choices.log]
 
 
@@ -331,6 +333,9 @@ def test_channels_are_last_where_there_are_kernels():
     for target in (Target.named("cuda"), Target.named("vulkan"), narrow):
         assert decided(target) == [(KEEP, "keep+NHWC")]
     assert decided(Target.named("cpu"), "f16") == [(KEEP, "keep+NHWC")]
+    for families in ((), ("gemm",)):
+        assert decided(Target.named("cpu"), kernels=families) == [(KEEP, "keep+NHWC")]
+    assert decided(Target.named("cpu"), kernels=("conv",)) == [(CHANNELS_LAST, "NHWC+keep")]
 
 
 def test_a_cheap_convolution_between_large_images_is_kept():

@@ -1,4 +1,4 @@
-"""Verdicts of comparisons beside the entries of the cache: a warm start does not compare again."""
+"""Verification records beside the entries of the cache: a warm start does not compare again."""
 
 import json
 from dataclasses import dataclass, replace
@@ -11,17 +11,17 @@ import pytest
 from pyc_mlir import Tensor
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.key import Identity
+from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.store import Store, side_name
-from pyc_mlir.cache.verdicts import KIND, Verdicts
+from pyc_mlir.cache.verifications import KIND, Verifications
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime import device as devices
 from pyc_mlir.runtime.device import Device, _first_name, environment_of
-from pyc_mlir.runtime.monitor import Watch
+from pyc_mlir.runtime.monitor import Monitor
 from pyc_mlir.runtime.program import Program
 
 W = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
@@ -37,13 +37,13 @@ def model(x: Tensor["f32", 2, 8]):  # noqa: F821
 def compared(monkeypatch) -> list[str]:
     """The hashes of programs whose samples were computed."""
     seen: list[str] = []
-    real = Watch._compare_samples
+    real = Monitor._compare_samples
 
-    def counted(watch: Watch) -> tuple[Verdict, str, ReasonCode]:
-        seen.append(watch._hash)
-        return real(watch)
+    def counted(monitor: Monitor) -> tuple[Verification, str, ReasonCode]:
+        seen.append(monitor._hash)
+        return real(monitor)
 
-    monkeypatch.setattr(Watch, "_compare_samples", counted)
+    monkeypatch.setattr(Monitor, "_compare_samples", counted)
     return seen
 
 
@@ -52,7 +52,7 @@ def made(folder: Path) -> Artifact:
     cache = Cache(Store(folder), identity=lambda: WHO)
     artifact = build(model, None, OPTIONS, cache=cache)
     program = Program(artifact, Device("local-sync"))
-    assert program.verdict is not None and program.verdict.passed
+    assert program.verification is not None and program.verification.passed
     return artifact
 
 
@@ -89,13 +89,13 @@ def test_another_environment_compares_once_more(tmp_path, compared, monkeypatch,
         made(tmp_path)
         assert len(compared) == 2
         made(tmp_path)
-        assert len(compared) == 2, "it has a verdict of its own"
+        assert len(compared) == 2, "it has a verification record of its own"
     made(tmp_path)
     assert len(compared) == 2, "the first one still holds here"
 
 
 def damages(told: dict) -> dict[str, bytes]:
-    """Contents that no verdict of this program has."""
+    """Contents that no verification record of this program has."""
     return {
         "empty": b"",
         "no JSON": b"{",
@@ -121,7 +121,7 @@ def test_what_is_no_verdict_of_this_program_here_is_compared_again(tmp_path, com
         store.write_side(name, file, data)
         made(tmp_path)
         assert len(compared) == count, kind
-        assert store.read_side(name, file) == whole, "the new verdict takes its place"
+        assert store.read_side(name, file) == whole, "the new verification record takes its place"
 
 
 def test_flipped_bytes_are_compared_again(tmp_path, compared):
@@ -140,13 +140,13 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
     made(tmp_path)
     store, name, file = side(tmp_path)
     (store.path(name) / "side" / file).unlink()
-    real = Watch._compare_samples
+    real = Monitor._compare_samples
 
-    def failing(watch: Watch) -> tuple[Verdict, str, ReasonCode]:
-        verdict, plan, cause = real(watch)
-        return replace(verdict, wrong="result 0"), plan, cause
+    def failing(monitor: Monitor) -> tuple[Verification, str, ReasonCode]:
+        verification, plan, cause = real(monitor)
+        return replace(verification, wrong="result 0"), plan, cause
 
-    monkeypatch.setattr(Watch, "_compare_samples", failing)
+    monkeypatch.setattr(Monitor, "_compare_samples", failing)
     with pytest.raises(PycError) as caught:
         made(tmp_path)
     assert caught.value.code is ReasonCode.WRONG_RESULT
@@ -154,12 +154,12 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
 
 
 def test_programs_past_the_cache_have_no_place_for_a_verdict(tmp_path):
-    assert Verdicts.of(Cache(Store(tmp_path)), None) is None
+    assert Verifications.of(Cache(Store(tmp_path)), None) is None
 
 
 @dataclass
 class Gpu:
-    """What a verdict asks of a device."""
+    """What a verification record asks of a device."""
 
     name: str
     runs: str = "cuda"

@@ -7,7 +7,7 @@ from threading import Event
 
 import numpy as np
 import pytest
-from promised import TEXT, W, X, reference
+from contract_program import TEXT, W, X, reference
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
@@ -37,8 +37,8 @@ def test_several_threads_compare_once_each_shape(honest):
 def test_calls_that_are_not_compared_wait_for_no_reference(honest):
     program = Program(honest, Device("local-sync"))
     program(X, W)
-    watch, evidence, asked, go_on = program._watch, honest.evidence, Event(), Event()
-    assert watch is not None and evidence is not None
+    monitor, evidence, asked, go_on = program._monitor, honest.evidence, Event(), Event()
+    assert monitor is not None and evidence is not None
     oracle = evidence.oracle
     assert oracle is not None
 
@@ -50,7 +50,7 @@ def test_calls_that_are_not_compared_wait_for_no_reference(honest):
             assert go_on.wait(60)
             return oracle.expect(inputs)
 
-    watch._evidence = replace(evidence, oracle=Slow())
+    monitor._evidence = replace(evidence, oracle=Slow())
     with ThreadPoolExecutor(1) as pool:
         compared = pool.submit(program, X[:2], W)
         assert asked.wait(60)

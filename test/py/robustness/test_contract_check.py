@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract_program import LARGE, TEXT, W, X, reference
 from faults import without_aggressive_fusion
-from promised import LARGE, TEXT, W, X, reference
 
 import pyc_mlir
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.compile_log import head_of, read_recorded
+from pyc_mlir.artifact.compile_log import head_of, read_compile_log
 from pyc_mlir.artifact.signature import Argument, Signature
 from pyc_mlir.artifact.test_vectors import SIZES, candidate_sizes, make_inputs
-from pyc_mlir.artifact.verification import Verdict
+from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation import lower as lowering
@@ -28,7 +28,7 @@ from pyc_mlir.pipelines.choices.choices import write_log
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT, Contract
 from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.runtime.array import to_device
-from pyc_mlir.runtime.monitor import Code, Watch
+from pyc_mlir.runtime.monitor import Code, Monitor
 from pyc_mlir.runtime.plans import Serving, Ways
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools import pyc_compile, pyc_explain, pyc_run
@@ -248,15 +248,15 @@ def test_each_entry_is_compared(honest):
 def test_what_replaced_code_answered_late_is_not_given_out(faulty):
     """A call that ends after another one has found its code wrong."""
     program, small = under(faulty, "iree"), W * 1e-3
-    watch = program._watch
-    assert watch is not None
-    code = Code(watch.generation, program.mode, into=False)
+    monitor = program._monitor
+    assert monitor is not None
+    code = Code(monitor.generation, program.mode, into=False)
     arrays = [to_device(a, program.device) for a in (LARGE, small)]
     late = program._serving.run(arrays)
     program(LARGE, small)
     assert np.abs(late[0].numpy() - reference(LARGE, small)).max() > 1e-3
-    assert watch.due(arrays, code)
-    (got,) = watch.compared(arrays, late, code)
+    assert monitor.due(arrays, code)
+    (got,) = monitor.compared(arrays, late, code)
     np.testing.assert_allclose(got.numpy(), reference(LARGE, small), atol=1e-5)
     assert len(program.stats().fallbacks) == 1
 
@@ -288,9 +288,12 @@ def test_samples_and_report_travel_in_the_file(tmp_path, honest):
     loaded = pyc_mlir.load(path)
     clause = loaded.stats().contract["max_error"]
     assert (clause.status, clause.done, clause.of) == (Status.SAMPLED, 2, 2)
-    assert loaded.verdict == program.verdict
+    assert loaded.verification == program.verification
     read = artifacts.read(path)
-    assert (read.samples, read.promises) == (program.artifact.samples, program.artifact.promises)
+    assert (read.samples, read.contract_report) == (
+        program.artifact.samples,
+        program.artifact.contract_report,
+    )
     np.testing.assert_array_equal(loaded(X, W), program(X, W))
 
 
@@ -303,20 +306,24 @@ def test_a_damaged_sample_is_no_artifact(honest):
 
 def test_a_verdict_saves_the_comparison_where_it_was_made(monkeypatch, honest):
     program = Program(honest)
-    assert program.verdict is not None
-    verdict = Verdict.from_json(json.loads(json.dumps(program.verdict.to_json())))
-    assert verdict == program.verdict and verdict.passed
+    assert program.verification is not None
+    record = Verification.from_json(json.loads(json.dumps(program.verification.to_json())))
+    assert record == program.verification and record.passed
     artifact = replace(program.artifact, evidence=None)
     compared = []
-    own = Watch._compare_samples
-    monkeypatch.setattr(Watch, "_compare_samples", lambda self: (compared.append(1), own(self))[1])
-    assert Program(artifact, verdict=verdict).verdict is verdict and not compared
-    elsewhere = replace(verdict, environment={**verdict.environment, "cpu": "another"})
-    stale = replace(verdict, artifact="0" * 64)
-    failed = replace(verdict, wrong="something")
+    own = Monitor._compare_samples
+    monkeypatch.setattr(
+        Monitor, "_compare_samples", lambda self: (compared.append(1), own(self))[1]
+    )
+    assert Program(artifact, verification=record).verification is record and not compared
+    elsewhere = replace(record, environment={**record.environment, "cpu": "another"})
+    stale = replace(record, artifact="0" * 64)
+    failed = replace(record, wrong="something")
     for count, other in enumerate((elsewhere, stale, failed), start=1):
-        assert Program(artifact, verdict=other).verdict == verdict and len(compared) == count
-    refused(ReasonCode.BAD_ARTIFACT, lambda: Verdict.from_json({"schema": 1}))
+        assert (
+            Program(artifact, verification=other).verification == record and len(compared) == count
+        )
+    refused(ReasonCode.BAD_ARTIFACT, lambda: Verification.from_json({"schema": 1}))
 
 
 def test_other_programs_are_compared_with_vmvx(monkeypatch):
@@ -367,14 +374,14 @@ def test_a_latency_goal_binds_or_is_told(tmp_path):
     clause = advisory.stats().contract["latency_goal_seconds"]
     assert (clause.status, clause.code) == (Status.BROKEN, ReasonCode.LATENCY_MISSED.name)
     assert "measured" in artifacts.to_bytes(advisory.artifact).decode("latin-1")
-    assert not advisory.artifact.promises["latency_goal_seconds"].measured
+    assert not advisory.artifact.contract_report["latency_goal_seconds"].measured
     advisory(*make_inputs(advisory.signature, 0, {"n": 2}))
     head = head_of(advisory.artifact, b"")
     for line, name in ((head, "51 calls"), (advisory.log()[-1], " 1 calls")):
         (said,) = [text for text in line.measured if text.startswith("LATENCY_MISSED: ")]
         assert said.endswith(name)
         write_log((line,), tmp_path / "log")
-        found = why(read_recorded(tmp_path / "log"), ReasonCode.LATENCY_MISSED)
+        found = why(read_compile_log(tmp_path / "log"), ReasonCode.LATENCY_MISSED)
         assert "LATENCY_MISSED: median seconds" in found
     binding = Contract(latency_goal_seconds=1e-9, latency_binding=True)
     refused(ReasonCode.LATENCY_MISSED, lambda: pyc_mlir.compile(TEXT, contract=binding))
@@ -401,8 +408,8 @@ def test_clauses_that_need_this_machine_or_a_cpu():
 def test_another_machines_program_is_compared_where_it_is_loaded():
     options = make_options(target="cpu-neon", contract=Contract(max_error=ROUNDING))
     artifact = build(TEXT, None, options)
-    assert artifact.samples and artifact.promises["max_error"].done == 0
-    assert artifact.evidence is not None and artifact.evidence.verdict is None
+    assert artifact.samples and artifact.contract_report["max_error"].done == 0
+    assert artifact.evidence is not None and artifact.evidence.verification is None
 
 
 def test_unequal_bits_are_refused(monkeypatch):
@@ -438,14 +445,14 @@ def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):
     options = make_options(contract=contract)
     made = build(TEXT, None, options, cache=cache)
     tried = []
-    own = Watch._compare_samples
-    monkeypatch.setattr(Watch, "_compare_samples", lambda self: (tried.append(1), own(self))[1])
+    own = Monitor._compare_samples
+    monkeypatch.setattr(Monitor, "_compare_samples", lambda self: (tried.append(1), own(self))[1])
     found = build(TEXT, None, options, cache=Cache(Store(tmp_path)))
     assert found.cached is not None and found.cached.outcome == "hit" and tried == []
-    assert found.samples == made.samples and found.promises == made.promises
+    assert found.samples == made.samples and found.contract_report == made.contract_report
     program = Program(found)
     program(X, W)
-    assert program.stats().contract.holds and tried == [], "the verdict beside it holds here"
+    assert program.stats().contract.holds and tried == [], "the record beside it holds here"
     assert program.stats().contract["latency_goal_seconds"].status is Status.CHECKED
 
 
@@ -467,6 +474,6 @@ def test_samples_stretch_no_dynamic_dimension():
     for kernels in ("all", "iree"):
         program = pyc_mlir.compile(text, kernels=kernels, contract=Contract(max_error=ROUNDING))
         y = np.ones(4, np.float32)
-        assert program.verdict is not None and program.verdict.passed
+        assert program.verification is not None and program.verification.passed
         np.testing.assert_array_equal(program(y, y), np.zeros(4))
         refused(ReasonCode.DIMENSION_MISMATCH, lambda p=program, y=y: p(y[:1], y))

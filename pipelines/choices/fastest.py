@@ -1,0 +1,133 @@
+"""The policy `fastest`: measured seconds where wisdom has them, else predicted ones.
+
+Passes list alternatives by predicted seconds, best first. Where wisdom has rows of this hardware
+and this toolchain, the quickest measured alternative takes the first one's place, if it is measured
+to be quicker beyond both intervals, in `MIN_SESSIONS` sessions and `MIN_PROCESSES` processes at
+least: five values of one kind all lie below five others of that kind in 1 of 252 orders. A wrong or
+noisy number alone thus never changes a program. Rows of other hardware or toolchains are candidates
+to measure, never answers. Every decision says which of this was the case, with the wisdom's hash.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Alternative, Site, policy_mark
+from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
+
+MIN_SESSIONS, MIN_PROCESSES = 2, 5
+# Sites with the work id of a kernel: what a tuner measures.
+_WORK = re.compile(r"w\d+-[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An answer: the alternative's name, on what grounds, and whether it was measured here."""
+
+    chosen: str
+    grounds: str
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """Prefers what is measured to be fastest on this hardware by this toolchain.
+
+    hardware, toolchain: the hashes of here. require_evidence: a kernel that nothing was measured
+    for is refused.
+    """
+
+    wisdom: Wisdom = field(default_factory=Wisdom)
+    hardware: str = ""
+    toolchain: str = ""
+    require_evidence: bool = False
+    name: str = "fastest"
+
+    def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
+        """Return the name of the fastest. Raises PycError (NO_EVIDENCE) where that is required."""
+        judged = self.judge(site, alternatives)
+        needs = self.require_evidence and len(alternatives) > 1 and _WORK.fullmatch(site.work)
+        if needs and not judged.measured:
+            raise PycError(
+                ReasonCode.NO_EVIDENCE,
+                f"{site.key}: expected a measured row of {site.work[:16]} for this hardware and "
+                f"toolchain, got {judged.grounds}; tune the model here with `pyc-tune`, or leave "
+                "`require_evidence` out",
+            )
+        return judged.chosen
+
+    def evidence(
+        self, site: Site, alternatives: Sequence[Alternative], chosen: str
+    ) -> Sequence[str]:
+        """One line for a choice between several, nothing where there is none."""
+        if len(alternatives) < 2:
+            return ()
+        return (f"{policy_mark(self.name)}{self.judge(site, alternatives).grounds}",)
+
+    def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Judged:
+        """Whom to prefer at a site, and why."""
+        first = alternatives[0].name
+        offered = {a.name for a in alternatives}
+        known = self.wisdom.about(site.pass_name, site.op_id, site.work)
+        rows = [row for row in known if row.choice in offered]
+        here = _comparable([row for row in rows if self._is_here(row)], first)
+        if first not in here:
+            return Judged(first, self._predicted(rows, here))
+        quickest = min(here.values(), key=lambda row: (row.seconds, row.choice))
+        incumbent = here[first]
+        if quickest is incumbent:
+            return Judged(first, self._said(incumbent), True)
+        enough = all(
+            row.sessions >= MIN_SESSIONS and row.processes >= MIN_PROCESSES
+            for row in (quickest, incumbent)
+        )
+        if enough and quickest.hi < incumbent.lo:
+            said = f"{self._said(quickest)}; `{first}` {_interval(incumbent)}"
+            return Judged(quickest.choice, said, True)
+        few = (
+            "" if enough else f", of less than {MIN_PROCESSES} processes in {MIN_SESSIONS} sessions"
+        )
+        said = f"{self._said(incumbent)}; `{quickest.choice}` {_interval(quickest)}: unclear{few}"
+        return Judged(first, said, True)
+
+    def _is_here(self, row: WisdomRow) -> bool:
+        return (row.hardware, row.toolchain) == (self.hardware, self.toolchain)
+
+    def _predicted(self, rows: Sequence[WisdomRow], here: dict[str, WisdomRow]) -> str:
+        foreign = sum(not self._is_here(row) for row in rows)
+        if here:
+            return f"predicted: {', '.join(sorted(here))} measured, not this one [{self._label}]"
+        if foreign:
+            code = ReasonCode.WISDOM_FOREIGN.name
+            return f"predicted: {code}: {foreign} rows measured elsewhere [{self._label}]"
+        return "predicted: no measured row"
+
+    def _said(self, row: WisdomRow) -> str:
+        return (
+            f"measured {_interval(row)} of {row.clock} time in {row.sessions} sessions, "
+            f"{row.processes} processes, constants {row.constants} [{self._label}]"
+        )
+
+    @property
+    def _label(self) -> str:
+        return self.wisdom.label
+
+
+def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:
+    """Rows by choice that were measured alike: one context, clock and state of constants.
+
+    Of several such sets the one with `first`, then the largest, then warm before cold; several rows
+    of one choice are not merged: the one of most sessions stands.
+    """
+    sets: dict[tuple[str, str, str], dict[str, WisdomRow]] = {}
+    for row in sorted(rows, key=lambda r: (r.sessions, r)):
+        sets.setdefault((row.constants, row.clock, row.context), {})[row.choice] = row
+    if not sets:
+        return {}
+    ranked = sorted(sets.items(), key=lambda item: item[0], reverse=True)
+    return max(ranked, key=lambda item: (first in item[1], len(item[1])))[1]
+
+
+def _interval(row: WisdomRow) -> str:
+    return f"{row.seconds:.4g} s ({row.lo:.4g} to {row.hi:.4g})"

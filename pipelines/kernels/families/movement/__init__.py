@@ -1,0 +1,1 @@
+"""Kernels that move numbers: transposes, concatenations, resizing."""

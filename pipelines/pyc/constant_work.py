@@ -1,0 +1,51 @@
+"""What IREE would compute of a program's constants while it compiles.
+
+IREE evaluates every op whose operands are constants, without a bound, unless it is told to leave
+them to the start of the program.
+"""
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.pipelines.pyc.rewriting import definition_of, functions_of, params_of
+
+
+def constant_work(module: ir.Module) -> int:
+    """The work of all ops with constant operands alone, in units of `OpDef.evaluation_work`."""
+    return sum(_Known().work(f.regions[0].blocks[0]) for f in functions_of(module))
+
+
+class _Known:
+    """The values of a function that do not depend on its arguments."""
+
+    def __init__(self) -> None:
+        self.values: set[ir.Value] = set()
+
+    def work(self, block: ir.Block) -> int:
+        """The work of a block's known ops; their results join the known values."""
+        total = 0
+        for op in block.operations:
+            operation = op.operation
+            for region in operation.regions:
+                total += sum(map(self.work, region.blocks))
+            if not self._is_known(operation):
+                continue
+            self.values.update(operation.results)
+            total += _work_of(operation)
+        return total
+
+    def _is_known(self, op: ir.Operation) -> bool:
+        if op.name == "pyc.constant":
+            return True
+        ends = [block.operations[len(block.operations) - 1] for r in op.regions for block in r]
+        read = [*op.operands, *(v for end in ends for v in end.operands)]
+        return bool(len(op.results)) and bool(read) and all(v in self.values for v in read)
+
+
+def _work_of(op: ir.Operation) -> int:
+    """The work of one pyc op; 0 for groups, whose body was counted, and for constants."""
+    found = definition_of(op)
+    if found is None or found.name == "constant":
+        return 0
+    out, *given = (from_mlir(v.type) for v in (op.result, *op.operands))
+    static = all(t.is_static for t in (out, *given))
+    return found.evaluation_work(given, out, **params_of(found, op)) if static else 0

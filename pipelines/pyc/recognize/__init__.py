@@ -1,0 +1,1 @@
+"""Composite ops that are spelled out in primitive ones: found, confirmed, replaced."""

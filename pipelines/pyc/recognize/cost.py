@@ -1,0 +1,70 @@
+"""What a composite is predicted to cost, and the ops that spell it out, by the one cost model."""
+
+from collections.abc import Sequence
+
+from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.pyc.recognize.anchors import is_elementwise
+from pyc_mlir.pipelines.pyc.recognize.candidates import Match
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Node, NodeBuilder
+from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.work import Input, Work
+from pyc_mlir.pipelines.target.work import Node as WorkNode
+
+
+def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
+    """Of the composite, and of the ops as they are: IREE's code for each, elementwise ops fused."""
+    model = CostModel(context.target, context.calibration)
+    leaves = match.candidate.leaves
+    whole = _closure(match.candidate.build(NodeBuilder(), *leaves), leaves)
+    return _cost(whole, model), _cost(match.ops, model)
+
+
+def _closure(root: Node, leaves: Sequence[Node]) -> list[Node]:
+    """The nodes that a builder made, in order."""
+    found: dict[Node, None] = {}
+
+    def visit(node: Node) -> None:
+        if node not in found and node not in leaves:
+            for operand in node.operands:
+                visit(operand)
+            found[node] = None
+
+    visit(root)
+    return list(found)
+
+
+def _cost(ops: Sequence[Node], model: CostModel) -> Cost:
+    """One dispatch for each op that is not elementwise, and for each chain of those that are."""
+    total = Cost()
+    chains: list[list[Node]] = []
+    home: dict[Node, list[Node]] = {}
+    for op in ops:
+        if op.name in MOVED:
+            continue
+        before = [home[o] for o in op.operands if o in home]
+        same = is_elementwise(op) and before and before[-1][-1].type.shape == op.type.shape
+        chain = before[-1] if same and is_elementwise(before[-1][-1]) else []
+        if not chain:
+            chains.append(chain)
+        chain.append(op)
+        home[op] = chain
+    for chain in chains:
+        total += model.work(_work(chain)) + Cost(model.dispatch_seconds)
+    written = sum(_nbytes(chain[-1]) for chain in chains[:-1])
+    return total + Cost(workspace_bytes=written)
+
+
+def _work(chain: Sequence[Node]) -> Work:
+    """A chain of ops as data."""
+    inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
+    numbers = {node: i for i, node in enumerate((*inputs, *chain))}
+    nodes = [
+        WorkNode(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain
+    ]
+    return Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
+
+
+def _nbytes(node: Node) -> int:
+    shape = tuple(NOMINAL_DIMENSION if d is None else d for d in node.type.shape)
+    return node.type.with_shape(shape).nbytes

@@ -1,0 +1,211 @@
+"""Guesses of layer norms and RMS norms, from the root of a variance."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.types import is_float
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages
+from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+
+_SUMS = ("reduce_mean", "reduce_sum")
+# Ops that statistics are made of, from a root down to the sums of squares.
+_STATISTICS = frozenset(
+    {"add", "sub", "mul", "div", "cast", "reshape", "broadcast_to", "maximum", "sqrt", "neg"}
+)
+
+# Elements of a parameter that the program lacks, at most: kernels read it for every row.
+_MADE = 4096
+
+
+@dataclass(frozen=True)
+class _Statistics:
+    """What a root says: the values it may normalize, from which axis on, and the epsilon."""
+
+    values: tuple[Node, ...]
+    axis: int
+    epsilon: float
+
+
+def norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+    """Norms whose root of a variance is `anchor`, with scale and bias first."""
+    if not is_root(anchor):
+        return
+    found = _statistics(anchor)
+    if found is None:
+        return
+    for root in followers(anchor, graph):
+        for x in found.values:
+            if root.type.shape == x.type.shape and root.type.dtype == x.type.dtype:
+                yield from _with_parameters(root, x, found)
+
+
+def is_root(node: Node) -> bool:
+    """Whether an op takes a square root, or its inverse."""
+    if node.name in ("rsqrt", "sqrt"):
+        return True
+    return node.name == "pow" and node.operands[1].number in (0.5, -0.5)
+
+
+def _statistics(anchor: Node) -> _Statistics | None:
+    """None where no square is summed below, or over other axes than the last ones."""
+    below = _walk(anchor.operands[0])
+    squares = [n for n in below if n.name in _SUMS and _squared(n.operands[0]) is not None]
+    if not squares:
+        return None
+    total = squares[0]
+    rank = total.operands[0].type.rank
+    axes = sorted(a % rank for a in total.params["axes"])
+    if axes != list(range(axes[0], rank)):
+        return None
+    added = [
+        e for n in below if n.name == "add" for o in n.operands if (e := number(o)) is not None
+    ]
+    base = _squared(total.operands[0])
+    assert base is not None
+    return _Statistics(tuple(_normalized(base)), axes[0], added[0] if added else 0.0)
+
+
+def _walk(node: Node) -> list[Node]:
+    """The ops that statistics are made of below a root, nearest first; sums end it."""
+    found: dict[Node, None] = {}
+    pending = [node]
+    while pending and len(found) < REGION:
+        top = pending.pop(0)
+        if top in found:
+            continue
+        found[top] = None
+        if top.name in _STATISTICS:
+            pending.extend(top.operands)
+    return list(found)
+
+
+def _squared(node: Node) -> Node | None:
+    """The value whose square a node is."""
+    node = peeled(node)
+    if node.name == "mul" and node.operands[0] is node.operands[1]:
+        return node.operands[0]
+    return node.operands[0] if node.name == "pow" and node.operands[1].number == 2 else None
+
+
+def _normalized(base: Node) -> Iterator[Node]:
+    """What may be normalized if `base` is squared: it, what it is centered from, either as cast."""
+    inner = peeled(base)
+    values = stages(base)
+    if inner.name in ("add", "sub"):
+        wide = [o for o in inner.operands if o.type.shape == inner.type.shape]
+        values = [*(v for o in wide for v in stages(o)), *values]
+    # Values in their first type come first: the composite takes them as they are.
+    yield from dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
+
+
+def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candidate]:
+    """The norms of x that may end at `root`, by the other values that it depends on."""
+    others = _parameters(root, x)
+    sizes = x.type.shape[found.axis :]
+    if len(others) > 2 or None in sizes:
+        return
+    fits = [p for p in others if _fits(p, sizes)]
+    if len(fits) != len(others):
+        return
+    # A bias of one number, as zeros of untrained models are, is no value of its own.
+    numbers = [float(n) for o in root.operands if root.name == "add" and (n := number(o))]
+    bias = numbers[0] if numbers else 0.0
+    orders: dict[int, tuple[tuple[str, tuple[int | float, ...]], ...]] = {
+        0: (("rmsnorm", (1.0,)), ("layernorm", (1.0, bias))),
+        1: (("rmsnorm", (0,)), ("layernorm", (0, bias)), ("layernorm", (1.0, 0))),
+        2: (("layernorm", (0, 1)), ("layernorm", (1, 0))),
+    }
+    large = prod(d or 0 for d in sizes) > _MADE
+    for name, order in orders[len(others)]:
+        if not (large and any(isinstance(which, float) for which in order)):
+            yield _norm(name, root, x, found, order, fits)
+
+
+def _norm(
+    name: str,
+    root: Node,
+    x: Node,
+    found: _Statistics,
+    order: tuple[int | float, ...],
+    parameters: list[Node],
+) -> Candidate:
+    axis = found.axis - x.type.rank
+    build = partial(_build, name, order, {"axis": axis, "epsilon": found.epsilon})
+    return Candidate(name, root, (x, *parameters), build)
+
+
+def _build(
+    name: str, order: tuple[int | float, ...], params: dict[str, Any], b: Any, x: Any, *given: Any
+) -> Any:
+    """The norm; a parameter is a given value, by its position, or one number throughout."""
+    type_ = b.type_of(x)
+    sizes = type_.shape[params["axis"] :]
+    vectors = []
+    for which in order:
+        if isinstance(which, float):
+            fill = np.array(which).astype(type_.dtype)
+            vectors.append(b.constant(np.broadcast_to(fill, sizes)))
+            continue
+        vector = b.convert(given[which], type_.dtype)
+        if b.type_of(vector).shape != sizes:
+            vector = b.reshape(vector, shape=sizes)
+        vectors.append(vector)
+    return getattr(b, name)(x, *vectors, **params)
+
+
+def _fits(parameter: Node, sizes: tuple[int | None, ...]) -> bool:
+    """Whether a value has the sizes of a parameter, behind dimensions of 1."""
+    shape = parameter.type.shape
+    return is_float(parameter.type.dtype) and shape in (
+        sizes,
+        (*(1,) * (len(shape) - len(sizes)), *sizes),
+    )
+
+
+def _parameters(root: Node, x: Node) -> list[Node]:
+    """The values beside x, and numbers, that a root is computed from, without views of them."""
+    depends = _dependents(root, x)
+    found: dict[Node, None] = {}
+    for node in depends:
+        for operand in node.operands if node is not x else ():
+            if operand in depends or operand.number is not None:
+                continue
+            found[_core(operand)] = None
+    return [n for n in found if n.number is None and n.name != "size"]
+
+
+def _core(node: Node) -> Node:
+    """A vector without the views that make it broadcast."""
+    while node.name in ("cast", "broadcast_to", "reshape"):
+        before = node.operands[0]
+        if prod(d or 0 for d in before.type.shape) != prod(d or 0 for d in node.type.shape) and (
+            node.name != "broadcast_to"
+        ):
+            break
+        node = before
+    return node
+
+
+def _dependents(root: Node, x: Node) -> set[Node]:
+    """The nodes from x to `root`."""
+    memo: dict[Node, bool] = {x: True}
+    budget = [REGION]
+
+    def visit(node: Node) -> bool:
+        if node in memo:
+            return memo[node]
+        budget[0] -= 1
+        memo[node] = False
+        if budget[0] > 0:
+            # Every operand is visited: a generator would stop at the first one.
+            memo[node] = any([visit(o) for o in node.operands])
+        return memo[node]
+
+    visit(root)
+    return {node for node, does in memo.items() if does}

@@ -1,0 +1,125 @@
+"""Find composites that are spelled out in primitive ops, and put the composite op in their place.
+
+Comes in: canonical pyc ops with what is known of their shapes, from any front end. Goes out: the
+same, with softmax, norms, activations and attention as single ops, so that they get kernels, parts
+and fusion as those that a model names. An anchor (an exponential, the root of a variance, erf)
+gives guesses; a guess counts if its ops compute what the composite's own decomposition computes
+(algebra.py): confirmed by construction. docs/design-notes/recognize.md states what is equal.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.builder import IRBuilder
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.pyc.recognize.activations import activations
+from pyc_mlir.pipelines.pyc.recognize.attention import attentions
+from pyc_mlir.pipelines.pyc.recognize.batch_norms import batch_norms
+from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confirmed, is_own
+from pyc_mlir.pipelines.pyc.recognize.cost import costs
+from pyc_mlir.pipelines.pyc.recognize.norms import norms
+from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
+from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replace
+from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node, read_graph
+
+KEEP = "keep"
+Guesses = Callable[[Node, Graph], Iterator[Candidate]]
+# Attention is guessed from softmax ops, and the logarithm of softmax: in a second round.
+ROUNDS: tuple[tuple[Guesses, ...], ...] = (
+    (norms, batch_norms, softmaxes, activations),
+    (softmaxes, attentions),
+)
+
+
+@dataclass(frozen=True)
+class Recognize:
+    """Replace composites that are spelled out in primitive ops by the composite ops."""
+
+    name: ClassVar[str] = "pyc-recognize"
+
+    def run(self, module: ir.Module, context: PassContext) -> dict[str, int]:
+        """Choose for each match; the counts are those of the composites that were made."""
+        made: Counter[str] = Counter()
+        seen: list[Counter[str]] = [Counter() for _ in ROUNDS]
+        for function in functions_of(module):
+            kept: set[ir.Operation] = set()
+            for guesses, ids_seen in zip(ROUNDS, seen, strict=True):
+                found = plan(read_graph(function), guesses)
+                matches = [m for m in found if _op(m.root) not in kept]
+                ids = OpIds(function, ids_seen) if matches else None
+                chosen = [m for m in matches if ids and _is_chosen(m, ids, context)]
+                kept.update(_op(m.root) for m in matches if m not in chosen)
+                for match in chosen:
+                    made[match.candidate.name] += 1
+                    _apply(match)
+        return {"composites": made.total(), **dict(sorted(made.items()))}
+
+
+def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
+    """Matches that share no op, the first of each anchor, in the order of their roots."""
+    found: list[Match] = []
+    taken: set[Node] = set()
+    for anchor in graph.nodes:
+        if anchor in taken:
+            continue
+        for candidate in (c for guess in guesses for c in guess(anchor, graph)):
+            match = confirmed(candidate, graph)
+            if match is not None and not taken.intersection(_computing(match)):
+                found.append(match)
+                taken.update(_computing(match))
+                break
+    return sorted(found, key=lambda m: graph.place[m.root])
+
+
+def _computing(match: Match) -> list[Node]:
+    """The ops of a match that no other one may have."""
+    return [n for n in match.ops if is_own(n)]
+
+
+def _op(node: Node) -> ir.Operation:
+    op = defining_op(node.value)
+    assert op is not None
+    return op
+
+
+def _is_chosen(match: Match, ids: OpIds, context: PassContext) -> bool:
+    """Ask, unless the contract leaves no choice."""
+    root, name = _op(match.root), match.candidate.name
+    composite, ops = costs(match, context)
+    made = Alternative(name, composite, _reason(match))
+    kept = Alternative(KEEP, ops, f"{len(match.ops)} ops as they are")
+    evidence: tuple[str, ...] = ()
+    offers = [made, kept]
+    if context.compares and not match.as_exact:
+        offers = [kept]
+        evidence = (f"not offered: {name}: {_reason(match)}, and the contract bounds the error",)
+    site = Site(Recognize.name, ids[root], str(root.location))
+    return context.choices.choose(site, offers, evidence).name == name
+
+
+def _reason(match: Match) -> str:
+    """How the composite rounds beside the ops."""
+    if match.same:
+        return "the same operations"
+    guards = ", ".join(sorted(match.guards))
+    if match.as_exact:
+        return "rounds otherwise, errs no more" + (f"; without {guards}" if guards else "")
+    return "may err more" if not guards else f"treats infinities or NaN otherwise: {guards}"
+
+
+def _apply(match: Match) -> None:
+    """The composite at the place of the root."""
+    root = _op(match.root)
+    makers = [_op(n).location for n in match.ops if n.name != "constant"]
+    with ir.InsertionPoint(root), ir.Location.fused(makers, context=root.context):
+        out = match.make(IRBuilder(), [leaf.value for leaf in match.candidate.leaves])
+    replace(root, out)
+    # What is left behind would count as a reader of what the next round may find.
+    for node in reversed(match.ops[:-1]):
+        if not any(True for _ in node.value.uses):
+            _op(node).erase()

@@ -1,0 +1,207 @@
+"""The key of a compile: everything that its result depends on, in clear.
+
+`Identity` is who compiles: versions, PyC's own source, the host's CPU, policies and plugins.
+"""
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Any
+
+import pyc_mlir
+from pyc_mlir import dialects, pipelines
+from pyc_mlir.artifact.artifact import installed_versions
+from pyc_mlir.cache.files import sha256
+from pyc_mlir.cache.key import SCHEMA_VERSION, Key, Unkeyed
+from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
+from pyc_mlir.dialects.util.codec import Form, Forms, to_data
+from pyc_mlir.iree.flags import reaches_out
+from pyc_mlir.pipelines.choices.choices import Policy
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
+from pyc_mlir.runtime.device import host_cpu
+from pyc_mlir.util.env_overrides import env_overrides
+from pyc_mlir.util.process_start import process_start
+from pyc_mlir.util.source_files import file_digest, registered
+
+# Longer than the steps in which the system counts times of files and processes.
+_DOUBT_SECONDS = 0.1
+# Looking packages up takes longer than a hit may.
+_versions = functools.cache(installed_versions)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Versions by package, the hash of PyC's source, and the CPU that compiles, as plain data."""
+
+    versions: Mapping[str, str]
+    source: str
+    host: Mapping[str, Any]
+
+
+def source_files() -> tuple[tuple[str, str, int], ...]:
+    """PyC's modules: name, path, time of modification in nanoseconds; sorted by name.
+
+    A module has the same name wherever PyC is installed.
+    """
+    found = []
+    for package in (dialects, pipelines, pyc_mlir):
+        folder = os.path.dirname(str(package.__file__))
+        for at, names, files in os.walk(folder):
+            names[:] = [n for n in names if n != "__pycache__"]
+            inside = f"{package.__name__}/{os.path.relpath(at, folder)}"
+            for name in (f for f in files if f.endswith(".py")):
+                path = os.path.join(at, name)
+                found.append((f"{inside}/{name}", path, os.stat(path).st_mtime_ns))
+    return tuple(sorted(found))
+
+
+# Taken when this module is loaded; a forked child has the code of its parent. What was changed
+# later shows in the files themselves, what was changed before in their times.
+BEGAN, SEEN = process_start(), source_files()
+
+
+def current_identity(
+    began: float = BEGAN,
+    seen: tuple[tuple[str, str, int], ...] = SEEN,
+    environment: Mapping[str, str] = os.environ,
+) -> Identity:
+    """The identity of this process.
+
+    Raises Unkeyed when PyC's source changed after the process began: what it runs is then
+    neither the old source nor the new one. And for variables of the environment that change what
+    compiles.
+    """
+    if overrides := next(iter(env_overrides(environment)), ""):
+        raise Unkeyed(f"{overrides} is set, which has other code take part than the versions name")
+    newest = max(mtime for _, _, mtime in seen)
+    if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
+        raise Unkeyed("PyC's own source was changed since this process began, or just before")
+    return Identity(_versions(), _source_digest(seen), _host())
+
+
+@functools.lru_cache(maxsize=1)
+def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for name, path, mtime in files:
+        digest.update(f"{name} {file_digest(path, mtime)}\n".encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _host() -> dict[str, Any]:
+    cpu = host_cpu()
+    machine = platform.machine()
+    if cpu is None:
+        return {"machine": machine, "system": platform.system()}
+    return {"machine": machine, "cpu": cpu.model, "features": " ".join(sorted(cpu.features))}
+
+
+def policy_part(policy: Policy) -> dict[str, Any]:
+    """A policy as data: its class and fields, and for one that is not PyC's own its version.
+
+    Raises Unkeyed for a foreign one without `version`, and for one whose state is no plain data.
+    """
+    kind = type(policy)
+    part: dict[str, Any] = {
+        "name": policy.name,
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "fields": _state(policy),
+    }
+    if kind.__module__.startswith("pyc_mlir."):
+        return part
+    version = getattr(policy, "version", None)
+    if not isinstance(version, str) or not version:
+        raise Unkeyed(f"the policy `{policy.name}` has no `version`, and code has no other name")
+    return {**part, "version": version, "source": _class_source(kind)}
+
+
+def _state(policy: Policy) -> dict[str, Any]:
+    if is_dataclass(policy):
+        return {f.name: getattr(policy, f.name) for f in fields(policy)}
+    slots = [s for c in type(policy).__mro__ for s in getattr(c, "__slots__", ())]
+    if slots:
+        raise Unkeyed(f"the policy `{policy.name}` keeps state in slots")
+    return dict(vars(policy))
+
+
+def _class_source(kind: type) -> str:
+    """The hash of the file that defines a class. Raises Unkeyed where there is none to read."""
+    try:
+        return sha256(Path(inspect.getfile(kind)).read_bytes())
+    except (OSError, TypeError):
+        raise Unkeyed(f"the policy class `{kind.__qualname__}` stands in no file") from None
+
+
+@functools.cache
+def plugin_kernels() -> dict[str, str]:
+    """Kernel families of other packages: ``package version`` by name.
+
+    Raises Unkeyed for one that is installed for development: its version does not tell its code.
+    """
+    found = {}
+    for point in registered(ENTRY_POINT_GROUP):
+        package = point.dist
+        if package is None or _is_editable(package):
+            raise Unkeyed(f"the kernel family `{point.name}` is installed for development")
+        found[point.name] = f"{package.name} {package.version} {point.value}"
+    return found
+
+
+def _is_editable(package: metadata.Distribution) -> bool:
+    text = package.read_text("direct_url.json")
+    try:
+        return bool(text) and bool(json.loads(text).get("dir_info", {}).get("editable"))
+    except (ValueError, AttributeError):
+        return True
+
+
+def make_key(program: Mapping[str, Any], options: Options, identity: Identity) -> Key:
+    """The key of a compile. Raises Unkeyed for options that no content can name."""
+    if options.dump_phases is not None:
+        raise Unkeyed("dump_phases asks for files that only a compile writes")
+    if options.node_names:
+        raise Unkeyed("node_names asks for names, which are no part of what a program is")
+    if options.passes != HIGH_LEVEL:
+        raise Unkeyed("the passes are not PyC's own pipeline")
+    outward = [f for f in (*options.target.flags, *options.iree_flags) if reaches_out(f)]
+    if outward:
+        name = outward[0].partition("=")[0]
+        raise Unkeyed(f"the IREE flag `{name}` reads or writes more than the program")
+    calibration = options.calibration
+    plugins = {} if options.kernels == NO_KERNELS else plugin_kernels()
+    parts = {
+        "schema": SCHEMA_VERSION,
+        "program": dict(program),
+        "options": {
+            **{f.name: getattr(options, f.name) for f in fields(Options)},
+            "policy": policy_part(options.policy),
+        },
+        "evidence": {} if calibration is None else {calibration.name: calibration.hash},
+        "built_by": {**identity.versions, "pyc_source": identity.source, "kernels": plugins},
+        "host": identity.host,
+    }
+    for name in ("calibration", "dump_phases"):
+        del parts["options"][name]
+    try:
+        return Key(to_data(parts, "key", _FORMS))
+    except ValueError as error:
+        raise Unkeyed(str(error)) from None
+
+
+# Wisdom is named by its hash: a key stays as short as its text is read by people.
+_FORMS: Forms = {
+    PurePath: Form(lambda path: _unkeyed_path(path), Path),
+    Wisdom: Form(lambda wisdom: wisdom.hash, str),
+}
+
+
+def _unkeyed_path(path: PurePath) -> str:
+    raise Unkeyed(f"{path} is a path, and what a file holds has no content to name")

@@ -1,0 +1,61 @@
+"""Verification records of comparisons, kept beside the programs that they are of.
+
+A program of the cache that was compared with its samples here before need not be compared again.
+Here means under the same runtime, on the same kind of device and CPU: the side file is named after
+that, and the verification record in it says so once more, with the hash of program and samples
+(verification.py). Whatever cannot be read is no verification record: the samples are computed then.
+"""
+
+import json
+from dataclasses import dataclass
+
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.cache_record import CacheRecord
+from pyc_mlir.artifact.verification import Verification
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.store import side_name
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.runtime.device import Device, environment_of
+
+KIND = "verification"
+
+
+@dataclass(frozen=True)
+class Verifications:
+    """The verification records of one program, beside its entry; `key` is the entry's name."""
+
+    cache: Cache
+    key: str
+
+    @staticmethod
+    def of(cache: Cache, record: CacheRecord | None) -> "Verifications | None":
+        """Those of the program that the record is of; None for one that went past the cache."""
+        return None if record is None or not record.key else Verifications(cache, record.key)
+
+    def known(self, device: Device) -> Verification | None:
+        """The verification of an earlier comparison on such a device."""
+        data = self.cache.store.read_side(self.key, side_name(KIND, environment_of(device)))
+        if data is None:
+            return None
+        try:
+            return Verification.from_json(parse_json(data))
+        # Sealed by whoever wrote it, which need not be this version of PyC.
+        except (PycError, ValueError):
+            return None
+
+    def keep(self, verification: Verification) -> None:
+        """Keep what a comparison found; of one that failed nothing is kept."""
+        name = side_name(KIND, verification.environment)
+        data = json.dumps(verification.to_json(), sort_keys=True).encode()
+        store = self.cache.store
+        if verification.passed and store.read_side(self.key, name) != data:
+            self.cache.note(store.write_side(self.key, name, data))
+
+
+def noted(artifact: Artifact, verifications: Verifications | None) -> Artifact:
+    """An artifact that was compiled here, whose verification record is kept beside its entry."""
+    evidence = artifact.evidence
+    if verifications is not None and evidence is not None and evidence.verification is not None:
+        verifications.keep(evidence.verification)
+    return artifact

@@ -1,0 +1,1 @@
+"""Evidence: measurements that programs share, and what is decided by them."""

@@ -1,0 +1,172 @@
+"""XLA's elementwise operations, by the names that jaxprs give them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import ReasonCode
+from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
+from pyc_mlir.frontends.frame.errors import unsupported
+
+Pointwise = Callable[..., Any]
+_F64, _F32, _I8 = DTYPES["f64"], DTYPES["f32"], DTYPES["i8"]
+
+
+def _direct(name: str) -> Pointwise:
+    """One pyc op."""
+    return lambda b, *xs: getattr(b, name)(*xs)
+
+
+def _logical(number: str, boolean: str) -> Pointwise:
+    """One pyc op for numbers, another one for booleans."""
+    return lambda b, *xs: getattr(b, boolean if b.type_of(xs[0]).dtype == BOOL else number)(*xs)
+
+
+def sign(b: Any, x: Any) -> Any:
+    """out = -1, 0 or 1; NaN stays."""
+    if is_float(b.type_of(x).dtype):
+        return functions.sign(b, x)
+    zero = b.scalar(0, x)
+    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
+    return b.select(b.compare(x, zero, predicate="gt"), b.scalar(1, x), below)
+
+
+def cbrt(b: Any, x: Any) -> Any:
+    """out = x ** (1/3), with the sign of x; f32 is computed in f64."""
+    dtype = b.type_of(x).dtype
+    wide = b.convert(x, _F64)
+    root = b.pow(b.abs(wide), b.scalar(1 / 3, wide))
+    negative = b.compare(wide, b.scalar(0, wide), predicate="lt")
+    return b.convert(b.select(negative, b.neg(root), root), dtype)
+
+
+def erfc(b: Any, x: Any) -> Any:
+    """out = 1 - erf x."""
+    return b.sub(b.scalar(1, x), b.erf(x))
+
+
+def is_finite(b: Any, x: Any) -> Any:
+    """out = |x| < infinity."""
+    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate="lt")
+
+
+def xor(b: Any, x: Any, y: Any) -> Any:
+    """out = (x | y) & ~(x & y)."""
+    if b.type_of(x).dtype == BOOL:
+        return b.compare(x, y, predicate="ne")
+    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))
+
+
+def divide(b: Any, x: Any, y: Any) -> Any:
+    """out = x / y; integers round toward zero, x / 0 = -1 as in XLA."""
+    if is_float(b.type_of(x).dtype):
+        return b.div(x, y)
+    zero = b.compare(y, b.scalar(0, y), predicate="eq")
+    return b.select(zero, b.scalar(-1, x), b.div(x, y))
+
+
+def remainder(b: Any, x: Any, y: Any) -> Any:
+    """The remainder of the quotient rounded toward zero; x of integers where y is 0.
+
+    Floats of up to 32 bits are computed in f64, exactly for quotients below 2^28. Raises PycError
+    (UNSUPPORTED_DTYPE) for f64, where a rounded quotient may cross an integer.
+    """
+    dtype = b.type_of(x).dtype
+    if not is_float(dtype):
+        return b.sub(x, b.mul(b.div(x, y), y))
+    if dtype == _F64:
+        why = f"remainder of {dtype_name(dtype)}: expected f32 or a narrower type"
+        raise unsupported(why, ReasonCode.UNSUPPORTED_DTYPE)
+    wide, divisor = b.convert(x, _F64), b.convert(y, _F64)
+    quotient = b.div(wide, divisor)
+    negative = b.compare(quotient, b.scalar(0, wide), predicate="lt")
+    whole = b.select(negative, b.ceil(quotient), b.floor(quotient))
+    rest = b.sub(wide, b.mul(whole, divisor))
+    finite = b.compare(b.abs(divisor), b.scalar(np.inf, wide), predicate="eq")
+    keeps = b.and_(finite, is_finite(b, wide))
+    return b.convert(b.select(keeps, wide, rest), dtype)
+
+
+def round_away(b: Any, x: Any) -> Any:
+    """The nearest integer, halves away from zero."""
+    size = b.abs(x)
+    down = b.floor(size)
+    up = b.compare(b.sub(size, down), b.scalar(0.5, x), predicate="ge")
+    rounded = b.select(up, b.add(down, b.scalar(1, x)), down)
+    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.neg(rounded), rounded)
+
+
+def integer_power(b: Any, x: Any, exponent: int) -> Any:
+    """x ** exponent by repeated squaring; 1 / x ** -exponent for a negative one."""
+    if exponent < 0:
+        return b.div(b.scalar(1, x), integer_power(b, x, -exponent))
+    if exponent == 0:
+        return b.add(b.sub(x, x), b.scalar(1, x))
+    out, square = None, x
+    while exponent:
+        if exponent & 1:
+            out = square if out is None else b.mul(out, square)
+        exponent >>= 1
+        square = b.mul(square, square) if exponent else square
+    return out
+
+
+def power(b: Any, x: Any, y: Any) -> Any:
+    """x ** y of floats; an integer exponent becomes a float."""
+    dtype = b.type_of(x).dtype
+    if not is_float(dtype):
+        raise unsupported("a power of integers: expected a float base or a constant exponent")
+    return b.pow(x, b.convert(y, dtype))
+
+
+def compare(b: Any, x: Any, y: Any, predicate: str) -> Any:
+    """out = x <predicate> y; false < true."""
+    if b.type_of(x).dtype == BOOL and predicate not in ("eq", "ne"):
+        x, y = b.cast(x, dtype=_I8), b.cast(y, dtype=_I8)
+    return b.compare(x, y, predicate=predicate)
+
+
+def convert(b: Any, x: Any, dtype: np.dtype) -> Any:
+    """x as `dtype`."""
+    return b.convert(x, dtype)
+
+
+def clamp(b: Any, low: Any, x: Any, high: Any) -> Any:
+    """out = min(max(x, low), high)."""
+    return b.clip(x, low, high)
+
+
+def _predicate(name: str) -> Pointwise:
+    return lambda b, x, y: compare(b, x, y, name)
+
+
+_SAME = (
+    "sub", "pow", "neg", "abs", "floor", "ceil", "exp", "log", "sin", "cos", "sqrt", "rsqrt",
+    "tanh", "erf", "and", "or", "not",
+)  # fmt: skip
+POINTWISE: dict[str, Pointwise] = {
+    **{name: _direct(name) for name in _SAME},
+    **{name: _predicate(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: getattr(functions, name) for name in ("tan", "sinh", "cosh", "asinh", "acosh")},
+    **{name: getattr(functions, name) for name in ("atanh", "log1p", "expm1", "exp2")},
+    "add": _logical("add", "or"),
+    "add_any": _logical("add", "or"),
+    "mul": _logical("mul", "and"),
+    "max": _logical("maximum", "or"),
+    "min": _logical("minimum", "and"),
+    "div": divide,
+    "rem": remainder,
+    "pow": power,
+    "xor": xor,
+    "sign": sign,
+    "cbrt": cbrt,
+    "erfc": erfc,
+    "is_finite": is_finite,
+    "logistic": _direct("sigmoid"),
+    "square": lambda b, x: b.mul(x, x),
+    "round_even": _direct("round"),
+    "round_away": round_away,
+    "clamp": clamp,
+}

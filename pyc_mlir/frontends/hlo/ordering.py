@@ -1,0 +1,45 @@
+"""Sorting and the largest elements by pyc.argsort."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import reshape_to
+from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.hlo.movement import transposed
+
+
+def top_k(b: Any, x: Any, k: int) -> tuple[Any, Any]:
+    """The k largest along the last dimension and their i32 indices; of equals the first ones."""
+    axis = b.type_of(x).rank - 1
+    order = b.argsort(x, axis=axis, descending=True, count=k)
+    return _along(b, x, order, axis), b.cast(order, dtype=DTYPES["i32"])
+
+
+def sort(b: Any, operands: Sequence[Any], axis: int, descending: bool = False) -> tuple[Any, ...]:
+    """The operands in the order of the first one along `axis`; equals keep their order.
+
+    NaN is the largest of floats.
+    """
+    order = b.argsort(operands[0], axis=axis, descending=descending)
+    return tuple(_along(b, x, order, axis) for x in operands)
+
+
+def _along(b: Any, x: Any, order: Any, axis: int) -> Any:
+    """x taken at `order` along `axis`, by linear indices into its rows."""
+    dims, wanted = b.dims(x), b.dims(order)
+    if len(dims) == 1:
+        return b.gather(x, order, axis=0)
+    if any(isinstance(d, Size) for d in dims):
+        raise unsupported("a sort of several rows of dynamic shape")
+    last = [d for d in range(len(dims)) if d != axis] + [axis]
+    rows = int(np.prod([dims[d] for d in last[:-1]], dtype=np.int64))
+    size, count = dims[axis], wanted[axis]
+    flat = reshape_to(b, transposed(b, x, last), (rows * size,))
+    start = np.arange(rows, dtype=np.int64).reshape(rows, 1) * size
+    linear = b.add(reshape_to(b, transposed(b, order, last), (rows, count)), start)
+    taken = reshape_to(b, b.gather(flat, linear, axis=0), [wanted[d] for d in last])
+    return transposed(b, taken, tuple(np.argsort(last).tolist()))

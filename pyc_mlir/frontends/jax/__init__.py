@@ -1,0 +1,1 @@
+"""JAX functions as pyc programs, by way of their jaxprs."""

@@ -1,0 +1,377 @@
+"""Import jaxprs as pyc programs, equation by equation.
+
+    module = import_jaxpr(closed_jaxpr, names, source)
+
+Functions called (`jit`, `custom_jvp_call`, `checkpoint`) are inlined; loops of known length are
+unrolled; both branches of a condition that is not known are computed, and one is selected: every
+pyc op is pure. Constants that the function closes over become `pyc.constant`; each op has the
+location of the Python line that made it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax  # pyright: ignore[reportMissingImports]
+import numpy as np
+from jax._src import source_info_util  # pyright: ignore[reportMissingImports]
+from jax.extend import core  # pyright: ignore[reportMissingImports]
+
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.pyc import load, new_context
+from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.shaping import chain, take
+from pyc_mlir.frontends.frame.sizes import Extent, Size, sizes
+from pyc_mlir.frontends.hlo.call import Call
+from pyc_mlir.frontends.hlo.composites import COMPOSITES
+from pyc_mlir.frontends.hlo.control import Loops, select_branch
+from pyc_mlir.frontends.jax.primitives import PRIMITIVES
+
+# Primitives that call one jaxpr with their operands: the parameter that holds it.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "core_closed_call": "call_jaxpr",
+    "remat": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
+}
+
+
+def import_jaxpr(
+    jaxpr: Any,
+    arguments: Sequence[str],
+    results: Sequence[str],
+    source: str,
+    *,
+    context: ir.Context | None = None,
+    name: str = "main",
+) -> ir.Module:
+    """The pyc module with one function `name` that computes a closed jaxpr.
+
+    arguments, results: names for messages and for the signature.
+    source: what messages call the function.
+    Raises UnsupportedModel for equations that PyC lacks; all of them are listed.
+    """
+    active = new_context() if context is None else context
+    load(active)
+    with active, ir.Location.unknown():
+        return _JaxprImporter(jaxpr, source).run(name, arguments, results)
+
+
+def kept_arguments(closed: Any) -> list[int]:
+    """The arguments that the imported function has: all but unread ones of types that PyC lacks.
+
+    Frameworks pass states of random numbers (u32) along, which inference does not read.
+    """
+    jaxpr = closed.jaxpr
+    read = {v for e in jaxpr.eqns for v in e.invars if not isinstance(v, core.Literal)}
+    read |= {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
+    return [
+        i
+        for i, var in enumerate(jaxpr.invars)
+        if var in read or dtype_name(_numpy(_dtype_of(var))) in DTYPES
+    ]
+
+
+def _dtype_of(var: Any) -> Any:
+    return var.aval.dtype
+
+
+class _JaxprImporter:
+    """State of one import."""
+
+    def __init__(self, closed: Any, source: str) -> None:
+        self.closed = closed
+        self.source = source
+        self.consts = [np.asarray(c) for c in closed.consts]
+        self.importer = Importer(source, sum(c.nbytes for c in self.consts))
+        self.count = 0
+        self.loops = Loops()
+        self._extents: dict[Any, Extent] = {}
+
+    def run(self, name: str, arguments: Sequence[str], results: Sequence[str]) -> ir.Module:
+        """Build the module; raise UnsupportedModel after all equations were tried."""
+        jaxpr = self.closed.jaxpr
+        kept = kept_arguments(self.closed)
+        declared = [self._argument(arguments[i], jaxpr.invars[i].aval) for i in kept]
+
+        def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
+            given = dict(zip(kept, values, strict=True))
+            out = self._inline(
+                self.closed, [given.get(i, MISSING) for i in range(len(jaxpr.invars))]
+            )
+            if self.importer.findings:
+                raise self._refused()
+            return list(zip(results, map(self.importer.emitted, out), strict=True))
+
+        return self.importer.function(name, declared, body)
+
+    def _refused(self) -> UnsupportedModel:
+        breaks, untried = tuple(self.importer.findings), len(self.importer.untried)
+        return UnsupportedModel(
+            ImportReport(
+                self.count,
+                "nodes",
+                self.source,
+                breaks,
+                untried,
+            )
+        )
+
+    def _argument(self, label: str, aval: Any) -> Argument:
+        dtype = aval.dtype
+        if dtype_name(_numpy(dtype)) not in DTYPES:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_DTYPE,
+                f"{self.source}: argument `{label}`: expected one of {', '.join(DTYPES)}, "
+                f"got {dtype}",
+            )
+        dims: list[Extent] = []
+        for dim in aval.shape:
+            if isinstance(dim, int):
+                dims.append(dim)
+                continue
+            size = self._extents.get(dim)
+            if size is None:
+                size = self._extents[dim] = Size(1, (str(dim),))
+            dims.append(size)
+        return Argument(label, _numpy(dtype), tuple(dims))
+
+    def _inline(self, jaxpr: Any, operands: Sequence[Any]) -> list[Any]:
+        """The results of a jaxpr for its operands, its equations imported at this place."""
+        closed = jaxpr if hasattr(jaxpr, "consts") else None
+        inner = jaxpr.jaxpr if closed is not None else jaxpr
+        values: dict[Any, Any] = dict(zip(inner.invars, operands, strict=True))
+        if closed is not None:
+            consts = self.consts if closed is self.closed else map(np.asarray, closed.consts)
+            values.update(zip(inner.constvars, consts, strict=True))
+
+        def read(var: Any) -> Any:
+            if isinstance(var, core.Literal):
+                return _literal(var)
+            return values[var]
+
+        for equation in inner.eqns:
+            given = [read(v) for v in equation.invars]
+            outputs = self._equation(equation, given)
+            for i, var in enumerate(equation.outvars):
+                values[var] = outputs[i] if i < len(outputs) else MISSING
+        return [read(v) for v in inner.outvars]
+
+    def _equation(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        name, p = equation.primitive.name, equation.params
+        self.count += 1
+        site = self._site(equation)
+        try:
+            if name in _CALLS:
+                return self._inline(p[_CALLS[name]], operands)
+            if name in _STRUCTURED:
+                if any(o is MISSING for o in operands):
+                    self.importer.untried.append(site.place)
+                    return ()
+                return _STRUCTURED[name](self, site, p, operands)
+        except PycError as error:
+            if isinstance(error, UnsupportedModel):
+                raise
+            self.importer.record(site, error)
+            return ()
+        handler = PRIMITIVES.get(name)
+        if handler is None:
+            why = "PyC has no rule for this primitive"
+            self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
+            return ()
+        parameters = self._parameters(p)
+        outputs = self.importer.node(
+            site, operands, lambda b, lift: handler(Call(b, operands, lift), parameters)
+        )
+        self._note_dims(equation, outputs)
+        return outputs
+
+    def _site(self, equation: Any) -> Site:
+        """The line of Python that made an equation."""
+        frame = source_info_util.user_frame(equation.source_info.traceback)
+        stack = str(equation.source_info.name_stack)
+        name = f"{stack}/{equation.primitive.name}" if stack else equation.primitive.name
+        if frame is None:
+            return Site(name, equation.primitive.name, self.count)
+        place = ir.Location.file(frame.file_name, frame.start_line, frame.start_column)
+        where = ir.Location.name(name, place)
+        return Site(name, equation.primitive.name, frame.start_line, where)
+
+    def _parameters(self, p: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters with symbolic dimensions as sizes."""
+        return {key: self._resolved(value) for key, value in p.items()}
+
+    def _resolved(self, value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(self._resolved(v) for v in value)
+        return self.extent(value) if _is_symbolic(value) else value
+
+    def extent(self, dim: Any) -> Extent:
+        """A dimension as a size. Raises PycError for an expression that no tensor has as a size."""
+        if not _is_symbolic(dim):
+            return int(dim)
+        if dim not in self._extents:
+            self._extents[dim] = self._monomial(dim)
+        return self._extents[dim]
+
+    def _monomial(self, dim: Any) -> Extent:
+        for known, size in list(self._extents.items()):
+            for factor in range(1, 65):
+                if known * factor == dim:
+                    return size * factor
+        for one, left in list(self._extents.items()):
+            for other, right in list(self._extents.items()):
+                if one * other == dim:
+                    return left * right
+        raise unsupported(f"the dimension {dim}: expected one that an array of the program has")
+
+    def _note_dims(self, equation: Any, outputs: Sequence[Any]) -> None:
+        """Remember the sizes of expressions such as b + 1, which a result now has."""
+        for var, value in zip(equation.outvars, outputs, strict=False):
+            shape = getattr(var.aval, "shape", ())
+            if isinstance(value, ir.Value) and any(map(_is_symbolic, shape)):
+                for dim, size in zip(shape, self.importer.b.dims(value), strict=True):
+                    if _is_symbolic(dim):
+                        self._extents.setdefault(dim, size)
+
+    # Control flow.
+
+    def _scan(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """The body once for each step; results of the steps are stacked."""
+        constants, carries = p["num_consts"], p["num_carry"]
+        consts = operands[:constants]
+        carry = list(operands[constants : constants + carries])
+        scanned = operands[constants + carries :]
+        length = self.extent(p["length"])
+        if not isinstance(length, int):
+            raise unsupported("a scan over a dynamic dimension")
+        stacked: list[list[Any]] = []
+        steps = reversed(range(length)) if p["reverse"] else range(length)
+        for step in steps:
+            self.loops.step(len(p["jaxpr"].jaxpr.eqns))
+            rows = [self._row(site, x, step) for x in scanned]
+            out = self._inline(p["jaxpr"], [*consts, *carry, *rows])
+            carry = out[:carries]
+            stacked.append(out[carries:])
+        if p["reverse"]:
+            stacked.reverse()
+        avals = [v.aval for v in p["jaxpr"].jaxpr.outvars[carries:]]
+        columns = [[row[i] for row in stacked] for i in range(len(avals))]
+        made = [self._stacked(site, c, a) for c, a in zip(columns, avals, strict=True)]
+        return [*carry, *made]
+
+    def _one(self, site: Site, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]) -> Any:
+        outputs = self.importer.node(site, operands, apply)
+        return outputs[0] if outputs else MISSING
+
+    def _row(self, site: Site, x: Any, step: int) -> Any:
+        def row(b: Any, lift: Lift) -> Any:
+            return b.squeeze(take(b, lift(0), 0, step, step + 1), 0)
+
+        return self._one(site, [x], row)
+
+    def _stacked(self, site: Site, rows: Sequence[Any], aval: Any) -> Any:
+        if not rows:
+            return np.zeros((0, *aval.shape), aval.dtype)
+
+        def stack(b: Any, lift: Lift) -> Any:
+            return chain(b, [b.expand_dims(lift(i), 0) for i in range(len(rows))], 0)
+
+        return self._one(site, rows, stack)
+
+    def _while(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """The body as long as the condition, which must be known at import, holds."""
+        of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
+        cond_consts = operands[:of_cond]
+        body_consts = operands[of_cond : of_cond + of_body]
+        state = list(operands[of_cond + of_body :])
+        while True:
+            (goes_on,) = self._inline(p["cond_jaxpr"], [*cond_consts, *state])
+            if not self.loops.goes_on(goes_on):
+                return state
+            self.loops.step(len(p["body_jaxpr"].jaxpr.eqns))
+            state = self._inline(p["body_jaxpr"], [*body_consts, *state])
+
+    def _cond(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+        """The known branch, or a choice among the results of all of them."""
+        which, given = operands[0], operands[1:]
+        branches = p["branches"]
+        if isinstance(which, np.ndarray):
+            index = min(max(int(which), 0), len(branches) - 1)
+            return self._inline(branches[index], given)
+        made = [self._inline(branch, given) for branch in branches]
+        return [
+            self._one(site, [which, *cases], partial(_selected, [which, *cases]))
+            for cases in zip(*made, strict=True)
+        ]
+
+    def _composite(
+        self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The op of that name, or the decomposition."""
+        known = COMPOSITES.get(p["name"])
+        if known is not None:
+            attributes = {
+                key: jax.tree.unflatten(tree, leaves) for key, leaves, tree in p["attributes"]
+            }
+            before = len(self.importer.findings)
+            out = self.importer.node(
+                site, operands, lambda b, lift: known(Call(b, operands, lift), attributes)
+            )
+            if out:
+                return out
+            del self.importer.findings[before:]
+        return self._inline(p["jaxpr"], operands)
+
+    def _dim_as_value(
+        self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
+        """A dimension as an i32 scalar."""
+        vector = sizes([self.extent(p["dim"])])
+
+        def scalar(b: Any, lift: Lift) -> Any:
+            return b.cast(b.reshape(lift(0), shape=()), dtype=DTYPES["i32"])
+
+        return [self._one(site, [vector], scalar)]
+
+
+def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
+    return select_branch(Call(b, operands, lift))
+
+
+_STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
+    "scan": _JaxprImporter._scan,
+    "while": _JaxprImporter._while,
+    "cond": _JaxprImporter._cond,
+    "composite": _JaxprImporter._composite,
+    "dim_as_value": _JaxprImporter._dim_as_value,
+}
+
+
+def _literal(var: Any) -> np.ndarray:
+    return np.asarray(var.val, var.aval.dtype)
+
+
+def _is_symbolic(value: Any) -> bool:
+    """True for a dimension that jax.export.symbolic_shape made."""
+    return type(value).__name__ == "_DimExpr"
+
+
+def _numpy(dtype: Any) -> np.dtype:
+    """JAX's element type as numpy's; those of random keys have none."""
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return np.dtype(object)

@@ -1,0 +1,1 @@
+"""Modules of linalg on tensors, and TOSA by way of it, as pyc programs."""

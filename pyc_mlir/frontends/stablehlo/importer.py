@@ -1,0 +1,313 @@
+"""Import StableHLO modules as pyc programs, operation by operation.
+
+    module = import_stablehlo(parsed, "model.mlir")
+
+Functions called are inlined, loops whose condition is known at import are unrolled, of branches
+that are not known all are computed and one is selected. A composite whose name PyC knows becomes
+its op, others are imported by their decomposition. Locations are those of the source.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.artifact.import_report import ImportReport, UnsupportedModel
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.attributes import array_of
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.sizes import Extent, Size, sizes
+from pyc_mlir.frontends.hlo.call import Call
+from pyc_mlir.frontends.hlo.composites import COMPOSITES
+from pyc_mlir.frontends.hlo.control import Loops, select_branch
+from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
+from pyc_mlir.frontends.stablehlo.op import Op, tensor_type
+from pyc_mlir.frontends.stablehlo.regions import REGIONED
+
+# Operations that an import may visit, calls and loops written out, and calls within calls: hostile
+# modules name one function many times over, or itself.
+MAX_VISITED, MAX_CALLS = 200_000, 64
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
+# Custom calls that compute nothing: checks of dynamic sizes, which PyC's guards make themselves.
+_CHECKS = frozenset({"shape_assertion"})
+_IDENTITIES = frozenset({"Sharding", "annotate_device_placement"})
+
+
+def import_stablehlo(module: ir.Module, source: str) -> ir.Module:
+    """The pyc module with the entry function of a verified StableHLO module, in its context.
+
+    source: what messages call the module.
+    Raises UnsupportedModel for operations that PyC lacks, all of them listed; PycError (INVALID_IR)
+    for a module without an entry.
+    """
+    with module.context, ir.Location.unknown():
+        return StableHloImporter(module, source).run()
+
+
+class StableHloImporter:
+    """State of one import."""
+
+    def __init__(self, module: ir.Module, source: str) -> None:
+        self.source = source
+        self.functions = _functions(module)
+        self.importer = Importer(source)
+        self.loops = Loops()
+        self.count = 0
+        self.depth = 0
+        self._constants: dict[ir.Attribute, np.ndarray] = {}
+
+    def run(self) -> ir.Module:
+        """Build the module; raise UnsupportedModel after all operations were tried."""
+        name, entry = _entry(self.functions, self.source)
+        block = entry.regions[0].blocks[0]
+        arguments = [self._argument(i, a) for i, a in enumerate(block.arguments)]
+
+        def body(values: Sequence[ir.Value]) -> list[tuple[str, ir.Value]]:
+            out = self.block(block, dict(zip(block.arguments, values, strict=True)))
+            if self.importer.findings:
+                raise self._refused()
+            return [(f"result{i}", self.importer.emitted(v)) for i, v in enumerate(out)]
+
+        return self.importer.function(name, arguments, body)
+
+    def _refused(self) -> UnsupportedModel:
+        found = tuple(self.importer.findings)
+        untried = len(self.importer.untried)
+        return UnsupportedModel(ImportReport(self.count, "nodes", self.source, found, untried))
+
+    def _argument(self, index: int, value: Any) -> Argument:
+        type_ = tensor_type(value.type)
+        label = _label(value.location) or f"arg{index}"
+        dims: list[Extent] = [
+            Size(1, (f"{label}#{axis}",)) if d is None else d for axis, d in enumerate(type_.shape)
+        ]
+        return Argument(label, type_.dtype, tuple(dims))
+
+    def block(self, block: Any, values: dict[Any, Any]) -> list[Any]:
+        """The operands of a block's terminator, its operations imported at this place.
+
+        values: of the block's arguments, and of what regions around it define.
+        """
+        for view in block.operations:
+            operation = view.operation
+            operands = [values[v] for v in operation.operands]
+            if operation.name in ("func.return", "stablehlo.return"):
+                return operands
+            self.count += 1
+            if self.count > MAX_VISITED:
+                raise PycError(
+                    ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                    f"{self.source}: expected at most {MAX_VISITED} operations with calls and "
+                    "loops written out",
+                )
+            outputs = self._operation(operation, operands, values)
+            for i, result in enumerate(operation.results):
+                values[result] = outputs[i] if i < len(outputs) else MISSING
+        raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
+
+    def _operation(
+        self, operation: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
+        op = Op(operation)
+        if op.name == "constant":
+            return (self._constant(operation.attributes["value"]),)
+        site = self.site(op)
+        try:
+            if operation.name in ("func.call", "call"):
+                return self._call(_symbol(operation.attributes["callee"]), operands)
+            structured = _STRUCTURED.get(op.name)
+            if structured is not None:
+                if any(o is MISSING for o in operands):
+                    self.importer.untried.append(site.place)
+                    return ()
+                return structured(self, op, operands, values)
+        except PycError as error:
+            if isinstance(error, UnsupportedModel):
+                raise
+            self.importer.record(site, error)
+            return ()
+        handler = HANDLERS.get(op.name)
+        if handler is None:
+            self.importer.record(
+                site, unsupported("PyC has no rule for this operation", ReasonCode.UNSUPPORTED_OP)
+            )
+            return ()
+        return self.importer.node(
+            site, operands, lambda b, lift: handler(Call(b, operands, lift), op)
+        )
+
+    def site(self, op: Op) -> Site:
+        """Where an operation is: its own location."""
+        location = op.operation.location
+        return Site(_label(location) or op.name, op.operation.name, self.count, location)
+
+    def _constant(self, attribute: ir.Attribute) -> Any:
+        if attribute not in self._constants:
+            self._constants[attribute] = np.asarray(array_of(attribute))
+        return self._constants[attribute]
+
+    def one(self, op: Op, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]) -> Any:
+        """The result of a node that stands for `op`; MISSING if it cannot be imported."""
+        outputs = self.importer.node(self.site(op), operands, apply)
+        return outputs[0] if outputs else MISSING
+
+    def region(self, region: Any, operands: Sequence[Any], outer: dict[Any, Any]) -> list[Any]:
+        """The results of a region of one block for its arguments."""
+        block = region.blocks[0]
+        return self.block(block, {**outer, **dict(zip(block.arguments, operands, strict=True))})
+
+    def _call(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
+        block = self.functions[name].regions[0].blocks[0]
+        if self.depth >= MAX_CALLS:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"{self.source}: function `{name}`: expected at most {MAX_CALLS} calls within "
+                "each other",
+            )
+        self.depth += 1
+        try:
+            return self.block(block, dict(zip(block.arguments, operands, strict=True)))
+        finally:
+            self.depth -= 1
+
+    def _composite(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+        """The op of that name, or the decomposition."""
+        known = COMPOSITES.get(op.text("name"))
+        if known is not None:
+            attributes = _attributes(op)
+            before = len(self.importer.findings)
+            out = self.importer.node(
+                self.site(op), operands, lambda b, lift: known(Call(b, operands, lift), attributes)
+            )
+            if out:
+                return out
+            del self.importer.findings[before:]
+        return self._call(op.text("decomposition"), operands)
+
+    def _custom_call(
+        self, op: Op, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
+        target = op.text("call_target_name")
+        if target in _CHECKS:
+            return ()
+        if target in _IDENTITIES:
+            return operands
+        raise unsupported(f"a call of `{target}`: expected StableHLO's own operations")
+
+    def _size(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+        """The size of a dimension, followed as a `Size` where it is dynamic."""
+        value, axis = operands[0], op.integer("dimension")
+        dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
+        vector = sizes([dims[axis]])
+
+        def scalar(b: Any, lift: Lift) -> Any:
+            return b.cast(b.reshape(lift(0), shape=()), dtype=np.dtype(np.int32))
+
+        return (self.one(op, [vector], scalar),)
+
+    def _while(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+        """The body as long as the condition, which must be known at import, holds."""
+        condition, body = op.operation.regions
+        state = list(operands)
+        while True:
+            (goes_on,) = self.region(condition, state, values)
+            if not self.loops.goes_on(goes_on):
+                return state
+            self.loops.step(len(body.blocks[0].operations))
+            state = self.region(body, state, values)
+
+    def _branch(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+        """The known branch of an `if` or `case`, or a choice among the results of all of them."""
+        which, regions = operands[0], list(op.operation.regions)
+        if op.name == "if":
+            # An `if` names the true branch first.
+            regions.reverse()
+        if isinstance(which, np.ndarray):
+            index = int(which)
+            inside = 0 <= index < len(regions)
+            return self.region(regions[index if inside else -1], [], values)
+        made = [self.region(r, [], values) for r in regions]
+        which = self.one(op, [which], lambda b, lift: b.convert(lift(0), np.dtype(np.int32)))
+        return [
+            self.one(op, [which, *cases], partial(_selected, [which, *cases]))
+            for cases in zip(*made, strict=True)
+        ]
+
+    def probe(self, region: Any, operands: Sequence[np.ndarray]) -> list[Any]:
+        """What a region computes for known operands."""
+        before = len(self.importer.findings)
+        out = self.region(region, operands, {})
+        del self.importer.findings[before:]
+        return out
+
+
+_STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
+    "composite": StableHloImporter._composite,
+    "custom_call": StableHloImporter._custom_call,
+    "get_dimension_size": StableHloImporter._size,
+    "while": StableHloImporter._while,
+    "if": StableHloImporter._branch,
+    "case": StableHloImporter._branch,
+    **REGIONED,
+}
+
+
+def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
+    return select_branch(Call(b, operands, lift))
+
+
+def _functions(module: ir.Module) -> dict[str, ir.Operation]:
+    found = {}
+    for view in module.body.operations:
+        operation = view.operation
+        if operation.name == "func.func" and len(operation.regions[0].blocks) == 1:
+            found[ir.StringAttr(operation.attributes["sym_name"]).value] = operation
+    return found
+
+
+def _entry(functions: dict[str, ir.Operation], source: str) -> tuple[str, ir.Operation]:
+    """The function `main`, or the only public one. Raises PycError (INVALID_IR)."""
+    public = {
+        n: f
+        for n, f in functions.items()
+        if "sym_visibility" not in f.attributes
+        or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
+    }
+    if "main" in public:
+        return "main", public["main"]
+    if len(public) == 1:
+        return next(iter(public.items()))
+    raise PycError(
+        ReasonCode.INVALID_IR,
+        f"{source}: expected a function `main` or one public function, got {len(public)}",
+    )
+
+
+def _symbol(attribute: ir.Attribute) -> str:
+    return ir.FlatSymbolRefAttr(attribute).value
+
+
+def _label(location: ir.Location) -> str:
+    match = _NAME.match(str(location))
+    return match[1] if match else ""
+
+
+def _attributes(op: Op) -> dict[str, Any]:
+    """The attributes of a composite as Python values."""
+    if not op.has("composite_attributes"):
+        return {}
+    return {a.name: _python(a.attr) for a in ir.DictAttr(op.attributes["composite_attributes"])}
+
+
+def _python(attribute: ir.Attribute) -> Any:
+    for kind in (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr):
+        if isinstance(attribute, kind):
+            return kind(attribute).value
+    if isinstance(attribute, ir.DenseElementsAttr):
+        array = np.asarray(array_of(attribute))
+        return array.item() if array.ndim == 0 else array
+    return attribute

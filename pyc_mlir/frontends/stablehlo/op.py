@@ -1,0 +1,100 @@
+"""One StableHLO operation: its attributes as Python data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir, stablehlo
+from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.frontends.frame.errors import unsupported
+
+
+class Op:
+    """An operation; attributes by name, with the default where StableHLO leaves one out."""
+
+    def __init__(self, operation: ir.Operation) -> None:
+        self.operation = operation
+        self.attributes = operation.attributes
+
+    @property
+    def name(self) -> str:
+        """The name without its dialect, where that is StableHLO."""
+        return self.operation.name.removeprefix("stablehlo.")
+
+    def type(self, index: int = 0) -> TensorType:
+        """The type of a result. Raises PycError (UNSUPPORTED_DTYPE)."""
+        return tensor_type(self.operation.results[index].type)
+
+    def shape(self, what: str = "the result") -> tuple[int, ...]:
+        """The static shape of the result. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
+        shape = self.type().shape
+        if None in shape:
+            raise unsupported(f"{what} of dynamic shape: expected a static one")
+        return tuple(d for d in shape if d is not None)
+
+    def has(self, name: str) -> bool:
+        """Whether an attribute is there."""
+        return name in self.attributes
+
+    def integer(self, name: str, default: int = 0) -> int:
+        """An integer."""
+        return ir.IntegerAttr(self.attributes[name]).value if self.has(name) else default
+
+    def text(self, name: str) -> str:
+        """A string or a symbol's name."""
+        attribute = self.attributes[name]
+        return str(attribute).strip('@"') if name == "decomposition" else _text(attribute)
+
+    def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+        """Integers, of an array attribute of either kind."""
+        if not self.has(name):
+            return tuple(default)
+        attribute = self.attributes[name]
+        if isinstance(attribute, ir.DenseI64ArrayAttr):
+            return tuple(ir.DenseI64ArrayAttr(attribute))
+        return tuple(int(v) for v in np.asarray(ir.DenseIntElementsAttr(attribute)).reshape(-1))
+
+    def flags(self, name: str, default: Sequence[bool] = ()) -> tuple[bool, ...]:
+        """Booleans."""
+        if not self.has(name):
+            return tuple(default)
+        attribute = self.attributes[name]
+        if isinstance(attribute, ir.DenseBoolArrayAttr):
+            return tuple(ir.DenseBoolArrayAttr(attribute))
+        return tuple(bool(v) for v in ir.DenseIntElementsAttr(attribute))
+
+    def pairs(self, name: str, count: int) -> tuple[tuple[int, int], ...]:
+        """`count` pairs (low, high), by default zeros."""
+        values = self.ints(name, (0,) * (2 * count))
+        return tuple((values[2 * i], values[2 * i + 1]) for i in range(count))
+
+    def enum(self, name: str, default: str = "") -> str:
+        """The name of an enumeration's value, as StableHLO's text has it."""
+        kinds = {
+            "comparison_direction": "ComparisonDirectionAttr",
+            "compare_type": "ComparisonTypeAttr",
+        }
+        if not self.has(name):
+            return default
+        return getattr(stablehlo, kinds[name])(self.attributes[name]).value
+
+    def numbers(self, name: str, kind: str) -> Any:
+        """Dimension numbers, as the bindings of StableHLO hold them."""
+        return getattr(stablehlo, kind)(self.attributes[name])
+
+
+def _text(attribute: ir.Attribute) -> str:
+    if isinstance(attribute, ir.StringAttr):
+        return ir.StringAttr(attribute).value
+    return ir.FlatSymbolRefAttr(attribute).value
+
+
+def tensor_type(type_: ir.Type) -> TensorType:
+    """An MLIR type as data. Raises PycError (UNSUPPORTED_DTYPE) for what PyC has no type for."""
+    try:
+        return from_mlir(type_)
+    except PycError as error:
+        raise PycError(ReasonCode.UNSUPPORTED_DTYPE, error.message) from error

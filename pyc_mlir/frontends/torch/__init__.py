@@ -1,0 +1,1 @@
+"""PyTorch programs as pyc programs: `torch.export` graphs, node by node."""

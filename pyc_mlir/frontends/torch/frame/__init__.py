@@ -1,0 +1,1 @@
+"""What handlers of ATen operators work with: nodes, element types, symbolic sizes."""

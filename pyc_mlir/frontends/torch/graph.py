@@ -1,0 +1,259 @@
+"""Import the nodes of an FX graph of ATen operators: what both roads from PyTorch share.
+
+`GraphImport` is the state of one import. `torch.export` (importer.py) and `torch.compile`
+(compiled.py) each say what the placeholders and the outputs of their graphs are.
+"""
+
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyc_mlir.artifact.import_report import NODES, Finding, ImportReport, UnsupportedModel
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.frontends.frame.builders import GraphBuilder
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.shaping import reshape_to
+from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
+from pyc_mlir.frontends.torch.frame.dtypes import numpy_view, pyc_dtype
+from pyc_mlir.frontends.torch.frame.handler import HANDLERS, Node, Ref
+from pyc_mlir.frontends.torch.frame.symbols import Symbols
+
+UNKNOWN_OP = "no handler and no decomposition"
+# An operand that keeps a node with dynamic sizes among its arguments from being computed now.
+_DYNAMIC = object()
+# Checks of sizes and metadata, which guards and types make.
+_CHECKS = (
+    "aten._assert_scalar", "aten._assert_tensor_metadata", "aten.sym_constrain_range",
+    "aten._assert_async", "aten.sym_constrain_range_for_size",
+)  # fmt: skip
+# Regions of Python's context managers that change nothing of an inference.
+_REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}
+
+
+class GraphImport:
+    """State of one import: the values of the graph's nodes.
+
+    name: what messages call the model. names: torch's symbols of sizes -> the user's names.
+    """
+
+    def __init__(self, name: str, names: Mapping[str, str], weight_bytes: int = 0) -> None:
+        self.name = name
+        self.values: dict[Any, Any] = {}
+        self.place = 0
+        self.importer = Importer(name, weight_bytes)
+        self.symbols = Symbols(names, self.importer.b)
+
+    def argument(self, name: str, value: Any) -> Argument:
+        """A placeholder's type and sizes. Raises PycError (UNSUPPORTED_DTYPE)."""
+        try:
+            return Argument(name, pyc_dtype(value.dtype), self.symbols.extents(value.shape))
+        except PycError as error:
+            where = f"{self.name}: input `{name}`"
+            raise PycError(error.code, f"{where}: {error.message}") from error
+
+    def graph(self, module: Any, values: dict[Any, Any]) -> Sequence[Any]:
+        """Import the nodes of a graph whose placeholders have values; return its outputs."""
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                self.place += 1
+                values[node] = self._call(module, node, values)
+            elif node.op == "get_attr":
+                values[node] = self._attribute(module, node)
+            elif node.op == "output":
+                return [values[a] if hasattr(a, "op") else a for a in node.args[0]]
+        return []
+
+    def _attribute(self, module: Any, node: Any) -> Any:
+        held = module
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        return numpy_view(held) if hasattr(held, "dtype") else held
+
+    def _call(self, module: Any, node: Any, values: dict[Any, Any]) -> Any:
+        """The value of a node: a tensor, a tuple of them, a size, or MISSING."""
+        target = str(node.target)
+        if node.target is operator.getitem:
+            source = values[node.args[0]]
+            return source if source is MISSING else source[node.args[1]]
+        if target.rpartition(".")[0] in _CHECKS or target in _CHECKS:
+            return None
+        meta = node.meta.get("val")
+        if hasattr(meta, "node"):
+            return Symbolic(meta)
+        if getattr(node.target, "__name__", "") in _REGIONS:
+            return self._region(node, values)
+        site = self._site(node, target)
+        if target not in HANDLERS:
+            self.importer.record(site, unsupported(UNKNOWN_OP, ReasonCode.UNSUPPORTED_OP))
+            return MISSING
+        return self._handled(node, target, site, values)
+
+    def _handled(self, node: Any, target: str, site: Site, values: dict[Any, Any]) -> Any:
+        """The outputs of a node that has a handler."""
+        call = _Call(node, values, self.symbols)
+        if call.symbol is not None:
+            self.importer.record(site, unsupported(call.symbol))
+            return MISSING
+        apply = partial(self._apply, node, target, call)
+        outputs = self.importer.node(site, call.operands, apply)
+        several = isinstance(node.meta["val"], (tuple, list))
+        if not outputs:
+            return MISSING
+        # An output that its handler does not compute is MISSING to whoever reads it.
+        return tuple(MISSING if o is None else o for o in outputs) if several else outputs[0]
+
+    def _apply(self, node: Any, target: str, call: "_Call", builder: Any, lift: Lift) -> Any:
+        """Run a handler; give its outputs the sizes that torch found."""
+        results = node.meta["val"]
+        results = list(results) if isinstance(results, (tuple, list)) else [results]
+        used = {u.args[1] for u in node.users if u.target is operator.getitem}
+        n = Node(
+            target, call.arguments, call.metas, results, builder, call.operands, lift,
+            self.symbols.extents, frozenset(used or {0}),
+        )  # fmt: skip
+        out = HANDLERS[target](n)
+        outputs = out if isinstance(out, tuple) else (out,)
+        for i in sorted(used):
+            if i >= len(outputs) or outputs[i] is None:
+                raise unsupported(f"result {i}: expected a use of the first results only")
+        return tuple(
+            o if o is None else self._settled(builder, o, r)
+            for o, r in zip(outputs, results, strict=False)
+        )
+
+    def _settled(self, builder: Any, value: Any, meta: Any) -> Any:
+        """A result with torch's sizes: static where torch knows them, else by torch's names."""
+        expected = pyc_dtype(meta.dtype)
+        found = builder.type_of(value)
+        assert found.dtype == expected, f"expected {expected}, got {found.dtype}"
+        if not isinstance(builder, GraphBuilder) or found.is_static:
+            return value
+        dims = self.symbols.extents(meta.shape)
+        if any(
+            d is None and not isinstance(e, Size) for d, e in zip(found.shape, dims, strict=True)
+        ):
+            builder.name_dims(value, _agreeing(builder.dims(value), dims))
+            value = reshape_to(builder, value, dims)
+        known = builder.type_of(value).shape
+        builder.name_dims(value, [e if d is None else d for d, e in zip(known, dims, strict=True)])
+        return value
+
+    def _region(self, node: Any, values: dict[Any, Any]) -> Any:
+        """The outputs of a graph that runs under a context manager."""
+        first = _REGIONS[node.target.__name__]
+        position = next(i for i, a in enumerate(node.args) if hasattr(values.get(a), "graph"))
+        assert position >= first
+        body = values[node.args[position]]
+        inner: dict[Any, Any] = {}
+        given = [values[a] if hasattr(a, "op") else a for a in node.args[position + 1 :]]
+        for placeholder, value in zip(body.graph.find_nodes(op="placeholder"), given, strict=True):
+            inner[placeholder] = value
+        return tuple(self.graph(body, inner))
+
+    def _site(self, node: Any, target: str) -> Site:
+        stack = node.meta.get("nn_module_stack") or {}
+        paths = [v[0] for v in stack.values() if isinstance(v, tuple)]
+        path = paths[-1] if paths else ""
+        name = f"{path}/{node.name}" if path and not path.startswith("_") else node.name
+        file, line = _user_line(node.meta.get("stack_trace") or "")
+        place = ir.Location.file(file, line, 1) if file else None
+        return Site(name, target, self.place, place and ir.Location.name(name, place))
+
+    def emitted(self, value: Any, name: str) -> ir.Value:
+        """A result as an MLIR value."""
+        if isinstance(value, Symbolic):
+            return self.importer.b.extent(self.symbols.extent(value.size))
+        try:
+            return self.importer.emitted(value)
+        except PycError as error:
+            where = f"{self.name}: output `{name}`"
+            raise PycError(error.code, f"{where}: {error.message}") from error
+
+    def check(self) -> None:
+        """Raise UnsupportedModel with all nodes that could not be imported, if there are any."""
+        if self.importer.findings:
+            raise self._refused()
+
+    def _refused(self) -> UnsupportedModel:
+        findings = tuple(_with_family(f) for f in self.importer.findings)
+        untried = len(self.importer.untried)
+        name = self.name
+        return UnsupportedModel(
+            ImportReport(self.place, NODES, name, findings, untried, flops=None, lost_flops=None)
+        )
+
+
+class Symbolic:
+    """A symbolic number of torch: a SymInt, SymFloat or SymBool."""
+
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+
+class _Call:
+    """The arguments of a node by the schema's names, its tensors as operands.
+
+    symbol: why the node cannot be imported for what it takes of symbolic numbers, or None.
+    """
+
+    def __init__(self, node: Any, values: Mapping[Any, Any], symbols: Symbols) -> None:
+        self.operands: list[Any] = []
+        self.arguments: dict[str, Any] = {}
+        self.metas: dict[str, Any] = {}
+        self.symbol: str | None = None
+        self._values, self._symbols = values, symbols
+        schema = node.target._schema.arguments
+        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        for argument in schema:
+            value = given.get(argument.name, argument.default_value)
+            self.arguments[argument.name] = self._argument(value)
+            meta = value.meta.get("val") if hasattr(value, "meta") else value
+            self.metas[argument.name] = meta
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        if not hasattr(value, "op"):
+            return value
+        found = self._values[value]
+        if isinstance(found, Symbolic):
+            if type(found.size).__name__ != "SymInt":
+                self.symbol = f"{value.name} is {found.size}: expected sizes that are integers"
+                return None
+            extent = self._symbols.extent(found.size)
+            if isinstance(extent, Size):
+                self.operands.append(_DYNAMIC)
+            return extent
+        if found is None or isinstance(found, bool | int | float | str):
+            return found
+        self.operands.append(found)
+        return Ref(len(self.operands) - 1)
+
+
+def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
+    """torch's sizes in place of those that the builder has no name for."""
+    return [d if isinstance(d, Size) else f for f, d in zip(found, dims, strict=True)]
+
+
+def _with_family(finding: Finding) -> Finding:
+    family = finding.op.split(".")[0]
+    return Finding(finding.node, finding.op, finding.code, finding.why, finding.place, family)
+
+
+def _user_line(trace: str) -> tuple[str, int]:
+    """The innermost line of a stack trace that is not torch's own; ("", 0) without one."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    inside = os.path.dirname(torch.__file__) + os.sep
+    lines = [s.strip() for s in trace.splitlines() if s.strip().startswith('File "')]
+    for text in reversed(lines):
+        path, _, rest = text.removeprefix('File "').partition('", line ')
+        number = rest.split(",")[0]
+        if number.isdigit() and os.path.isabs(path) and not path.startswith(inside):
+            return path, int(number)
+    return "", 0

@@ -1,0 +1,336 @@
+"""Arithmetic, comparison, logic and casts: operators that work on each element alone.
+
+Operands are brought to the element type that torch promotes them to, then broadcast.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ir import functions
+from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
+from pyc_mlir.frontends.torch.frame.handler import Node, aten
+
+_FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
+_FLOAT_FUNCTIONS = (
+    "exp2", "log2", "log10", "log1p", "expm1", "tan", "cosh", "sinh", "asinh", "acosh", "atanh",
+)  # fmt: skip
+_ROUNDINGS = ("floor", "ceil", "round")
+_PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@aten(*(f"{name}.default" for name in _FLOAT_OPS))
+def float_op(n: Node) -> Any:
+    """One pyc op, in the floating-point type of the result."""
+    return getattr(n.b, n.op)(n.x("self", n.dtype))
+
+
+@aten(*(f"{name}.default" for name in _FLOAT_FUNCTIONS))
+def float_function(n: Node) -> Any:
+    """The composition of `pyc_mlir.dialects.ir.functions`, in the type of the result."""
+    return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
+
+
+@aten(*(f"{name}.default" for name in _ROUNDINGS))
+def rounding(n: Node) -> Any:
+    """One pyc op; integers stay."""
+    x = n.x()
+    return getattr(n.b, n.op)(x) if is_float(n.dtype) else x
+
+
+@aten("trunc.default")
+def trunc(n: Node) -> Any:
+    """out = x rounded toward zero."""
+    x = n.x()
+    return truncated(n.b, x) if is_float(n.dtype) else x
+
+
+def truncated(b: Any, x: Any) -> Any:
+    """Floats rounded toward zero."""
+    return b.select(b.compare(x, b.scalar(0, x), predicate="lt"), b.ceil(x), b.floor(x))
+
+
+@aten("abs.default")
+def absolute(n: Node) -> Any:
+    """out = |x|."""
+    return n.b.abs(n.x()) if n.dtype != BOOL else n.x()
+
+
+@aten("neg.default")
+def negate(n: Node) -> Any:
+    """out = -x."""
+    return n.b.neg(n.x())
+
+
+@aten("reciprocal.default")
+def reciprocal(n: Node) -> Any:
+    """out = 1 / x."""
+    x = n.x("self", n.dtype)
+    return n.b.div(n.b.scalar(1, x), x)
+
+
+@aten("square.default")
+def square(n: Node) -> Any:
+    """out = x * x."""
+    x = n.x("self", n.dtype)
+    return n.b.mul(x, x)
+
+
+@aten("sign.default", "sgn.default")
+def sign(n: Node) -> Any:
+    """out = -1, 0 or 1."""
+    b, x = n.b, n.x()
+    if n.dtype == BOOL:
+        return x
+    if not is_float(n.dtype):
+        zero, one = b.scalar(0, x), b.scalar(1, x)
+        below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-1, x), zero)
+        return b.select(b.compare(x, zero, predicate="gt"), one, below)
+    # torch makes 0 of NaN.
+    return functions.sign(b, b.select(b.compare(x, x, predicate="eq"), x, b.scalar(0, x)))
+
+
+@aten("add.Tensor", "add.Scalar")
+def add(n: Node) -> Any:
+    """out = self + alpha * other; of booleans, their or."""
+    x, y = n.x("self", n.dtype), _scaled(n)
+    return n.b.or_(x, y) if n.dtype == BOOL else n.b.add(x, y)
+
+
+@aten("sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
+def subtract(n: Node) -> Any:
+    """out = self - alpha * other; rsub exchanges them."""
+    b, dtype = n.b, n.dtype
+    if n.op == "rsub":
+        x = n.x("self", dtype)
+        alpha = n.static("alpha", 1)
+        return b.sub(n.x("other", dtype), x if alpha == 1 else b.mul(b.scalar(alpha, x), x))
+    return b.sub(n.x("self", dtype), _scaled(n))
+
+
+def _scaled(n: Node) -> Any:
+    """alpha * other in the type of the result."""
+    other, alpha = n.x("other", n.dtype), n.static("alpha", 1)
+    if alpha == 1 or n.dtype == BOOL:
+        return other
+    return n.b.mul(other, n.b.scalar(alpha, other))
+
+
+@aten("mul.Tensor", "mul.Scalar")
+def multiply(n: Node) -> Any:
+    """out = self * other; of booleans, their and."""
+    x, y = n.x("self", n.dtype), n.x("other", n.dtype)
+    return n.b.and_(x, y) if n.dtype == BOOL else n.b.mul(x, y)
+
+
+@aten("div.Tensor", "div.Scalar", "true_divide.Tensor")
+def divide(n: Node) -> Any:
+    """out = self / other, of integers in floating point."""
+    return n.b.div(n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar")
+def rounded_divide(n: Node) -> Any:
+    """out = self / other rounded down (floor) or toward zero (trunc)."""
+    b, dtype = n.b, n.dtype
+    mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
+    x, y = n.x("self", dtype), n.x("other", dtype)
+    if not is_float(dtype):
+        quotient = b.div(x, y)
+        if mode == "trunc":
+            return quotient
+        rest = b.sub(x, b.mul(quotient, y))
+        return b.sub(quotient, b.cast(_other_sign(b, rest, y), dtype=dtype))
+    if mode is None:
+        return b.div(x, y)
+    if mode == "trunc":
+        return truncated(b, b.div(x, y))
+    return b.floor(b.div(x, y))
+
+
+def _other_sign(b: Any, rest: Any, divisor: Any) -> Any:
+    """i1: the remainder is not zero and has another sign than the divisor."""
+    zero = b.scalar(0, rest)
+    inexact = b.compare(rest, zero, predicate="ne")
+    negative = [b.compare(v, zero, predicate="lt") for v in (rest, divisor)]
+    return b.and_(inexact, b.compare(*negative, predicate="ne"))
+
+
+@aten(
+    "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar"
+)
+def remainder(n: Node) -> Any:
+    """out = self - other * quotient; the quotient rounded down (remainder) or to zero (fmod).
+
+    In f64 for f32 and narrower, whose quotients could otherwise cross a whole number.
+    """
+    b, dtype = n.b, n.dtype
+    wide = DTYPES["f64"] if is_float(dtype) else dtype
+    x, y = n.x("self", wide), n.x("other", wide)
+    quotient = b.div(x, y)
+    if is_float(dtype):
+        quotient = truncated(b, quotient)
+    rest = b.sub(x, b.mul(quotient, y))
+    if n.op == "remainder":
+        rest = b.select(_other_sign(b, rest, y), b.add(rest, y), rest)
+    return b.convert(rest, dtype)
+
+
+@aten("maximum.default", "minimum.default")
+def extremum(n: Node) -> Any:
+    """out = the greater or the smaller; NaN if either is."""
+    x, y = n.x("self", n.dtype), n.x("other", n.dtype)
+    if n.dtype == BOOL:
+        return n.b.or_(x, y) if n.op == "maximum" else n.b.and_(x, y)
+    return getattr(n.b, n.op)(x, y)
+
+
+@aten("fmax.default", "fmin.default")
+def number_extremum(n: Node) -> Any:
+    """out = the greater or the smaller; of a NaN and a number, the number."""
+    b, x, y = n.b, n.x("self", n.dtype), n.x("other", n.dtype)
+    out = b.maximum(x, y) if n.op == "fmax" else b.minimum(x, y)
+    if not is_float(n.dtype):
+        return out
+    out = b.select(b.compare(x, x, predicate="ne"), y, out)
+    return b.select(b.compare(y, y, predicate="ne"), x, out)
+
+
+@aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
+def power(n: Node) -> Any:
+    """out = self ** exponent; small whole exponents as products, 0.5 as sqrt."""
+    b, dtype = n.b, n.dtype
+    exponent = n.arguments["exponent"]
+    if isinstance(exponent, (int, float)) and exponent == int(exponent) and 0 <= exponent <= 4:
+        return _power(b, n.x("self", dtype), int(exponent))
+    if not is_float(dtype):
+        return _integer_power(n)
+    if isinstance(exponent, (int, float)):
+        x = n.x("self", dtype)
+        if exponent == 0.5:
+            return b.sqrt(x)
+        if exponent == -0.5:
+            return b.rsqrt(x)
+        if exponent == -1:
+            return b.div(b.scalar(1, x), x)
+    return b.pow(n.x("self", dtype), n.x("exponent", dtype))
+
+
+def _power(b: Any, x: Any, exponent: int) -> Any:
+    if exponent == 0:
+        return b.select(b.compare(x, x, predicate="eq"), b.scalar(1, x), b.scalar(1, x))
+    if exponent == 1:
+        return x
+    square = b.mul(x, x)
+    return {2: lambda: square, 3: lambda: b.mul(square, x), 4: lambda: b.mul(square, square)}[
+        exponent
+    ]()
+
+
+def _integer_power(n: Node) -> Any:
+    """By repeated squaring over the bits of the exponent, wrapping as torch; 0 for negative ones.
+
+    Of a negative exponent, bases 1 and -1 have whole powers.
+    """
+    b, dtype = n.b, n.dtype
+    base, exponent = n.x("self", dtype), n.x("exponent", dtype)
+    zero, one = b.scalar(0, base), b.scalar(1, base)
+    out, square, rest = one, base, b.abs(exponent)
+    for _ in range(6 if dtype == I64 else 5):
+        half = b.div(rest, b.scalar(2, base))
+        odd = b.compare(b.sub(rest, b.add(half, half)), one, predicate="eq")
+        out = b.mul(out, b.select(odd, square, one))
+        square, rest = b.mul(square, square), half
+    unit = b.compare(b.abs(base), one, predicate="eq")
+    negative = b.compare(exponent, zero, predicate="lt")
+    return b.select(b.and_(negative, b.not_(unit)), b.mul(out, zero), out)
+
+
+@aten(*(f"{p}.{kind}" for p in _PREDICATES for kind in ("Tensor", "Scalar")))
+def compare(n: Node) -> Any:
+    """out = self <predicate> other as i1, in their common type."""
+    x, y = n.common("self", "other")
+    if n.b.type_of(x).dtype == BOOL and n.op not in ("eq", "ne"):
+        x, y = (n.b.cast(v, dtype=DTYPES["i8"]) for v in (x, y))
+    return n.b.compare(x, y, predicate=n.op)
+
+
+@aten("isnan.default")
+def is_nan(n: Node) -> Any:
+    """out = self != self."""
+    return n.b.compare(n.x(), n.x(), predicate="ne")
+
+
+@aten("isinf.default", "isfinite.default")
+def is_infinite(n: Node) -> Any:
+    """out = |self| is infinite; isfinite: less than that. Integers are finite."""
+    b, x = n.b, n.x()
+    if not is_float(b.type_of(x).dtype):
+        same = b.compare(x, x, predicate="eq")
+        return b.not_(same) if n.op == "isinf" else same
+    predicate = "eq" if n.op == "isinf" else "lt"
+    return b.compare(b.abs(x), b.scalar(np.inf, x), predicate=predicate)
+
+
+@aten("logical_and.default", "logical_or.default", "logical_xor.default", "logical_not.default")
+def logical(n: Node) -> Any:
+    """Logic of ``x != 0``."""
+    b = n.b
+    x = n.x("self", BOOL)
+    if n.op == "logical_not":
+        return b.not_(x)
+    y = n.x("other", BOOL)
+    if n.op == "logical_xor":
+        return b.compare(x, y, predicate="ne")
+    return b.and_(x, y) if n.op == "logical_and" else b.or_(x, y)
+
+
+@aten("bitwise_not.default")
+def bitwise_not(n: Node) -> Any:
+    """out = ~self, bit by bit."""
+    return n.b.not_(n.x())
+
+
+@aten(
+    *(f"bitwise_{op}.{kind}" for op in ("and", "or", "xor")
+      for kind in ("Tensor", "Scalar", "Scalar_Tensor"))
+)  # fmt: skip
+def bitwise(n: Node) -> Any:
+    """and, or, or (lhs | rhs) & ~(lhs & rhs), bit by bit."""
+    b, x, y = n.b, n.x("self", n.dtype), n.x("other", n.dtype)
+    if n.op == "bitwise_and":
+        return b.and_(x, y)
+    if n.op == "bitwise_or":
+        return b.or_(x, y)
+    if n.dtype == BOOL:
+        return b.compare(x, y, predicate="ne")
+    return b.and_(b.or_(x, y), b.not_(b.and_(x, y)))
+
+
+@aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def where(n: Node) -> Any:
+    """out = self where the condition holds, else other."""
+    condition = n.x("condition", BOOL)
+    return n.b.select(condition, n.x("self", n.dtype), n.x("other", n.dtype))
+
+
+@aten("masked_fill.Scalar", "masked_fill.Tensor")
+def masked_fill(n: Node) -> Any:
+    """out = value where the mask holds, else self."""
+    return n.b.select(n.x("mask", BOOL), n.x("value", n.dtype), n.x("self"))
+
+
+@aten("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default",
+      "clamp_min.Tensor", "clamp_max.Tensor")  # fmt: skip
+def clamp(n: Node) -> Any:
+    """out = min(max(self, min), max); either bound may be missing."""
+    b, x = n.b, n.x("self", n.dtype)
+    if n.has("min"):
+        x = b.maximum(x, n.x("min", n.dtype))
+    return b.minimum(x, n.x("max", n.dtype)) if n.has("max") else x
+
+
+@aten("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "type_as.default")
+def convert(n: Node) -> Any:
+    """out = self in the element type of the result; floats truncate toward zero."""
+    return n.x("self", n.dtype)

@@ -1,0 +1,133 @@
+"""Reading at indices: embeddings, gathers, advanced indexing; and writing slices."""
+
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ops.movement import END
+from pyc_mlir.dialects.types import BOOL, I64
+from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import (
+    chain,
+    expand_to,
+    product,
+    reshape_to,
+    take,
+)
+from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.torch.frame.handler import Node, aten
+
+
+@aten("embedding.default")
+def embedding(n: Node) -> Any:
+    """Rows of the weights."""
+    return n.b.gather(n.x("weight"), n.x("indices"), axis=0)
+
+
+@aten("index_select.default")
+def index_select(n: Node) -> Any:
+    """x taken at `index` along `dim`."""
+    if n.rank() == 0:
+        return n.x()
+    index = n.x("index")
+    if n.rank("index") == 0:
+        index = n.b.reshape(index, shape=(1,))
+    return n.b.gather(n.x(), index, axis=n.axis())
+
+
+@aten("gather.default")
+def gather(n: Node) -> Any:
+    """out[i, j, ...] = x[index[i, j, ...], j, ...] for dim 0, by linear indices into x."""
+    b, x, index = n.b, n.x(), n.x("index", I64)
+    rank, axis = n.rank(), n.axis()
+    if rank == 0:
+        return n.x() if n.rank("index") == 0 else expand_to(b, n.x(), n.out_dims)
+    dims = b.dims(x)
+    linear = None
+    for i in range(rank):
+        place = index if i == axis else b.iota_like(index, i)
+        linear = _plus(b, linear, place, product(dims[i + 1 :]))
+    return b.gather(b.reshape(x, shape=(-1,)), linear, axis=0)
+
+
+def _plus(b: Any, total: Any, place: Any, stride: Extent) -> Any:
+    """total + place * stride."""
+    if stride != 1:
+        step = b.extent(stride) if isinstance(stride, Size) else np.array(stride, np.int64)
+        place = b.mul(place, step)
+    return place if total is None else b.add(total, place)
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(n: Node) -> Any:
+    """numpy's advanced indexing by integer tensors: one gather of linear indices."""
+    b, x = n.b, n.x()
+    given = n.xs("indices")
+    given += [None] * (n.rank() - len(given))
+    if any(v is not None and b.type_of(v).dtype == BOOL for v in given):
+        raise unsupported(
+            "a boolean mask as an index, whose result's size depends on the data: expected "
+            "integers; use `torch.where` with a value"
+        )
+    places = [i for i, v in enumerate(given) if v is not None]
+    if not places:
+        return x
+    dims = b.dims(x)
+    if len(places) == 1:
+        return b.gather(x, given[places[0]], axis=places[0])
+    first = places[0] if places[-1] - places[0] + 1 == len(places) else 0
+    rest = [i for i in range(n.rank()) if i not in places]
+    before = [i for i in rest if i < places[0]] if first else []
+    after = [i for i in rest if i not in before]
+    x = b.transpose(x, permutation=(*before, *places, *after))
+    linear = linear_index(b, [given[i] for i in places], [dims[i] for i in places])
+    joined = product([dims[i] for i in places])
+    x = reshape_to(b, x, (*(dims[i] for i in before), joined, *(dims[i] for i in after)))
+    return b.gather(x, linear, axis=len(before))
+
+
+def linear_index(b: Any, indices: list[Any], dims: list[Extent]) -> Any:
+    """Broadcast indices into several dimensions as one index into their product."""
+    linear = None
+    for i, (value, dim) in enumerate(zip(indices, dims, strict=True)):
+        value = b.convert(value, I64)
+        negative = b.compare(value, b.scalar(0, value), predicate="lt")
+        size = b.extent(dim) if isinstance(dim, Size) else np.array(dim, np.int64)
+        value = b.select(negative, b.add(value, size), value)
+        linear = _plus(b, linear, value, product(dims[i + 1 :]))
+    return linear
+
+
+@aten("select_scatter.default", "slice_scatter.default")
+def write_slice(n: Node) -> Any:
+    """x with ``x[index]`` or ``x[start:end:step]`` along `dim` replaced by `src`."""
+    b, x, source = n.b, n.x(), n.x("src", n.dtype)
+    axis = n.axis("dim", 0)
+    size = n.type().shape[axis]
+    if size is None:
+        raise unsupported("writing into a dynamic dimension: expected a static one")
+    if n.op == "select_scatter":
+        start = n.static("index") % size
+        stop, step = start + 1, 1
+        source = reshape_to(b, source, (*n.dims()[:axis], 1, *n.dims()[axis + 1 :]))
+    else:
+        bounds = slice(n.static("start", 0), min(n.static("end", END), size), n.static("step", 1))
+        start, stop, step = bounds.indices(size)
+    places = range(start, stop, step)
+    if not len(places):
+        return x
+    source = expand_to(b, source, (*n.dims()[:axis], len(places), *n.dims()[axis + 1 :]))
+    if step == 1:
+        parts = [take(b, x, axis, 0, start)] if start else []
+        parts.append(source)
+        parts += [take(b, x, axis, stop, END)] if stop < size else []
+        return chain(b, parts, axis)
+    order = np.arange(size)
+    order[list(places)] = size + np.arange(len(places))
+    return b.gather(b.concat(x, source, axis=axis), b.constant(order), axis=axis)
+
+
+@aten("copy.default")
+def copy(n: Node) -> Any:
+    """`src` in the shape and the element type of x."""
+    return expand_to(n.b, n.x("src", n.dtype), n.out_dims)

@@ -1,0 +1,172 @@
+"""What a machine is made of, as Linux tells it: processor, caches, memory, GPUs, and who owns it.
+
+Comes in: /proc and /sys below a root, and two tools for GPUs. Goes out: `Hardware`, the facts that
+decide how fast a program runs, and a machine id that tells machines with equal hardware apart. What
+a machine does not tell is empty, never an error.
+"""
+
+import functools
+import hashlib
+import hmac
+import re
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc_mlir.measure.environment import memory_bytes, nvidia_gpus, parse_cpuinfo
+from pyc_mlir.pipelines.target.target import available_cores
+
+_SALT = b"pyc-mlir evidence"
+_TOOL_SECONDS = 20
+_NVIDIA = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+_VULKAN = ("vulkaninfo", "--summary")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its name, its driver's version, and MiB of its own memory (0 where nobody tells)."""
+
+    name: str
+    driver: str
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The facts of a machine, without its name.
+
+    caches: ``L2 1024 KiB``, those of the first core by level. memory_gib: rounded. hypervisor: the
+    vendor's name, ``unknown`` for a virtual machine that does not say which, empty without one.
+    governor: of the first core's frequency; empty where the system does not scale it.
+    """
+
+    cpu: str
+    features: tuple[str, ...]
+    cores: int
+    caches: tuple[str, ...]
+    memory_gib: int
+    hypervisor: str
+    governor: str
+    gpus: tuple[Gpu, ...] = ()
+
+
+def sniff(root: Path = Path("/"), with_gpus: bool = False) -> Hardware:
+    """The hardware of this machine; GPUs take up to a second to ask for."""
+    cpuinfo = read(root / "proc/cpuinfo")
+    model, features = parse_cpuinfo(cpuinfo)
+    system = root / "sys/devices/system/cpu/cpu0"
+    return Hardware(
+        model,
+        features,
+        available_cores(),
+        read_caches(system / "cache"),
+        round(memory_bytes(read(root / "proc/meminfo")) / 2**30),
+        hypervisor_of(cpuinfo, root),
+        read(system / "cpufreq/scaling_governor").strip(),
+        gpus(root) if with_gpus else (),
+    )
+
+
+def read_caches(folder: Path) -> tuple[str, ...]:
+    """``L1 Data 32 KiB`` for each cache of a core, by level."""
+    found = []
+    for index in sorted(folder.glob("index*")):
+        level, kind, size = (read(index / name).strip() for name in ("level", "type", "size"))
+        kind = "" if kind == "Unified" else f" {kind}"
+        if level and size:
+            found.append(f"L{level}{kind} {size.removesuffix('K')} KiB")
+    return tuple(sorted(found))
+
+
+def hypervisor_of(cpuinfo: str, root: Path) -> str:
+    """Who runs the virtual machine; empty on a machine of one's own."""
+    named = read(root / "sys/hypervisor/type").strip()
+    vendor = read(root / "sys/class/dmi/id/sys_vendor").strip()
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if "hypervisor" not in (flags[1].split() if flags else ()):
+        return named
+    return named or vendor or "unknown"
+
+
+def gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
+    """The GPUs, by NVIDIA's tool, else by the kernel's driver, else by Vulkan's tool."""
+    if text := _said(_NVIDIA):
+        return parse_nvidia(text)
+    if named := nvidia_gpus(root):
+        pairs = (name.partition(", driver ") for name in named)
+        return tuple(Gpu(name, driver) for name, _, driver in pairs)
+    return parse_vulkan(_said(_VULKAN))
+
+
+def parse_nvidia(text: str) -> tuple[Gpu, ...]:
+    """The lines ``name, 143771 MiB, 570.1`` of `nvidia-smi`."""
+    found = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.rsplit(",", 2)]
+        if len(fields) == 3:
+            memory = re.match(r"\d+", fields[1])
+            found.append(Gpu(fields[0], fields[2], int(memory[0]) if memory else 0))
+    return tuple(found)
+
+
+def parse_vulkan(text: str) -> tuple[Gpu, ...]:
+    """The devices of ``vulkaninfo --summary``; devices in software are left out."""
+    found = []
+    for part in re.split(r"^GPU\d+:$", text, flags=re.MULTILINE)[1:]:
+        rows = dict(re.findall(r"^\s*(\w+)\s*=\s*(.+?)\s*$", part, re.MULTILINE))
+        if "CPU" not in rows.get("deviceType", "") and "deviceName" in rows:
+            driver = " ".join(rows[k] for k in ("driverName", "driverInfo") if k in rows)
+            found.append(Gpu(rows["deviceName"], driver))
+    return tuple(found)
+
+
+def machine_id(root: Path = Path("/"), host: str = "") -> str:
+    """16 hex digits that stay with a machine and do not give its own id away (HMAC-SHA-256).
+
+    Of /etc/machine-id; where there is none of the host's name.
+    """
+    own = read(root / "etc/machine-id").strip() or host or socket.gethostname()
+    return hmac.new(_SALT, own.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def page_policy(root: Path = Path("/")) -> str:
+    """The chosen word of ``always [madvise] never``; empty without transparent large pages."""
+    text = read(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    chosen = re.search(r"\[(\w+)\]", text)
+    return chosen[1] if chosen else ""
+
+
+def cpu_quota(root: Path = Path("/")) -> str:
+    """CPUs that the control group allows, ``1.5``; empty where it sets no limit.
+
+    Reads control groups of version 2, then of version 1.
+    """
+    words = read(root / "sys/fs/cgroup/cpu.max").split()
+    if not words:
+        old = root / "sys/fs/cgroup/cpu"
+        words = [read(old / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if len(words) != 2 or not all(re.fullmatch(r"[1-9]\d*", word) for word in words):
+        return ""
+    return f"{int(words[0]) / int(words[1]):g}"
+
+
+@functools.cache
+def _said(command: tuple[str, ...]) -> str:
+    """What a tool prints; nothing where it is not installed or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def read(path: Path) -> str:
+    """A file's text; nothing where the system has no such file."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

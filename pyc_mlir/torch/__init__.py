@@ -1,0 +1,74 @@
+"""PyC for PyTorch: compile modules, stand behind `torch.compile`, compare with eager.
+
+    model = pyc_mlir.torch.compile(module, (TensorSpec("f32", "batch", 784),))
+    result = model(images)                                  # a torch tensor
+
+    fast = torch.compile(module, backend="pyc")
+    print(pyc_mlir.torch.stats())
+
+    print(pyc_mlir.torch.compare(module, (images,)))
+
+torch is imported when one of these names is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyc_mlir.frontends.torch.export import TorchModel, from_torch
+    from pyc_mlir.torch.backend import backend
+    from pyc_mlir.torch.comparison import Comparison, Difference, compare
+    from pyc_mlir.torch.counts import TorchStats, reset_stats, stats
+    from pyc_mlir.torch.program import TorchProgram, compile
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "TorchModel",
+    "TorchProgram",
+    "TorchStats",
+    "backend",
+    "compare",
+    "compile",
+    "from_torch",
+    "reset_stats",
+    "stats",
+]
+
+# Where each name is defined.
+_HOMES = {
+    "Comparison": "pyc_mlir.torch.comparison",
+    "Difference": "pyc_mlir.torch.comparison",
+    "TorchModel": "pyc_mlir.frontends.torch.export",
+    "TorchProgram": "pyc_mlir.torch.program",
+    "TorchStats": "pyc_mlir.torch.counts",
+    "backend": "pyc_mlir.torch.backend",
+    "compare": "pyc_mlir.torch.comparison",
+    "compile": "pyc_mlir.torch.program",
+    "from_torch": "pyc_mlir.frontends.torch.export",
+    "reset_stats": "pyc_mlir.torch.counts",
+    "stats": "pyc_mlir.torch.counts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a public name stands for. Raises PycError (MISSING_DEPENDENCY) without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib.util
+
+    if importlib.util.find_spec("torch") is None:
+        from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+        raise PycError(
+            ReasonCode.MISSING_DEPENDENCY,
+            "PyTorch models: expected the package `torch`, found none; install it with "
+            "`pip install pyc-mlir[torch]`",
+        )
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

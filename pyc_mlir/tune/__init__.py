@@ -1,0 +1,1 @@
+"""Searching for better choices: spaces of configurations, strategies, verdicts on measurements."""

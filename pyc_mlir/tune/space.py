@@ -1,0 +1,141 @@
+"""Spaces of configurations that a strategy searches.
+
+A space is a product of axes, of which some combinations are legal. A `Config` holds an index into
+the values of each axis, so that strategies never meet the values themselves; `Space.settings` names
+them. Features for learned models are the logarithm of a number and how often two divides it: tile
+sizes and widths matter by their magnitude and by what they are multiples of.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+
+Config = tuple[int, ...]
+# Draws of a random combination before a space counts as empty.
+_DRAWS = 10_000
+# Combinations that are listed one by one to find the legal ones.
+_LISTED = 1 << 16
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One knob: its name and the values that it can take."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the values are numbers, of which a model may interpolate."""
+        return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A product of axes; `is_legal` tells which combinations can be built."""
+
+    axes: tuple[Axis, ...]
+    is_legal: Callable[[Config], bool] = field(default=lambda config: True, compare=False)
+
+    def __post_init__(self) -> None:
+        for axis in self.axes:
+            if not axis.values:
+                raise PycError(
+                    ReasonCode.BAD_ARGUMENT,
+                    f"knob `{axis.name}`: expected at least one value, got none",
+                )
+
+    @staticmethod
+    def of_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Space":
+        """The space whose legal configurations are the given rows of values."""
+        values = [tuple(sorted({row[i] for row in rows})) for i in range(len(names))]
+        index = [{v: k for k, v in enumerate(of_axis)} for of_axis in values]
+        legal = {tuple(of[v] for of, v in zip(index, row, strict=True)) for row in rows}
+        return Space(tuple(map(Axis, names, values)), legal.__contains__)
+
+    @property
+    def combinations(self) -> int:
+        """The number of combinations, legal or not."""
+        return prod(len(axis.values) for axis in self.axes)
+
+    def config(self, settings: Mapping[str, Any]) -> Config:
+        """The configuration with these values. Raises PycError (BAD_ARGUMENT) for unknown ones."""
+        try:
+            return tuple(axis.values.index(settings[axis.name]) for axis in self.axes)
+        except (KeyError, ValueError) as error:
+            names = ", ".join(axis.name for axis in self.axes)
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"settings: expected a value of each of {names}, got {dict(settings)!r}",
+            ) from error
+
+    def settings(self, config: Config) -> dict[str, Any]:
+        """The value of each knob."""
+        return {a.name: a.values[i] for a, i in zip(self.axes, config, strict=True)}
+
+    def sample(self, rng: np.random.Generator) -> Config:
+        """A random legal configuration. Raises PycError (BAD_ARGUMENT) if none is found."""
+        if self._listed is not None:
+            return self._listed[int(rng.integers(len(self._listed)))]
+        for _ in range(_DRAWS):
+            config = tuple(int(rng.integers(len(axis.values))) for axis in self.axes)
+            if self.is_legal(config):
+                return config
+        raise self._empty()
+
+    def neighbours(self, config: Config) -> Iterator[Config]:
+        """The legal configurations that differ in one knob, in order of the axes."""
+        for place, axis in enumerate(self.axes):
+            for index in range(len(axis.values)):
+                other = (*config[:place], index, *config[place + 1 :])
+                if index != config[place] and self.is_legal(other):
+                    yield other
+
+    def features(self, configs: Sequence[Config]) -> np.ndarray:
+        """f64[configs, features] in [0, 1] for a model that learns from a few configurations."""
+        rows = np.array(configs, np.int64).reshape(len(configs), len(self.axes))
+        columns = [table[rows[:, axis]] for axis, table in enumerate(self._tables)]
+        return np.concatenate(columns, axis=1)
+
+    @cached_property
+    def _listed(self) -> list[Config] | None:
+        """All legal configurations of a small space; None for a large one."""
+        if self.combinations > _LISTED:
+            return None
+        ranges = (range(len(axis.values)) for axis in self.axes)
+        found = [config for config in product(*ranges) if self.is_legal(config)]
+        if not found:
+            raise self._empty()
+        return found
+
+    @cached_property
+    def _tables(self) -> list[np.ndarray]:
+        return [_axis_features(axis) for axis in self.axes]
+
+    def _empty(self) -> PycError:
+        return PycError(ReasonCode.BAD_ARGUMENT, "space: expected a legal configuration, got none")
+
+
+def _axis_features(axis: Axis) -> np.ndarray:
+    """f64[values, features]: magnitude and power of two of numbers, an indicator of all else."""
+    if not axis.is_ordered:
+        return np.eye(len(axis.values))
+    values = np.array(axis.values, np.float64)
+    columns = [np.sign(values) * np.log2(1 + np.abs(values))]
+    if len(axis.values) > 2 and all(isinstance(v, int) for v in axis.values):
+        columns.append(np.array([_power_of_two(int(v)) for v in axis.values], np.float64))
+    table = np.stack(columns, axis=1)
+    table -= table.min(axis=0)
+    return table / np.maximum(table.max(axis=0), 1e-9)
+
+
+def _power_of_two(value: int) -> int:
+    """How often two divides a number; 0 for 0."""
+    return (value & -value).bit_length() - 1 if value else 0

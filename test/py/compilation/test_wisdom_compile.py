@@ -1,0 +1,160 @@
+"""Compiles by wisdom: deterministic, replayable, cached under its hash, without a database."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wisdoms import KERNELS, reversed_wisdom
+
+from pyc_mlir import Contract, nn
+from pyc_mlir.api import build
+from pyc_mlir.artifact.artifact import to_bytes
+from pyc_mlir.artifact.compile_log import read_compile_log
+from pyc_mlir.cache.cache import Cache
+from pyc_mlir.cache.compile_key import current_identity, make_key
+from pyc_mlir.cache.store import Store
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.debug.replay import replay
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage
+from pyc_mlir.pipelines.choices.policies import load_policy
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.worker.request import options_json, options_of
+
+X = np.zeros((8, 32), np.float32)
+SAMPLED = 3
+ALL = 100
+
+
+def model(x):
+    w = np.arange(1024, dtype=np.float32).reshape(32, 32) / 1024
+    return nn.softmax(nn.relu(x @ w + w[0]))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return build(model, [X], make_options())
+
+
+@pytest.fixture(scope="module")
+def wisdom(plain):
+    return reversed_wisdom(plain.decisions)
+
+
+@pytest.fixture(scope="module")
+def made(wisdom):
+    return build(model, [X], make_options(policy="fastest", wisdom=wisdom))
+
+
+def outcome(artifact) -> str:
+    return artifact.cached.outcome
+
+
+def kernels(artifact) -> list[str]:
+    return [d.chosen for d in artifact.decisions if d.site.pass_name == KERNELS]
+
+
+def test_measured_rows_come_before_predictions(plain, made, wisdom):
+    assert kernels(plain) != kernels(made) == ["iree"] * len(kernels(plain))
+    for d in made.decisions:
+        if d.site.pass_name == KERNELS:
+            (line,) = [e for e in d.evidence if e.startswith("policy fastest: ")]
+            assert f"[{wisdom.label}]" in line and d.decided_by == "fastest"
+    assert made.decisions[0].site.key == "wisdom:module"
+    assert made.decisions[0].evidence == (f"sha256:{wisdom.hash}",)
+
+
+def test_replays_are_byte_identical_and_need_no_wisdom(made, tmp_path):
+    path = tmp_path / "made.vmfb"
+    path.write_bytes(to_bytes(made))
+    recorded = read_compile_log(path)
+    for _ in range(ALL if os.environ.get("PYC_FULL") else SAMPLED):
+        assert to_bytes(replay(model, [X], recorded)) == path.read_bytes()
+
+
+def test_a_worker_decides_as_this_process_does(made, wisdom):
+    contract = Contract(max_compile_seconds=300)
+    options = make_options(policy="fastest", wisdom=wisdom, contract=contract)
+    assert options_of(json.loads(json.dumps(options_json(options))), load_policy) == options
+    there = build(model, [X], options)
+    assert [d.evidence for d in there.decisions if d.site.pass_name == KERNELS] == [
+        d.evidence for d in made.decisions if d.site.pass_name == KERNELS
+    ]
+
+
+def test_the_cache_key_has_the_hash_of_the_wisdom(wisdom):
+    def key(given: Wisdom | None) -> dict:
+        options = make_options(policy="fastest", wisdom=given)
+        return json.loads(make_key({}, options, current_identity(began=2e9)).text)
+
+    fields = key(wisdom)["options"]["policy"]["fields"]
+    assert fields["wisdom"] == wisdom.hash
+    assert fields["hardware"].startswith("h1-") and fields["toolchain"].startswith("t1-")
+    other = Wisdom.of(wisdom.rows[:1], {})
+    assert len({json.dumps(key(given)) for given in (None, wisdom, other)}) == 3
+
+
+def test_a_cached_program_is_the_one_of_its_wisdom(wisdom, made, plain, tmp_path):
+    cache = Cache(Store(tmp_path), identity=lambda: current_identity(began=2e9))
+    by_wisdom = make_options(policy="fastest", wisdom=wisdom)
+    first = build(model, [X], by_wisdom, cache=cache)
+    again = build(model, [X], by_wisdom, cache=cache)
+    assert (outcome(first), outcome(again)) == ("miss", "memory")
+    assert kernels(again) == kernels(made)
+    other = build(model, [X], make_options(policy="fastest"), cache=cache)
+    assert outcome(other) == "miss" and kernels(other) == kernels(plain)
+
+
+def test_a_retrained_model_uses_the_same_wisdom(wisdom):
+    def retrained(x):
+        w = np.cos(np.arange(1024, dtype=np.float32)).reshape(32, 32)
+        return nn.softmax(nn.relu(x @ w + w[1]))
+
+    again = build(retrained, [X], make_options(policy="fastest", wisdom=wisdom))
+    assert kernels(again) == ["iree"] * len(kernels(again))
+    assert coverage(again.decisions) == Coverage()
+
+
+@pytest.mark.parametrize("given", [{"wisdom": Wisdom()}, {"require_evidence": True}])
+@pytest.mark.parametrize("policy", [None, "balanced"])
+def test_wisdom_wants_the_policy_that_uses_it(given, policy):
+    with pytest.raises(PycError, match="expected `fastest` beside wisdom") as caught:
+        make_options(policy=policy, **given)
+    assert caught.value.code is ReasonCode.BAD_ARGUMENT
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import pyc_mlir
+from pyc_mlir import nn
+
+program = pyc_mlir.compile(nn.softmax, [np.ones((2, 3), np.float32)], policy="fastest",
+                           wisdom=sys.argv[1], cache=False)
+program(np.ones((2, 3), np.float32))
+loaded = [m for m in sys.modules if m.startswith(("sqlalchemy", "sqlite3", "psycopg",
+                                                  "pyc_mlir.evidence.database"))]
+assert loaded == [], loaded
+"""
+
+
+def test_a_compile_never_opens_a_database(wisdom, tmp_path):
+    path = tmp_path / "w.json"
+    path.write_bytes(wisdom.to_bytes())
+    done = subprocess.run([sys.executable, "-c", SCRIPT, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_module_that_compiles_imports_the_database():
+    root = Path(__file__).resolve().parents[3]
+    users = [
+        path
+        for folder in ("dialects", "pipelines", "pyc_mlir")
+        for path in (root / folder).rglob("*.py")
+        if "evidence.database" in path.read_text() and "evidence" not in path.parts
+    ]
+    assert [u for u in users if "tune" not in u.parts] == []

@@ -1,0 +1,149 @@
+"""`torch.compile(model, backend="pyc")`: inference, recompiles, training, refusals, fallbacks."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pyc_mlir.torch as pyc_torch  # noqa: E402
+
+F = torch.nn.functional
+NO_CACHE = {"cache": False}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    pyc_torch.reset_stats()
+
+
+def mlp():
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4)
+    )
+
+
+def compiled(module, **options):
+    return torch.compile(module, backend="pyc", options={**NO_CACHE, **options})
+
+
+def test_the_backend_is_known_by_name():
+    assert "pyc" in torch._dynamo.list_backends()
+
+
+def test_sizes_become_dynamic_and_recompiles_are_counted():
+    module = mlp().eval()
+    model = compiled(module)
+    with torch.no_grad():
+        for batch in (3, 5, 7, 9, 1):
+            x = torch.randn(batch, 8)
+            torch.testing.assert_close(model(x), module(x), atol=2e-6, rtol=1e-5)
+    stats = pyc_torch.stats()
+    # Size 3 alone, all others but 1 together, and 1, which is torch's own case.
+    assert (stats.inference, stats.recompiled) == (3, 2)
+
+
+def test_a_frozen_parameter_that_is_written_is_read_again():
+    module = torch.nn.Linear(4, 4).eval()
+    model = compiled(module)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        model(x)
+        module.weight.mul_(2)
+        torch.testing.assert_close(model(x), module(x), atol=2e-6, rtol=1e-5)
+    assert pyc_torch.stats().refrozen == 1
+
+
+def gradients(module, call, *inputs):
+    module.zero_grad()
+    loss = call(*inputs).square().mean()
+    loss.backward()
+    return loss.detach(), {n: p.grad.clone() for n, p in module.named_parameters()}
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(11, 8)
+        self.project = torch.nn.Linear(8, 24)
+
+    def forward(self, ids):
+        q, k, v = self.project(self.words(ids)).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+TRAINED = {
+    "convolution": (
+        lambda: torch.nn.Sequential(
+            torch.nn.Conv2d(3, 4, 3, stride=2, padding=1), torch.nn.BatchNorm2d(4),
+            torch.nn.ReLU(), torch.nn.MaxPool2d(3, 2, 1), torch.nn.Flatten(),
+            torch.nn.Linear(64, 5),
+        ),
+        lambda: torch.randn(2, 3, 16, 16),
+    ),
+    "depthwise": (
+        lambda: torch.nn.Sequential(
+            torch.nn.Conv2d(4, 4, 3, padding=2, dilation=2, groups=4), torch.nn.GELU(),
+            torch.nn.AdaptiveAvgPool2d(1),
+        ),
+        lambda: torch.randn(2, 4, 7, 7),
+    ),
+    "attention": (Attention, lambda: torch.randint(0, 11, (2, 6))),
+    "norms": (mlp, lambda: torch.randn(3, 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_equals_eager(name):
+    make, inputs = TRAINED[name]
+    module, x = make().train(), inputs()
+    reference = copy.deepcopy(module)
+    loss, grads = gradients(module, compiled(module), x)
+    want, expected = gradients(reference, reference, x)
+    torch.testing.assert_close(loss, want, atol=1e-5, rtol=1e-5)
+    largest = max(float(g.abs().max()) for g in expected.values())
+    for parameter, gradient in expected.items():
+        torch.testing.assert_close(
+            grads[parameter], gradient, atol=2e-5 * max(1.0, largest), rtol=1e-4
+        )
+    for one, other in zip(module.buffers(), reference.buffers(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    stats = pyc_torch.stats()
+    assert (stats.forward, stats.backward, stats.fallbacks) == (1, 1, 0)
+
+
+def cumulative(x):
+    return torch.cummax(x, 0).values + 1
+
+
+def test_a_refusal_is_the_error_of_the_call():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"aten\.cummax"):
+        compiled(cumulative)(torch.randn(4))
+    assert pyc_torch.stats().refused == 1
+
+
+def test_a_fallback_is_asked_for_and_counted():
+    x = torch.randn(4)
+    assert torch.equal(compiled(cumulative, fallback="eager")(x), cumulative(x))
+    assert pyc_torch.stats().fallbacks == 1
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(Exception, match="sideways"):
+        compiled(mlp(), fallback="sideways")(torch.randn(2, 8))
+    with pytest.raises(Exception, match="max-autotune"):
+        torch.compile(mlp(), backend="pyc", mode="max-autotune")(torch.randn(2, 8))
+
+
+def test_inputs_that_are_written_are_written():
+    def step(x, y):
+        x.add_(y)
+        return x * 2
+
+    x, y = torch.ones(3), torch.full((3,), 2.0)
+    with torch.no_grad():
+        got = compiled(step)(x, y)
+    assert torch.equal(x, torch.full((3,), 3.0))
+    assert torch.equal(got, torch.full((3,), 6.0))

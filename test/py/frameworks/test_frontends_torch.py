@@ -1,0 +1,181 @@
+"""The PyTorch front end against torch: exports, names, dynamic sizes, refusals, mutations."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import pyc_mlir  # noqa: E402
+import pyc_mlir.torch as pyc_torch  # noqa: E402
+from pyc_mlir import PycError, ReasonCode, TensorSpec  # noqa: E402
+from pyc_mlir.artifact.import_report import UnsupportedModel  # noqa: E402
+from pyc_mlir.dialects.ir.interpreter import interpret  # noqa: E402
+from pyc_mlir.frontends.torch.importer import import_torch  # noqa: E402
+
+F = torch.nn.functional
+
+
+class Encoder(torch.nn.Module):
+    """A layer with attention and a dict of results."""
+
+    def __init__(self, width=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.project = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.norm = torch.nn.LayerNorm(width)
+
+    def forward(self, x, mask=None):
+        b, s, w = x.shape
+        q, k, v = self.project(x).view(b, s, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        hidden = self.norm(x + self.out(mixed.transpose(1, 2).reshape(b, s, w)))
+        return {"hidden": hidden, "pooled": hidden.mean(dim=1)}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def evaluate(model, *tensors):
+    got = interpret(import_torch(model), [t.numpy() for t in tensors])
+    return got if isinstance(got, (list, tuple)) else [got]
+
+
+def test_compile_takes_a_module_and_names_dimensions():
+    model = Encoder().eval()
+    program = pyc_mlir.compile(model, (TensorSpec("f32", "batch", "length", 16),), cache=False)
+    assert [a.shape for a in program.signature.inputs] == [("batch", "length", 16)]
+    assert [a.name for a in program.signature.outputs] == ["hidden", "pooled"]
+    for batch, length in ((2, 5), (3, 1), (1, 9)):
+        x = torch.randn(batch, length, 16)
+        hidden, pooled = program(x)
+        want = model(x)
+        np.testing.assert_allclose(hidden, want["hidden"].detach(), atol=2e-6)
+        np.testing.assert_allclose(pooled, want["pooled"].detach(), atol=2e-6)
+    with pytest.raises(PycError) as caught:
+        program(torch.randn(2, 5, 17))
+    assert caught.value.code is ReasonCode.ARGUMENT_SHAPE
+
+
+def test_composites_are_kept():
+    model = pyc_torch.from_torch(Encoder().eval(), (torch.randn(2, 5, 16),))
+    text = str(import_torch(model))
+    assert text.count('"pyc.attention"') == 1
+    assert text.count('"pyc.layernorm"') == 1
+
+
+def test_locations_name_the_module_and_the_users_line():
+    model = pyc_torch.from_torch(Encoder().eval(), (torch.randn(2, 5, 16),))
+    text = import_torch(model).operation.get_asm(enable_debug_info=True)
+    assert "project/" in text
+    assert "test_frontends_torch.py" in text
+
+
+def test_weights_are_not_copied():
+    model = torch.nn.Linear(64, 64).eval()
+    from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
+
+    array = numpy_view(model.weight)
+    assert array.ctypes.data == model.weight.data_ptr()
+    half = numpy_view(model.weight.to(torch.bfloat16))
+    assert half.dtype.name == "bfloat16"
+
+
+def test_a_trained_dropout_is_refused_with_its_remedy():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5)).train()
+    with pytest.raises(UnsupportedModel, match=r"eval"):
+        pyc_mlir.compile(model, (torch.randn(2, 4),), cache=False)
+
+
+def test_all_missing_operators_are_listed_at_once():
+    def function(x):
+        return torch.cummax(x, 0).values, torch.nonzero(x), x + 1
+
+    with pytest.raises(UnsupportedModel) as caught:
+        import_torch(pyc_torch.from_torch(function, (torch.eye(3),)))
+    ops = [f.op for f in caught.value.findings]
+    assert ops == ["aten.cummax.default", "aten.nonzero.default"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.arange(x.shape[0] + 1),
+        lambda x: torch.cat([x, x[:1]]),
+        lambda x: x[::2].sum(1),
+        lambda x: x.reshape(-1).view(-1, 4) * x.shape[0],
+        lambda x: torch.ones(x.shape[0] * 2, 3),
+        lambda x: x[1:] - x[:-1],
+        lambda x: F.pad(x, (0, 0, 2, 1)),
+        lambda x: torch.zeros(x.shape[0] // 2 + 3),
+        lambda x: x.cumsum(0),
+        lambda x: (x > 0).cumsum(0),
+    ],
+)
+def test_expressions_of_dynamic_sizes(function):
+    model = pyc_torch.from_torch(function, (TensorSpec("f32", "s", 4),))
+    for size in (5, 2, 8):
+        x = torch.randn(size, 4)
+        (got,) = evaluate(model, x)
+        np.testing.assert_allclose(got, function(x), atol=1e-6)
+
+
+def test_a_dimension_that_the_model_fixes_is_told():
+    with pytest.raises(PycError) as caught:
+        pyc_torch.from_torch(lambda x: x + torch.ones(5, 1), (TensorSpec("f32", "s", 4),))
+    assert caught.value.code is ReasonCode.UNTRACEABLE
+
+
+class Counter(torch.nn.Module):
+    """Writes a buffer and gives what it was."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 2
+
+
+def test_written_buffers_are_state():
+    model = pyc_torch.compile(Counter(), (torch.ones(3),), cache=False)
+    assert [a.name for a in model.program.signature.inputs] == ["x", "total"]
+    for step in (1, 2, 3):
+        assert torch.equal(model(torch.ones(3)), torch.full((3,), 2.0 * step))
+    assert np.array_equal(model.state["total"], np.full(3, 3.0))
+
+
+def test_a_program_gives_the_modules_own_trees():
+    module = Encoder().eval()
+    model = pyc_torch.compile(module, (torch.randn(2, 5, 16),), cache=False)
+    x = torch.randn(2, 5, 16)
+    got, want = model(x), module(x)
+    assert set(got) == {"hidden", "pooled"}
+    torch.testing.assert_close(got["hidden"], want["hidden"], atol=2e-6, rtol=1e-5)
+
+
+def test_compare_reports_each_result():
+    report = pyc_torch.compare(Encoder().eval(), (torch.randn(2, 5, 16),), cache=False)
+    assert [d.name for d in report.differences] == ["hidden", "pooled"]
+    assert report.agrees(1e-5)
+    assert "hidden: " in str(report)
+
+
+def test_importing_pyc_does_not_import_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, pyc_mlir, pyc_mlir.torch; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_archives_of_torch_are_not_read(tmp_path):
+    program = torch.export.export(torch.nn.Linear(4, 4), (torch.randn(2, 4),))
+    path = tmp_path / "model.pt2"
+    torch.export.save(program, path)
+    with pytest.raises(PycError) as caught:
+        pyc_mlir.compile(path, cache=False)
+    assert caught.value.code is ReasonCode.BAD_MODEL

@@ -1,0 +1,106 @@
+"""The benchmarks' peers: each computes the workloads that PyC is measured on."""
+
+import numpy as np
+import pytest
+from conftest import sample
+
+from pyc_mlir.measure.records import Report
+from pyc_mlir.tools import pyc_bench
+from pyc_mlir.tools.bench.latency import rounds
+from pyc_mlir.tools.bench.latency.rounds import specialized
+from pyc_mlir.tools.bench.peers import candidates
+from pyc_mlir.tools.bench.peers.systems import SYSTEMS, Task
+from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
+from pyc_mlir.tools.bench.workloads.cpu import ROWS
+from pyc_mlir.tools.bench.workloads.cpu import make as make_row
+from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
+from pyc_mlir.tools.bench.workloads.workloads import Workload, relative_error
+
+MLP = "mlp 784-512-512-10, batch 64"
+FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
+
+
+def close(workload: Workload, got: list[np.ndarray]) -> bool:
+    return relative_error(got, workload.expected) < 1e-5
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_onnx_models_compute_the_workload(name):
+    ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
+
+    workload = make_row(name, tiny=True)
+    session = ort.InferenceSession(onnx_model(specialized(workload)))
+    feeds = {f"x{i}": a for i, a in enumerate(workload.inputs)}
+    assert close(workload, session.run(None, feeds))
+
+
+def test_onnxruntimes_arena_holds_the_result(tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
+    from pyc_mlir.tools.bench.zoo.arena import peak_bytes
+
+    workload = make_row("gemm 512", tiny=True)
+    path = tmp_path / "gemm.onnx"
+    path.write_bytes(onnx_model(specialized(workload)))
+    found = peak_bytes(path, workload.inputs, 1)
+    assert 4 * sum(a.size for a in workload.expected) <= found < 1 << 20
+
+
+def test_demo_latency_measures_onnxruntime(tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    path = tmp_path / "latency.json"
+    assert pyc_bench.main(["demo-latency", "--quick", "--json", str(path)]) == 0
+    records = Report.load(path).records
+    times = {r["candidate"]: r for r in records if r["metric"] == "latency"}
+    assert set(times) == {"pyc", "iree", "onnxruntime"}
+    assert all(r["n"] == 2 and 0 < r["min"] <= r["value"] <= r["p90"] for r in times.values())
+    assert times["pyc"]["setting"] == "default"
+    tried = times["iree"]["tried"]
+    assert times["iree"]["setting"] in tried and len(tried) == 4 * len(candidates.IREE_COMPILES)
+    errors = {r["candidate"]: r for r in records if r["metric"] == "max relative error"}
+    assert set(errors) == set(times)
+    assert all(0 <= r["value"] < 100 and r["unit"] == "ppm" for r in errors.values())
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_torch_modules_compute_the_workload(name):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
+
+    workload = make_row(name, tiny=True)
+    module = torch_module(specialized(workload))
+    with torch.inference_mode():
+        got = module(*(torch.from_numpy(a) for a in workload.inputs))
+    assert close(workload, [r.numpy() for r in got])
+
+
+def test_torch_takes_product_and_bias_as_one_call():
+    pytest.importorskip("torch", reason="torch is not installed")
+    from pyc_mlir.tools.bench.peers.torch_module import torch_module
+
+    nodes = torch_module(specialized(make_row(MLP, True))).graph.nodes
+    calls = [n.target.__name__ for n in nodes if n.op == "call_function"]
+    assert calls == ["addmm", "relu", "addmm"]
+
+
+def test_jax_computes_a_latency_workload(tmp_path):
+    pytest.importorskip("jax", reason="jax is not installed")
+    workload = make_row("gpt block, decode 1, cache 128", tiny=True)
+    rounds.store(workload, tmp_path)
+    task = Task(workload.name, tmp_path, 1, True)
+    (prepared,) = dict(SYSTEMS["jax"].settings(task, workload.inputs)).values()
+    assert close(workload, list(prepared.results()))
+
+
+@pytest.mark.parametrize("name", sample(FUNCTIONS, 4))
+def test_jax_computes_a_memory_workload(name):
+    pytest.importorskip("jax", reason="jax is not installed")
+    case = make(name, quick=True)
+    assert relative_error(evaluate(case), case.reference()) < 1e-5
+
+
+def test_xla_reports_its_temporary_memory():
+    pytest.importorskip("jax", reason="jax is not installed")
+    found = temporary_memory(make("digits cnn", quick=True))
+    assert found is not None and found.temp_bytes > 0 and found.no_library_temp_bytes > 0

@@ -1,0 +1,216 @@
+"""Wisdom files and the policy `fastest`: what is believed, what is a candidate, what is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wisdoms import KERNELS, row
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
+from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest
+from pyc_mlir.pipelines.choices.wisdom import SITE, Subject, Wisdom, WisdomRow, record_wisdom
+
+WORK = f"w1-{'0' * 64}"
+OFFERED = (Alternative("gemm"), Alternative("iree"), Alternative("whole"))
+AT = Site(KERNELS, "group.1", work=WORK)
+FIRST, QUICK = row(WORK, "gemm", 2e-5), row(WORK, "iree", 1e-5)
+SUBJECT = Subject("work", WORK, "work 1\n", 1, 1)
+
+
+def fastest(*rows: WisdomRow, **changes) -> Fastest:
+    return Fastest(Wisdom.of(rows, {}), FIRST.hardware, FIRST.toolchain, **changes)
+
+
+def answer(*rows: WisdomRow) -> tuple[str, str]:
+    """What is chosen, and the policy's line in the log."""
+    choices = Choices(fastest(*rows))
+    choices.choose(AT, OFFERED, ["seen"])
+    (made,) = choices.log
+    assert made.decided_by == "fastest" and made.evidence[0] == "seen"
+    return made.chosen, made.evidence[1]
+
+
+def test_the_quickest_measured_choice_is_taken_with_its_evidence():
+    chosen, said = answer(FIRST, QUICK)
+    assert chosen == "iree"
+    assert said.startswith("policy fastest: measured 1e-05 s (9.5e-06 to 1.05e-05) of cpu time")
+    assert f"[{Wisdom.of((FIRST, QUICK), {}).label}]" in said
+
+
+UNCLEAR = {
+    "intervals that overlap": (FIRST, replace(QUICK, hi=FIRST.lo)),
+    "one session": (FIRST, replace(QUICK, sessions=1)),
+    "few processes": (FIRST, replace(QUICK, processes=MIN_PROCESSES - 1)),
+    "one session of the first": (replace(FIRST, sessions=1), QUICK),
+}
+
+
+@pytest.mark.parametrize("rows", UNCLEAR.values(), ids=UNCLEAR)
+def test_what_is_unclear_changes_nothing(rows):
+    chosen, said = answer(*rows)
+    assert chosen == "gemm" and "unclear" in said
+
+
+FOREIGN = {
+    "hardware": {"hardware": "h1-other"},
+    "toolchain": {"toolchain": "t1-other"},
+}
+
+
+@pytest.mark.parametrize("changes", FOREIGN.values(), ids=FOREIGN)
+def test_rows_of_elsewhere_are_candidates(changes):
+    chosen, said = answer(replace(FIRST, **changes), replace(QUICK, **changes))
+    assert chosen == "gemm"
+    assert said.startswith("policy fastest: predicted: WISDOM_FOREIGN: 2 rows measured elsewhere")
+
+
+INCOMPARABLE = {
+    "first not measured": (QUICK,),
+    "other context": (FIRST, replace(QUICK, context="c1-other")),
+    "cold and warm": (FIRST, replace(QUICK, constants="cold")),
+    "other clocks": (FIRST, replace(QUICK, clock="wall")),
+    "other work": (FIRST, replace(QUICK, subject=f"w1-{'1' * 64}")),
+    "other pass": (FIRST, replace(QUICK, pass_name="pyc-fuse")),
+    "not offered": (FIRST, replace(QUICK, choice="gone")),
+}
+
+
+@pytest.mark.parametrize("rows", INCOMPARABLE.values(), ids=INCOMPARABLE)
+def test_what_was_not_measured_alike_is_not_compared(rows):
+    assert answer(*rows)[0] == "gemm"
+
+
+def test_without_rows_the_prediction_stands():
+    assert answer() == ("gemm", "policy fastest: predicted: no measured row")
+
+
+def test_a_site_of_a_program_goes_by_its_graph_then_by_its_structure():
+    site = Site("iree-fusion", "graph", work="s1-structure")
+    offered = (Alternative("plain"), Alternative("aggressive"))
+    rows = [
+        row(subject, name, seconds, pass_name=site.pass_name)
+        for subject, times in (("graph", (2.0, 1.0)), ("s1-structure", (1.0, 2.0)))
+        for name, seconds in zip(("plain", "aggressive"), times, strict=True)
+    ]
+    assert fastest(*rows[:2]).prefer(site, offered) == "aggressive"
+    assert fastest(*rows[2:]).prefer(site, offered) == "plain"
+    assert fastest(*rows).prefer(site, offered) == "aggressive"
+
+
+def test_the_row_of_most_sessions_stands_for_a_choice():
+    doubtful = replace(FIRST, seconds=1e-9, lo=1e-9, hi=1e-9, sessions=2)
+    assert answer(doubtful, FIRST, QUICK)[0] == "iree"
+
+
+def test_evidence_may_be_required():
+    for rows in ((), (QUICK,), (replace(FIRST, hardware="h1-other"),)):
+        with pytest.raises(PycError) as caught:
+            fastest(*rows, require_evidence=True).prefer(AT, OFFERED)
+        assert caught.value.code is ReasonCode.NO_EVIDENCE
+    policy = fastest(FIRST, QUICK, require_evidence=True)
+    assert policy.prefer(AT, OFFERED) == "iree"
+    # Only kernels are measured, and a single alternative is no choice.
+    assert policy.prefer(Site("pyc-fuse", "matmul.1", work="matmul.by-type.1"), OFFERED) == "gemm"
+    assert policy.prefer(replace(AT, work=f"w1-{'1' * 64}"), OFFERED[:1]) == "gemm"
+
+
+def test_a_replay_keeps_the_evidence_without_the_wisdom():
+    made = Choices(fastest(FIRST, QUICK))
+    made.choose(AT, OFFERED, ["seen"])
+    again = Choices(recipe=Recipe.from_log(made.log))
+    again.choose(AT, OFFERED, ["seen"])
+    assert again.log == made.log
+
+
+# Files
+
+ROWS = st.builds(
+    row,
+    st.sampled_from([WORK, "graph"]),
+    st.sampled_from(["gemm", "iree"]),
+    st.floats(1e-9, 1e3),
+    sessions=st.integers(1, 9),
+    hardware=st.text(max_size=5),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(ROWS, max_size=6), st.randoms())
+def test_files_round_trip_and_order_does_not_matter(rows, chance):
+    wisdom = Wisdom.of(rows, {WORK: SUBJECT})
+    chance.shuffle(rows)
+    assert Wisdom.of(rows, {WORK: SUBJECT}).to_bytes() == wisdom.to_bytes()
+    again = Wisdom.from_bytes(wisdom.to_bytes())
+    assert again == wisdom and again.hash == wisdom.hash
+    assert set(wisdom.subjects) == {r.subject for r in rows} & {WORK}
+
+
+WISDOM = Wisdom.of([FIRST, QUICK], {WORK: SUBJECT})
+
+
+def changed(**changes) -> bytes:
+    """The file with fields changed and the hash made to fit."""
+    from pyc_mlir.pipelines.choices import wisdom
+
+    data = {**json.loads(WISDOM.to_bytes()), **changes}
+    del data["sha256"]
+    return json.dumps({**data, "sha256": wisdom._hash(data)}).encode()
+
+
+def with_row(**changes) -> bytes:
+    rows = json.loads(WISDOM.to_bytes())["rows"]
+    return changed(rows=[{**rows[0], **changes}])
+
+
+BAD = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "another file": b'{"kind": "calibration"}',
+    "a changed number": WISDOM.to_bytes().replace(b"2e-05", b"1e-05"),
+    "cut off": WISDOM.to_bytes()[:-40],
+    "without a hash": changed().replace(b"sha256", b"sha257"),
+    "a newer schema": changed(schema=2),
+    "no rows": changed(rows=None),
+    "an unknown field": with_row(more=1),
+    "a text for a number": with_row(seconds="1"),
+    "an infinite time": with_row(hi="inf"),
+    "no time": with_row(seconds=0.0, lo=0.0),
+    "an interval beside its number": with_row(lo=1.0, hi=2.0),
+    "no session": with_row(sessions=0),
+    "a subject without a text": changed(subjects={WORK: {}}),
+}
+
+
+@pytest.mark.parametrize("data", BAD.values(), ids=BAD)
+def test_damaged_files_are_refused(data, tmp_path):
+    path = tmp_path / "w.json"
+    path.write_bytes(data)
+    with pytest.raises(PycError, match=r"w.json: expected wisdom, got") as caught:
+        Wisdom.load(path)
+    assert caught.value.code is ReasonCode.BAD_WISDOM
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(PycError) as caught:
+        Wisdom.load(tmp_path / "gone.json")
+    assert caught.value.code is ReasonCode.FILE_ACCESS
+
+
+# The record of a compile
+
+
+def test_a_compile_names_its_wisdom_and_a_recipe_repeats_that():
+    (made,) = record_wisdom(WISDOM, None)
+    assert made.chosen == WISDOM.label and made.evidence == (f"sha256:{WISDOM.hash}",)
+    recipe = Recipe.from_log([made])
+    assert record_wisdom(None, recipe) == record_wisdom(WISDOM, recipe) == (made,)
+    assert record_wisdom(None, None) == record_wisdom(Wisdom(), None) == ()
+    other = Recipe({SITE.key: "wisdom@0"})
+    with pytest.raises(PycError) as caught:
+        record_wisdom(WISDOM, other)
+    assert caught.value.code is ReasonCode.RECIPE_MISMATCH

@@ -1,0 +1,186 @@
+"""The suite `architectures-torch`: which architectures import from PyTorch and equal it.
+
+    pyc-bench architectures-torch CATALOGUE.py --only bert,resnet50
+
+CATALOGUE.py is a Python file with ``ZOO``: name -> () -> (module, args, kwargs), random weights
+and small inputs; it needs torch and whatever its models need. Each architecture runs in a process
+of its own, with the batch and the length of token ids as dynamic dimensions; where that fails, with
+the sizes as they are. Records of each:
+
+    exported, imported      1, or 0 with `why`
+    nodes, import_seconds   of the exported graph; without the export
+    compile_seconds
+    difference              the largest difference as a part of torch's largest result, of all
+                            results and sizes; `sizes` has the number of sizes that were compared
+
+`why` of what fails is the first line of the error.
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.tools.bench.report.suite import note, parse
+
+SUITE = "architectures-torch"
+_LIMIT_SECONDS = 600
+_SAID = 200
+# What the second and the third run have for the batch and for the length of token ids.
+_BATCHES, _LENGTHS = (3, 1), (9, 24)
+_UNITS = {
+    "exported": "of 1", "imported": "of 1", "nodes": "nodes", "import_seconds": "s",
+    "compile_seconds": "s", "difference": "of the largest",
+}  # fmt: skip
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Architectures with random weights, imported from torch.export and compared with torch."""
+    parser = argparse.ArgumentParser(add_help=True)
+    parser.add_argument("catalogue", type=Path, metavar="CATALOGUE.py")
+    parser.add_argument("--only", default="", metavar="NAME,...")
+    parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
+    parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
+    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    if known.worker:
+        print(json.dumps(measured(known.catalogue, known.worker, not known.static)))
+        return 0
+    names = [n for n in known.only.split(",") if n] or list(_zoo(known.catalogue))
+    records: list[Record] = []
+    for name in names:
+        note(name)
+        records += _records(name, _in_child(known.catalogue, name, known.static))
+        # Each run takes minutes: what is there is kept.
+        asked.store(records, architectures=names)
+    return 0
+
+
+def _records(name: str, facts: dict[str, Any]) -> list[Record]:
+    why = {"why": facts["why"]} if facts.get("why") else {}
+    details = {**why, "sizes": facts.get("sizes", 0), "dynamic": facts.get("dynamic", [])}
+    return [
+        record(name, "pyc", metric, unit, facts[metric], **details)
+        for metric, unit in _UNITS.items()
+        if metric in facts
+    ]
+
+
+def _in_child(catalogue: Path, name: str, static: bool) -> dict[str, Any]:
+    """What a process of its own finds out; a crash or too long a run is a finding too."""
+    command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", SUITE, str(catalogue)]
+    command += ["--worker", name, *(["--static"] if static else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"exported": 0, "why": f"not done after {_LIMIT_SECONDS} s"}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        return {"exported": 0, "why": said[0][:_SAID]}
+    return json.loads(lines[-1])
+
+
+def _zoo(catalogue: Path) -> dict[str, Any]:
+    """The table ``ZOO`` of a Python file. Raises PycError (BAD_ARGUMENT) without one."""
+    spec = importlib.util.spec_from_file_location("catalogue", catalogue)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, "ZOO"):
+        raise PycError(
+            ReasonCode.BAD_ARGUMENT, f"{catalogue}: expected a table `ZOO` of models, found none"
+        )
+    return module.ZOO
+
+
+def measured(catalogue: Path, name: str, dynamic: bool) -> dict[str, Any]:
+    """The facts of one architecture, as far as it comes."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    warnings.filterwarnings("ignore")
+    make = _zoo(catalogue)[name]
+    torch.manual_seed(0)
+    module, args, kwargs = make()
+    kinds = [True, False] if dynamic else [False]
+    facts: dict[str, Any] = {}
+    for by_name in kinds:
+        facts = _tried(module, args, kwargs, by_name)
+        if "difference" in facts:
+            return facts
+    return facts
+
+
+def _tried(module: Any, args: Any, kwargs: Any, dynamic: bool) -> dict[str, Any]:
+    """Export, import, compile, compare; what was found until something failed, and why."""
+    from pyc_mlir.frontends.torch.export import from_torch
+    from pyc_mlir.frontends.torch.importer import import_torch
+    from pyc_mlir.torch.program import TorchProgram
+
+    facts: dict[str, Any] = {"exported": 0}
+    try:
+        given = tuple(_named(a) for a in args) if dynamic else args
+        model = from_torch(module, given, kwargs)
+        facts["exported"], facts["imported"] = 1, 0
+        facts["dynamic"] = sorted(set(model.names.values()))
+        facts["nodes"] = sum(n.op == "call_function" for n in model.program.graph.nodes)
+        began = time.perf_counter()
+        import_torch(model)
+        facts["import_seconds"], facts["imported"] = time.perf_counter() - began, 1
+        from pyc_mlir import api
+
+        began = time.perf_counter()
+        program = TorchProgram(model, api.compile(model, cache=False))
+        facts["compile_seconds"] = time.perf_counter() - began
+        runs = [args, *(_resized(args, i) for i in (0, 1))] if facts["dynamic"] else [args]
+        worst = [_difference(module, program, a, kwargs) for a in runs]
+        facts["difference"], facts["sizes"] = max(worst), len(worst)
+    except Exception as error:  # noqa: BLE001  (whatever a model or torch raises is the finding)
+        facts["why"] = f"{type(error).__name__}: {error}".splitlines()[0][:_SAID]
+    return facts
+
+
+def _named(value: Any) -> Any:
+    """A spec with the batch named, and the length of token ids."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from pyc_mlir.frontends.python.specs import TensorSpec
+
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return value
+    dims: list[Any] = list(value.shape)
+    dims[0] = "batch"
+    if value.dim() == 2 and value.dtype == torch.int64:
+        dims[1] = "length"
+    return TensorSpec(value.dtype, *dims)
+
+
+def _resized(args: Any, run: int) -> tuple[Any, ...]:
+    """The arguments at other sizes of the named dimensions."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    out = []
+    for value in args:
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            out.append(value)
+            continue
+        shape = [_BATCHES[run], *value.shape[1:]]
+        if value.dim() == 2 and value.dtype == torch.int64:
+            shape[1] = _LENGTHS[run]
+            out.append(torch.randint(0, max(1, int(value.max())), shape))
+        else:
+            out.append(torch.randn(shape, dtype=value.dtype))
+    return tuple(out)
+
+
+def _difference(module: Any, program: Any, args: Any, kwargs: Any) -> float:
+    from pyc_mlir.torch.comparison import compare
+
+    return compare(module, args, kwargs, program=program).worst

@@ -1,0 +1,132 @@
+"""Programs of JAX through PyC by both roads, jaxpr and exported StableHLO, against `jax.jit`.
+
+    python -m pyc_mlir.tools.bench.zoo.jax_programs ZOO.py [NAME ...] --json FILE
+
+ZOO.py defines `ZOO`: name -> () -> (function, arguments), with random weights. Each row says
+whether the results are equal, the largest difference relative to the largest result, the number of
+pyc ops, and the seconds of the import. Rows of earlier runs in FILE stay unless they are made anew.
+"""
+
+import argparse
+import importlib.util
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.api import compile as compile_program
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.util.versions import installed_version
+
+ROADS = ("jaxpr", "stablehlo")
+# What counts as equal, relative to the largest result: f32 sums in another order.
+TOLERANCE = 1e-4
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the programs and write the file after each row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("zoo", type=Path, help="a Python file that defines ZOO")
+    parser.add_argument("names", nargs="*", help="programs of it; all by default")
+    parser.add_argument("--json", type=Path, required=True, help="where the rows go")
+    given = parser.parse_args(arguments)
+    zoo = _zoo(given.zoo)
+    for name in given.names or zoo:
+        for road, row in _rows(zoo[name]):
+            _write(given.json, f"{name} {road}", row)
+            print(name, road, row, flush=True)
+
+
+def _zoo(path: Path) -> dict[str, Callable[[], Any]]:
+    found = importlib.util.spec_from_file_location("zoo", path)
+    assert found is not None and found.loader is not None, path
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module.ZOO
+
+
+def _rows(make: Callable[[], Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A row for each road; of a program that JAX itself cannot make, its error."""
+    import jax  # pyright: ignore[reportMissingImports]
+
+    try:
+        function, arguments = make()
+        arguments = jax.tree.map(_shaken, arguments)
+        want = jax.tree.leaves(jax.jit(function)(*arguments))
+    # A zoo's function may fail in any way, which the row says.
+    except Exception as error:  # noqa: BLE001
+        for road in ROADS:
+            yield road, {"skipped": f"not made: {type(error).__name__}: {error}"[:300]}
+        return
+    for road in ROADS:
+        try:
+            yield road, _compared(function, arguments, want, road)
+        except PycError as error:
+            yield road, {"equal": False, "refused": f"{error}"[:2000]}
+
+
+def _shaken(value: Any) -> Any:
+    """Floats with some noise: weights that are all 0 or 1 would hide faults."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f":
+        return array
+    noise = np.random.default_rng(array.size).uniform(0.01, 0.1, array.shape)
+    return (array + noise).astype(array.dtype)
+
+
+def _compared(
+    function: Callable[..., Any], arguments: Any, want: Sequence[Any], road: str
+) -> dict[str, Any]:
+    import jax  # pyright: ignore[reportMissingImports]
+
+    import pyc_mlir.jax as pyc_jax
+
+    began = time.perf_counter()
+    if road == "jaxpr":
+        jitted = pyc_jax.jit(function, cache=False)
+        jitted.module(*arguments)
+        seconds = time.perf_counter() - began
+        made = jax.tree.leaves(jitted(*arguments))
+        report = jitted.program(*arguments).stats().imported
+    else:
+        exported = jax.export.export(jax.jit(function))(*arguments)
+        began = time.perf_counter()
+        program = compile_program(exported, cache=False)
+        seconds = None
+        leaves = jax.tree.leaves(arguments)
+        results = program(*(leaves[i] for i in exported.module_kept_var_idx))
+        made = results if isinstance(results, (list, tuple)) else [results]
+        report = program.stats().imported
+    worst = max(map(_difference, made, want), default=0.0)
+    row = {
+        "equal": worst <= TOLERANCE,
+        "largest_difference": worst,
+        "ops": report.total,
+        "foreign": report.foreign,
+        "jax": installed_version("jax"),
+    }
+    return row if seconds is None else {**row, "import_seconds": round(seconds, 2)}
+
+
+def _difference(mine: Any, theirs: Any) -> float:
+    """The largest difference relative to the largest value; of integers 0 or 1."""
+    a, b = np.asarray(mine), np.asarray(theirs)
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("inf")
+    if a.dtype.kind != "f":
+        return float((a != b).any())
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return float(np.abs(a - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
+
+
+def _write(path: Path, key: str, row: dict[str, Any]) -> None:
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    rows[key] = row
+    path.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`pyc-tune`: look into the benchmark database, exchange what it knows, keep it in order.
+
+    pyc-tune ls                          what the database holds
+    pyc-tune show ID                     a row; of a graph or implementation its times too
+    pyc-tune why ID                      how an implementation came to its state, with verdicts
+    pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
+    pyc-tune import FILE                 choices of wisdom as candidates, without numbers
+    pyc-tune verify                      check every row; exit status 1 if one is damaged
+    pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
+
+ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.tools.cli import common as cli
+
+if TYPE_CHECKING:
+    from pyc_mlir.evidence.database.store import Store
+
+TOOL = "pyc-tune"
+VARIABLE = "PYC_DB"
+_KEPT_TOOLCHAINS = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool; return the exit status (0 done, 1 refused or something is damaged)."""
+    return cli.run_tool(TOOL, lambda: _run(argv))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    assert __doc__ is not None
+    parser = cli.Parser(TOOL, "Look into the benchmark database.", __doc__.split("\n\n", 1)[1])
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
+        "user's own file below $XDG_DATA_HOME or ~/.local/share",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
+    commands.add_parser("ls", help="what the database holds")
+    for name, text in (("show", "a row by its id"), ("why", "how it came to its state")):
+        commands.add_parser(name, help=text).add_argument("id", metavar="ID")
+    export = commands.add_parser("export", help="write measured choices as wisdom")
+    export.add_argument("file", metavar="FILE")
+    export.add_argument("--here", action="store_true", help="this hardware and toolchain only")
+    export.add_argument(
+        "--least-sessions", metavar="N", type=int, default=1, help="of each row; default: 1"
+    )
+    commands.add_parser("import", help="take choices as candidates").add_argument(
+        "file", metavar="FILE"
+    )
+    commands.add_parser("verify", help="check every row")
+    gc = commands.add_parser("gc", help="remove traces of older toolchains")
+    gc.add_argument(
+        "--keep-toolchains",
+        metavar="N",
+        type=int,
+        default=_KEPT_TOOLCHAINS,
+        help=f"those measured last; default: {_KEPT_TOOLCHAINS}",
+    )
+    gc.add_argument("--dry-run", action="store_true", help="tell what would be removed")
+    return parser
+
+
+class _Command(cli.Parser):
+    """The command line of one command, as `add_subparsers` makes it."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, "")
+
+
+def default_url(environment: Mapping[str, str]) -> str:
+    """The user's own database, whose folder is made."""
+    if given := environment.get(VARIABLE):
+        return given
+    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
+    return f"sqlite:///{folder / 'evidence.db'}"
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    flags = make_parser().parse_args(argv)
+    if flags.command is None:
+        raise _usage("expected a command, got none")
+    if flags.command == "export":
+        require_writable(flags.file, "a file for the wisdom")
+    # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
+    from pyc_mlir.evidence.database.store import Store
+
+    with Store.open(flags.db or default_url(os.environ)) as store:
+        return _COMMANDS[flags.command](store, flags)
+
+
+def _look(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.tools.tune import look
+
+    if flags.command == "ls":
+        print(look.listing(store), end="")
+    elif flags.command == "show":
+        print(look.shown(store, flags.id), end="")
+    else:
+        print(look.reasons(store, flags.id), end="")
+    return cli.OK
+
+
+def _export(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.database.exchange import export_wisdom
+    from pyc_mlir.evidence.environment import current_place
+
+    here = current_place() if flags.here else None
+    keep = (here.hardware, here.toolchain) if here else ("", "")
+    wisdom = export_wisdom(store, *keep, least_sessions=flags.least_sessions)
+    write_file(flags.file, wisdom.to_bytes())
+    print(f"{flags.file}: {len(wisdom.rows)} rows, {wisdom.label}")
+    return cli.OK
+
+
+def _import(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.database.exchange import import_wisdom
+    from pyc_mlir.pipelines.choices.wisdom import Wisdom
+
+    wisdom = Wisdom.load(flags.file)
+    new = import_wisdom(store, wisdom)
+    print(f"{flags.file}: {len(wisdom.rows)} rows, {new} new candidates")
+    return cli.OK
+
+
+def _verify(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.database.upkeep import problems
+
+    damaged = 0
+    for problem in problems(store):
+        damaged += 1
+        print(f"{problem} [{ReasonCode.EVIDENCE_CONFLICT.name}]", file=sys.stderr)
+    print(f"{store.url}: {sum(store.counts().values())} rows, {damaged} damaged")
+    return cli.REFUSED if damaged else cli.OK
+
+
+def _collect(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.database.upkeep import collect
+
+    if flags.keep_toolchains < 0:
+        raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
+    gone = collect(store, flags.keep_toolchains, flags.dry_run)
+    told = "would remove" if flags.dry_run else "removed"
+    print(f"{store.url}: {told} {gone.traces} traces of {len(gone.toolchains)} toolchains")
+    return cli.OK
+
+
+_COMMANDS = {
+    "ls": _look,
+    "show": _look,
+    "why": _look,
+    "export": _export,
+    "import": _import,
+    "verify": _verify,
+    "gc": _collect,
+}
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `{TOOL} --help`")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

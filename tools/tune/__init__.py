@@ -1,0 +1,1 @@
+"""Parts of `pyc-tune`: looking into the benchmark database."""
