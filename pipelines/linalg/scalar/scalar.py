@@ -111,9 +111,9 @@ def apply(name: str, operands: Sequence[Scalar], dtype: np.dtype) -> Scalar:
     if name == "abs" and unsigned:
         return operands[0]
     if name == "rem":
-        return _remainder(*operands, dtype)
+        return _remainder(operands[0], operands[1], dtype)
     if name in SHIFTS:
-        return _shift(name, *operands, dtype)
+        return _shift(name, operands[0], operands[1], dtype)
     if name == "neg":
         return emit("arith.subi", constant_scalar(0, operands[0].type), operands[0])
     if name == "not":

@@ -10,6 +10,7 @@ import os
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -290,15 +291,15 @@ def _inlined_one_by_one(
         if schema is None or (node.domain, node.op_type) not in bodies:
             continue
         function = onnx.FunctionProto()
-        if schema.has_context_dependent_function:
-            given = [types.get(name, onnx.TypeProto()) for name in node.input]
-            function.ParseFromString(
-                schema.get_context_dependent_function_with_opset_version(
-                    opset, node.SerializeToString(), [t.SerializeToString() for t in given]
-                )
+        untyped: Any = schema  # The wheel's stubs lack what follows.
+        if untyped.has_context_dependent_function:
+            given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+            body = untyped.get_context_dependent_function_with_opset_version(
+                opset, node.SerializeToString(), given
             )
+            function.ParseFromString(body)
         else:
-            function.CopyFrom(schema.function_body)
+            function.CopyFrom(untyped.function_body)
         function.name, function.domain = f"{node.op_type}_{place}", _OWN_DOMAIN
         node.op_type, node.domain = function.name, _OWN_DOMAIN
         if not function.opset_import:

@@ -118,14 +118,14 @@ def max_unpool(n: Node) -> Any:
 @node("DeformConv")
 def deformable(n: Node) -> Any:
     """A convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
-    b, kernel = n.b, n.type(1).shape[2:]
+    b, kernel = n.b, [d or 0 for d in n.type(1).shape[2:]]
     if n.type().rank != 4 or None in (*n.type(0).shape, *n.type(1).shape, *n.type(2).shape):
         raise unsupported("expected images and weights of static sizes")
     n.attr("kernel_shape")
     batch, channels, height, width = (d or 0 for d in n.type(0).shape)
     filters, inner = (d or 0 for d in n.type(1).shape[:2])
     rows, columns = (d or 0 for d in n.type(2).shape[2:])
-    groups, sets, taps = n.attr("group", 1), n.attr("offset_group", 1), math.prod(map(int, kernel))
+    groups, sets, taps = n.attr("group", 1), n.attr("offset_group", 1), math.prod(kernel)
     strides, dilations = n.attr("strides", [1, 1]), n.attr("dilations", [1, 1])
     pads, spots = n.attr("pads", [0] * 4), rows * columns
     offsets = b.reshape(n.x(2), shape=(batch * sets, taps, 2, spots))
@@ -133,7 +133,7 @@ def deformable(n: Node) -> Any:
     for axis, size in enumerate((height, width)):
         grid = np.arange((rows, columns)[axis]) * strides[axis] - pads[axis]
         grid = np.broadcast_to(grid[:, None] if axis == 0 else grid[None, :], (rows, columns))
-        reach = np.array([k[axis] for k in all_of(*map(range, kernel))]) * dilations[axis]
+        reach = np.array([k[axis] for k in all_of(*(range(k) for k in kernel))]) * dilations[axis]
         fixed = (reach[:, None] + grid.reshape(-1)[None, :]).astype(n.type().dtype)
         moved = b.slice(
             offsets, starts=(0, 0, axis, 0), stops=(batch * sets, taps, axis + 1, spots),

@@ -30,7 +30,9 @@ def conv_transpose(n: Node) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
     if spatial_rank(n) == 3:
         raise unsupported("3 spatial dimensions: expected 1 or 2")
-    n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
+    n.has(1)
+    for name in ("kernel_shape", "output_shape", "output_padding", "auto_pad", "pads"):
+        n.attr(name)  # Some say again what others do.
     filters, *kernel = _static_weights(n)[1:]
     out = transposed_conv2d(
         n.b,
@@ -74,7 +76,7 @@ def _no_pads(n: Node, kernel: Sequence[int]) -> Window:
     )  # fmt: skip
 
 
-def _crops(n: Node, w: Window, extra: tuple[int, int]) -> tuple[Sequence[int], Sequence[int]]:
+def _crops(n: Node, w: Window, extra: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
     """How much of the full result falls away at the start and the end of each axis."""
     shape = n.attr("output_shape")
     mode = n.attr("auto_pad", "NOTSET")
