@@ -215,8 +215,9 @@ def test_what_others_refuse_shows_the_line(function):
 
 
 def test_errors_of_the_users_own_code_stay_as_they_are():
+    nothing: Any = None
     with pytest.raises(TypeError, match="unsupported operand") as caught:
-        trace(lambda x: x + (None + 1), spec("f32", (3, 4)))
+        trace(lambda x: x + (nothing + 1), spec("f32", (3, 4)))
     assert not isinstance(caught.value, PycError)
 
 
