@@ -139,7 +139,7 @@ class _Examples:
         found: dict[str, str] = {}
         specs = list(self.dims.values())
         tensors = [v for v in values if hasattr(v, "shape")]
-        sized = [v for v in tensors if any(not isinstance(d, int) for d in v.shape)]
+        sized = [v for v in tensors if any(not _is_fixed(d) for d in v.shape)]
         if len(sized) < len(specs):
             raise PycError(
                 ReasonCode.UNTRACEABLE,
@@ -150,7 +150,7 @@ class _Examples:
             for dim, size in zip(spec.dims, value.shape, strict=True):
                 if not isinstance(dim, str):
                     continue
-                if isinstance(size, int):
+                if _is_fixed(size):
                     raise PycError(
                         ReasonCode.UNTRACEABLE,
                         f"export: the model fixes the dimension `{dim}` to {size}; give that size "
@@ -159,6 +159,11 @@ class _Examples:
                 if size.node.expr.is_Symbol:
                     found[str(size.node.expr)] = dim
         return found
+
+
+def _is_fixed(size: Any) -> bool:
+    """Whether a size is one number; torch may hold such a number as a symbolic size."""
+    return isinstance(size, int) or size.node.expr.is_number
 
 
 def _torch_dtype(dtype: np.dtype) -> Any:

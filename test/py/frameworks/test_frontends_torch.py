@@ -134,6 +134,13 @@ class Counter(torch.nn.Module):
         return self.total * 2
 
 
+@pytest.mark.parametrize("function", [lambda x: x.view(5, 4), lambda x: torch.ones(5, 5) @ x])
+def test_a_named_dimension_that_the_model_fixes_is_an_error(function):
+    with pytest.raises(PycError, match="the model fixes") as caught:
+        pyc_torch.from_torch(function, (TensorSpec("f32", "rows", 4),))
+    assert caught.value.code is ReasonCode.UNTRACEABLE
+
+
 def test_written_buffers_are_state():
     model = pyc_torch.compile(Counter(), (torch.ones(3),), cache=False)
     assert [a.name for a in model.program.signature.inputs] == ["x", "total"]
