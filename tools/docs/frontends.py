@@ -100,6 +100,16 @@ unsupported nodes is refused with a list of all of them.
 |---|---|
 {handlers}
 
+## PyTorch
+
+[PyTorch models](pytorch.md) tells how to compile them. Below is each ATen overload with a handler;
+what has none is decomposed by torch first, and what is left then is refused with a list of all of
+it. Random operators are refused: {random}.
+
+| overloads | imported as |
+|---|---|
+{torch}
+
 ## StableHLO, linalg, TOSA
 
 StableHLO text and the portable artifacts of `jax.export` are raised to pyc ops, operation by
@@ -107,7 +117,7 @@ operation, and so is linalg on tensors of static shape; TOSA goes by way of lina
 own passes. Then PyC's fusion, kernels and memory plan apply. A program is raised as a whole or not
 at all: half of it at IREE would cost copies at the border and hide half of the memory plan. What is
 not raised enters at IREE as it is, and `unraised` of its report lists the operations because of
-which. The decision `raise:module` offers both ways to the policy; the raised one comes first, since
+which. The decision `raise` offers both ways to the policy; the raised one comes first, since
 nothing but IREE's own code is left of PyC in the other.
 
 - Functions called are inlined, to 64 calls within each other and 200,000 operations in all.

@@ -7,7 +7,15 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
-from pyc_mlir.dialects.types import BOOL, DTYPES, I64, accumulator, is_float, is_integer
+from pyc_mlir.dialects.types import (
+    BOOL,
+    DTYPES,
+    I64,
+    accumulator,
+    is_float,
+    is_integer,
+    is_unsigned,
+)
 from pyc_mlir.frontends.python.indexing import is_int
 from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
 from pyc_mlir.frontends.python.numpy_protocol import implements, loop_dtypes, result_dtype
@@ -28,9 +36,10 @@ def axes_of(x: TracedArray, axis: Axes) -> tuple[int, ...]:
 
 
 def _total(x: TracedArray, op: str, axis: Axes, dtype: Any, keepdims: bool) -> TracedArray:
-    """A sum or product: small integers are widened to i64 as numpy does."""
-    small = x.dtype == BOOL or is_integer(x.dtype)
-    x = x.tracer.lift(x, np.dtype(dtype) if dtype else I64 if small else x.dtype)
+    """A sum or product: booleans and integers are widened to 64 bits as numpy does."""
+    exact = x.dtype == BOOL or is_integer(x.dtype)
+    wide = DTYPES["ui64"] if is_unsigned(x.dtype) else I64
+    x = x.tracer.lift(x, np.dtype(dtype) if dtype else wide if exact else x.dtype)
     return getattr(x.tracer, op)(x, axes=axes_of(x, axis), keepdims=bool(keepdims))
 
 

@@ -27,16 +27,16 @@ def share_parts(module: Any) -> int:
 
 def _share(block: Any) -> int:
     ops = [op.operation for op in block.operations]
-    following = dict(pairwise(ops))
-    alike = defaultdict(list)
-    for op in ops:
+    # With the op that follows: an operation's hash depends on its operands, which change below.
+    alike: dict[Any, list[tuple[Any, Any]]] = defaultdict(list)
+    for op, after in pairwise(ops):
         if op.name == _SLICE and _is_contiguous(op):
-            alike[op.operands[0], str(op.results[0].type)].append(op)
-    groups = [group for group in alike.values() if _is_cut(group)]
-    for op in (op for group in groups for op in group):
+            alike[op.operands[0], str(op.results[0].type)].append((op, after))
+    groups = [group for group in alike.values() if _is_cut([op for op, _ in group])]
+    for op, after in (pair for group in groups for pair in group):
         whole = op.results[0]
         readers = [(use.owner, use.operand_number) for use in whole.uses]
-        view = barrier(whole, following[op])
+        view = barrier(whole, after)
         for reader, place in readers:
             reader.operands[place] = view
     return sum(map(len, groups))

@@ -31,6 +31,8 @@ CHANGED: dict[str, Any] = {
     "also_modes": ("memory_first", "latency_first"),
     "kernels": "rows+gemv",
     "calibration": Path("figures.json"),
+    "wisdom": "wisdom.json",
+    "require_evidence": True,
     "recipe": "log.jsonl",
     "dims": {"batch": (1, 64)},
     "node_names": True,
@@ -137,7 +139,7 @@ def test_the_command_line_gives_the_same_options(tmp_path):
         ("--also-mode", "memory_first"), ("--also-mode", "latency_first"),
         ("--kernels", "rows+gemv"), ("--calibration", "figures.json"), ("--recipe", "log.jsonl"),
         ("--dim", "batch=1:64"), ("--dump-phases", "phases"), ("--Xiree=--iree-opt-level=O2",),
-        ("--node-names",),
+        ("--node-names",), ("--wisdom", "wisdom.json"), ("--require-evidence",),
         ("--memory-budget", "1MiB"), ("--allowed-targets", "cpu-avx2"),
     ]  # fmt: skip
     parser = pyc_compile.make_parser()

@@ -145,7 +145,7 @@ def test_what_differs_is_named(recorded):
     versions = {**recorded.conditions["versions"], "pyc-mlir": "0.0.1"}
     figures = {"name": "other", "sha256": "0"}
     cases: list[tuple[CompileLog, dict[str, Any], str]] = [
-        (conditioned(recorded, versions=versions), {}, 'versions: expected {"iree-base'),
+        (conditioned(recorded, versions=versions), {}, 'versions: expected {"pyc-mlir": "0.0.1"'),
         (conditioned(recorded, features=["avx9"]), {}, 'features: expected ["avx9"]'),
         (conditioned(recorded, calibration=figures), {}, "calibration: expected"),
         (recorded, {"source": TEXT.replace("tanh", "exp")}, "program: expected graph"),

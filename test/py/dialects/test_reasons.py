@@ -22,6 +22,7 @@ OWN_FILES = (
     "pyc_mlir/cache/",
     "tools/bench/",
     "pyc_mlir/runtime/plans.py",
+    "pyc_mlir/util/source_files.py",
     "pipelines/target/target.py",
     "tools/explain/html_page.py",
     "tools/docs/",

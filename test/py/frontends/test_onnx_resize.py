@@ -129,19 +129,6 @@ def test_opset_10_shrinks_by_ceil() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"mode": "cubic"}, "mode=cubic: expected nearest or linear"),
-        ({"mode": "linear", "antialias": 1}, "antialias=1 with a scale below 1"),
-        ({"coordinate_transformation_mode": "tf_crop_and_resize"}, "coordinates tf_crop"),
-    ],
-)
-def test_refusals(given: dict[str, Any], why: str) -> None:
-    with pytest.raises(PycError, match=why):
-        import_onnx(resize_model(IMAGE, scales=(1, 1, 0.5, 0.5), **given))
-
-
-@pytest.mark.parametrize(
     ("scales", "attributes", "why"),
     [
         ((1, 1, 1.5, 1), {}, "scale 1.5 of a dynamic dimension: expected an integer"),

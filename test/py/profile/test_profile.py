@@ -101,7 +101,7 @@ def test_a_program_is_profiled(device, tmp_path):
     *dispatches, rest = profile.rows
     assert [r.code for r in dispatches] == ["gemm", "gemm", "rows", "IREE"]
     assert [r.computes for r in dispatches] == [
-        "matmul+add+maximum",
+        "matmul+add+relu",
         "matmul+exp",
         "reduce_sum",
         "div",
@@ -209,5 +209,5 @@ def test_pyc_run_needs_no_compiler(tmp_path):
     command += ["--input", "8x64xf32=1", "--repeat", "2", "--profile", str(tmp_path / "t.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "kernel gemm  matmul+add+maximum" in done.stdout
+    assert "kernel gemm  matmul+add+relu" in done.stdout
     assert "outside of dispatches" in done.stdout and (tmp_path / "t.json").exists()

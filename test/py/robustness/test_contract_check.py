@@ -41,9 +41,11 @@ FOREIGN = """func.func @main(%a: tensor<5x37xf32>, %b: tensor<37x11xf32>) -> ten
   %r = linalg.matmul ins(%a, %b: tensor<5x37xf32>, tensor<37x11xf32>)
     outs(%f: tensor<5x11xf32>) -> tensor<5x11xf32>
   %t = math.{} %r : tensor<5x11xf32>
-  return %t : tensor<5x11xf32>
+  %d = tensor.cast %t : tensor<5x11xf32> to tensor<?x11xf32>
+  %u = tensor.cast %d : tensor<?x11xf32> to tensor<5x11xf32>
+  return %u : tensor<5x11xf32>
 }}
-"""
+"""  # With a size that is not known it stays IREE's.
 
 
 def fault(

@@ -14,7 +14,7 @@ from pyc_mlir.pipelines.target.target import CpuInfo, Target
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.runtime.program import Program
 
-_ADD = {"i64": "arith.addi", "i32": "arith.addi", "i8": "arith.addi", "i1": "arith.ori"}
+_ADD = {"i1": "arith.ori"} | {d: "arith.addi" for d in ("i8", "i16", "i32", "i64")}
 
 
 @cache
@@ -32,8 +32,8 @@ def _tensor(dims: tuple[Dim, ...], dtype: str) -> str:
 
 
 def add_text(dims: tuple[Dim, ...] = (4,), dtype: str = "f32", loc: str = "") -> bytes:
-    """``main(a, b) = a + b`` (or, for i1) as linalg."""
-    rank = len(dims)
+    """``main(a, b) = a + b`` (or, for i1) as linalg, whose integers have no sign."""
+    rank, dtype = len(dims), dtype.removeprefix("u")
     tensor = _tensor(dims, dtype)
     ids = ", ".join(f"d{i}" for i in range(rank))
     dynamic = [i for i, d in enumerate(dims) if not isinstance(d, int)]

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from pyc_mlir.dialects.types import DTYPES, is_float
+from pyc_mlir.dialects.types import DTYPES, is_float, is_integer, is_unsigned
 
 Case = Callable[[Any], Any]
 
@@ -140,7 +140,9 @@ FUNCTION_CASES: dict[str, Case] = {
     "integer power": lambda x: 2**x,
 }
 # Conversions that C leaves undefined where the value does not fit: compared on small values only.
-SMALL_ONLY = {f"astype {d}" for d in ("i8", "i32", "i64")} | {"bits"}
+SMALL_ONLY = {f"astype {d}" for d in DTYPES if is_integer(DTYPES[d])} | {"bits"}
+# Of those, the ones that C leaves undefined for negative floats too.
+NONNEGATIVE_ONLY = {f"astype {d}" for d in DTYPES if is_unsigned(DTYPES[d])}
 
 
 def _in_place(x: Any) -> Any:

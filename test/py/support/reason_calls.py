@@ -196,13 +196,12 @@ def _onnx(op: str, array: np.ndarray, *constants: Any, **attributes: Any) -> Cod
 
 @provokes(ReasonCode.UNSUPPORTED_OP)
 def _(here: Here) -> Codes:
-    return _onnx("Det", np.ones((3, 3), np.float32))
+    return _onnx("RandomNormalLike", np.ones((3, 3), np.float32))
 
 
 @provokes(ReasonCode.UNSUPPORTED_ATTRIBUTE)
 def _(here: Here) -> Codes:
-    three_d = np.ones((1, 1, 4, 4, 4), np.float32)
-    return _onnx("MaxPool", three_d, kernel_shape=[2, 2, 2])
+    return _onnx("Unique", np.ones(3, np.float32))
 
 
 @provokes(ReasonCode.UNSUPPORTED_DTYPE)

@@ -119,7 +119,13 @@ def options() -> Options:
         node_names=True,
     )
     decision = Decision(Site("a", "b"), "x", (Alternative("x"),), "fallback", ("why",))
-    recipe = replace(Recipe.from_log([decision]), graph_id="g", tolerant=True)
+    recipe = replace(
+        Recipe.from_log([decision]),
+        graph_id="g",
+        tolerant=True,
+        made_for="model",
+        works={"a:b": "w"},
+    )
     return replace(
         made, recipe=recipe, calibration=calibration(), parts_for="balanced", passes="cse"
     )
