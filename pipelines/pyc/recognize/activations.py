@@ -6,7 +6,7 @@ from typing import Any
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import arguments, followers
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Graph, Node
 
 _FUNCTIONS = {
     "erf": (("gelu", {"approximate": "none"}),),
@@ -30,11 +30,24 @@ def activations(anchor: Node, graph: Graph) -> Iterator[Candidate]:
         return
     (argument,) = anchor.operands
     found = [x for _, x in zip(range(_ARGUMENTS), arguments(argument), strict=False)]
+    forks = {id(x) for x in found if _forks(x, graph)}
     for root in followers(anchor, graph):
         for x in found:
             if root.type.shape == x.type.shape and root.type.dtype == x.type.dtype:
                 for name, params in kinds:
-                    yield _candidate(name, root, x, params)
+                    if name == "sigmoid" or id(x) in forks:
+                        yield _candidate(name, root, x, params)
+
+
+def _forks(x: Node, graph: Graph) -> bool:
+    """Whether several ops read x, as in x * sigmoid(x), perhaps behind moves and conversions.
+
+    Without this look, a long chain of activations would be compared at each of its ops.
+    """
+    readers = graph.of(x)
+    while len(readers) == 1 and readers[0].name in (*MOVED, "cast"):
+        readers = graph.of(readers[0])
+    return len(readers) > 1
 
 
 def _candidate(name: str, root: Node, x: Node, params: dict[str, Any]) -> Candidate:

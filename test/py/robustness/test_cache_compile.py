@@ -320,7 +320,7 @@ def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
         assert (tmp_path / f"{number}.vmfb").read_bytes() == plain
         line = json.loads((tmp_path / f"{number}.jsonl").read_text().splitlines()[-1])
         assert line["part"] == "cache" and line["outcome"] in ("miss", "hit")
-        assert all("CACHE_MISS" in e for e in line["evidence"])
+        assert all(r["code"] == "CACHE_MISS" for r in line["reasons"])
     store = Store(tmp_path / "cache")
     assert [store.check(e.name) for e in store.entries()] == [""]
     assert os.listdir(store.root / "making") == []

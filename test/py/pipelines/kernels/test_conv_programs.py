@@ -66,7 +66,7 @@ def test_a_contract_that_bounds_the_error_takes_sums_as_they_are_written(image):
     )
     assert "winograd" not in families(program)
     told = [e for d in program.artifact.decisions for e in d.evidence if "not offered" in e]
-    assert len(told) == 1 and "winograd:conv2d" in told[0]
+    assert sum("winograd:conv2d" in t for t in told) == 1
 
 
 def test_what_rounding_allows_is_enough_for_minimal_filtering(image):
