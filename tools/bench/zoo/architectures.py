@@ -1,8 +1,8 @@
 """The suite `architectures-torch`: which architectures import from PyTorch and equal it.
 
-    pyc-bench architectures-torch CATALOGUE.py --only bert,resnet50
+    pyc-bench architectures-torch CATALOGUE --only bert,resnet50
 
-CATALOGUE.py is a Python file with ``ZOO``: name -> () -> (module, args, kwargs), random weights
+CATALOGUE is a Python file with ``ZOO``: name -> () -> (module, args, kwargs), random weights
 and small inputs; it needs torch and whatever its models need. Each architecture runs in a process
 of its own, with the batch and the length of token ids as dynamic dimensions; where that fails, with
 the sizes as they are. Records of each:
@@ -45,7 +45,7 @@ _UNITS = {
 def run(arguments: Sequence[str]) -> int:
     """Architectures with random weights, imported from torch.export and compared with torch."""
     parser = argparse.ArgumentParser(add_help=True)
-    parser.add_argument("catalogue", type=Path, metavar="CATALOGUE.py")
+    parser.add_argument("catalogue", type=Path, metavar="CATALOGUE")
     parser.add_argument("--only", default="", metavar="NAME,...")
     parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)

@@ -1,8 +1,8 @@
 """Programs of JAX through PyC by both roads, jaxpr and exported StableHLO, against `jax.jit`.
 
-    python -m pyc_mlir.tools.bench.zoo.jax_programs ZOO.py [NAME ...] --json FILE
+    python -m pyc_mlir.tools.bench.zoo.jax_programs ZOO [NAME ...] --json FILE
 
-ZOO.py defines `ZOO`: name -> () -> (function, arguments), with random weights. Each row says
+ZOO defines `ZOO`: name -> () -> (function, arguments), with random weights. Each row says
 whether the results are equal, the largest difference relative to the largest result, the number of
 pyc ops, and the seconds of the import. Rows of earlier runs in FILE stay unless they are made anew.
 """
