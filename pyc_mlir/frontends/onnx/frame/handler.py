@@ -114,13 +114,25 @@ class Node:
     def require_all_read(self) -> None:
         """Raise unsupported for an attribute or an input that the handler did not look at.
 
-        So that what a newer version of an operator adds is never passed over.
+        So that what a newer version of an operator adds is never passed over. An attribute that
+        has the operator's own default says nothing: exporters write them all.
         """
         for name in sorted(self._attributes.keys() - self._asked - _WITHOUT_EFFECT):
-            raise unsupported(f"attribute `{name}`: expected a node without it")
+            if self.attr(name) != self._default(name):
+                raise unsupported(f"attribute `{name}`: expected a node without it")
         for index, operand in enumerate(self.operands):
             if operand is not None and index not in self._seen:
                 raise unsupported(f"input {index}: expected at most {index} inputs")
+
+    def _default(self, name: str) -> Any:
+        """What ONNX takes for an attribute that is left out; None if it has no such default."""
+        kind = self.proto.op_type, onnx.defs.onnx_opset_version(), self.proto.domain
+        stated = onnx.defs.get_schema(*kind).attributes.get(name) if onnx.defs.has(*kind) else None
+        value = stated.default_value if stated is not None else None
+        if value is None or value.type == onnx.AttributeProto.UNDEFINED:
+            return None
+        found = onnx.helper.get_attribute_value(value)
+        return found.decode() if isinstance(found, bytes) else found
 
     def all(self) -> list[Any]:
         """Every input as a value of the builder."""

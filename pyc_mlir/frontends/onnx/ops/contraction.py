@@ -20,8 +20,9 @@ def gemm(n: Node) -> Any:
     b = n.b
     lhs = swap_last(b, n.x(0)) if n.attr("transA", 0) else n.x(0)
     rhs = swap_last(b, n.x(1)) if n.attr("transB", 0) else n.x(1)
-    out = _scaled(n, b.matmul(lhs, rhs), n.attr("alpha", 1.0))
-    return b.add(out, _scaled(n, n.x(2), n.attr("beta", 1.0))) if n.has(2) else out
+    alpha, beta = n.attr("alpha", 1.0), n.attr("beta", 1.0)
+    out = _scaled(n, b.matmul(lhs, rhs), alpha)
+    return b.add(out, _scaled(n, n.x(2), beta)) if n.has(2) else out
 
 
 def _scaled(n: Node, x: Any, factor: float) -> Any:

@@ -24,6 +24,8 @@ def resize(n: Node) -> Any:
     if n.has(1):
         n.x(1)  # `roi` is read with tf_crop_and_resize alone.
     mode = n.attr("mode", "nearest")
+    if mode != "nearest":
+        n.attr("nearest_mode")  # Exporters write it beside other modes too.
     if needs_matrices(n, mode):
         return by_matrices(n, mode, _targets(n))
     for name in ("cubic_coeff_a", "exclude_outside", "extrapolation_value"):
