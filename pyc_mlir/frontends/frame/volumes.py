@@ -103,7 +103,9 @@ def avg_pool3d(
     count_include_pad: bool,
 ) -> Any:
     """The mean of each image's windows, then of the depths: counts are products of counts."""
-    assert is_float(b.type_of(x).dtype)
+    dtype = b.type_of(x).dtype
+    if not is_float(dtype):
+        raise unsupported(f"an average over volumes of {dtype}: expected a float type")
     n, c, d, h, w = b.dims(x)
     images = reshape_to(b, x, (n, product((c, d)), h, w))
     out = b.avg_pool2d(

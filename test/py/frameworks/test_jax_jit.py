@@ -169,5 +169,7 @@ def test_importing_pyc_does_not_import_jax():
 
 
 def test_the_examples_of_the_page_run():
-    for example in re.findall(r"```python\n(.*?)```", (DOCS / "jax.md").read_text(), re.S):
+    examples = re.findall(r"```python\n(.*?)```", (DOCS / "jax.md").read_text(), re.S)
+    assert examples
+    for example in examples:
         exec(example, {})
