@@ -1,6 +1,6 @@
 """Walks that guesses are made with: down to the values that an anchor computes from, and up."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
@@ -75,29 +75,36 @@ def followers(anchor: Node, graph: Graph) -> list[Node]:
 
 def arguments(node: Node) -> Iterator[Node]:
     """The values that alone, with numbers, determine a function's argument; the nearest first."""
-    walked = [n for n in _below(node) if n.number is None]
+    walked = [n for n in walk(node, _ARITHMETIC, _REACH) if n.number is None]
     for cut in walked:
         if is_float(cut.type.dtype) and _depends_only_on(node, cut):
             yield cut
 
 
-def _below(node: Node) -> list[Node]:
-    """`node` and what it is computed from by arithmetic, nearest first."""
+def walk(node: Node, through: Collection[str], limit: int) -> list[Node]:
+    """`node` and what it is computed from by ops of these names, nearest first, at most `limit`."""
     found: dict[Node, None] = {}
     pending = [node]
-    while pending and len(found) < _REACH:
+    while pending and len(found) < limit:
         top = pending.pop(0)
         if top in found:
             continue
         found[top] = None
-        if top.name in _ARITHMETIC:
+        if top.name in through:
             pending.extend(top.operands)
     return list(found)
 
 
-def _depends_only_on(node: Node, cut: Node, left: int = _REACH) -> bool:
-    if node is cut or node.number is not None:
-        return True
-    if left == 0 or node.name not in _ARITHMETIC:
-        return False
-    return all(_depends_only_on(o, cut, left - 1) for o in node.operands)
+def _depends_only_on(node: Node, cut: Node) -> bool:
+    """Whether arithmetic of `cut` and of numbers gives `node`; each op is looked at once."""
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        top = pending.pop()
+        if top is cut or top.number is not None or top in seen:
+            continue
+        if len(seen) == _REACH or top.name not in _ARITHMETIC:
+            return False
+        seen.add(top)
+        pending.extend(top.operands)
+    return True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import is_float
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages
+from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages, walk
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
@@ -54,7 +54,7 @@ def is_root(node: Node) -> bool:
 
 def _statistics(anchor: Node) -> _Statistics | None:
     """None where no square is summed below, or over other axes than the last ones."""
-    below = _walk(anchor.operands[0])
+    below = walk(anchor.operands[0], _STATISTICS, REGION)
     squares = [n for n in below if n.name in _SUMS and _squared(n.operands[0]) is not None]
     if not squares:
         return None
@@ -69,20 +69,6 @@ def _statistics(anchor: Node) -> _Statistics | None:
     base = _squared(total.operands[0])
     assert base is not None
     return _Statistics(tuple(_normalized(base)), axes[0], added[0] if added else 0.0)
-
-
-def _walk(node: Node) -> list[Node]:
-    """The ops that statistics are made of below a root, nearest first; sums end it."""
-    found: dict[Node, None] = {}
-    pending = [node]
-    while pending and len(found) < REGION:
-        top = pending.pop(0)
-        if top in found:
-            continue
-        found[top] = None
-        if top.name in _STATISTICS:
-            pending.extend(top.operands)
-    return list(found)
 
 
 def _squared(node: Node) -> Node | None:

@@ -11,7 +11,6 @@ since no file proves that they were measured.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -181,14 +180,3 @@ def import_wisdom(store: Store, wisdom: Wisdom) -> int:
     for one, scope in new.values():
         store.transition(one.id, scope, EXPERIMENTAL, CANDIDATE, "import", origin)
     return len(new)
-
-
-def summary_of(rows: Iterable[Measured]) -> dict[str, Any]:
-    """Counts for people: graphs, implementations, sessions, traces."""
-    listed = list(rows)
-    return {
-        "graphs": len({r.graph_id for r in listed}),
-        "implementations": len({r.impl_id for r in listed}),
-        "sessions": len({r.session_id for r in listed}),
-        "traces": len(listed),
-    }

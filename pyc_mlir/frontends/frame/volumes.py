@@ -4,7 +4,8 @@ A window over (depth, height, width) is unfolded along the depth: each depth of 
 an image, each channel at each depth of the window a channel of it. x is [n, c, d, h, w].
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,25 +72,11 @@ def max_pool3d(
     dilations: Sequence[int],
 ) -> Any:
     """The maximum of each image's windows, then of the depths."""
-    n, c, d, h, w = b.dims(x)
-    images = reshape_to(b, x, (n, product((c, d)), h, w))
-    out = b.max_pool2d(
-        images,
-        kernel=tuple(kernel[1:]),
-        strides=tuple(strides[1:]),
-        pads=(*low[1:], *high[1:]),
-        dilations=tuple(dilations[1:]),
-    )
-    _, _, height, width = b.dims(out)
-    columns = reshape_to(b, out, (n, c, d, product((height, width))))
-    out = b.max_pool2d(
-        columns,
-        kernel=(kernel[0], 1),
-        strides=(strides[0], 1),
-        pads=(low[0], 0, high[0], 0),
-        dilations=(dilations[0], 1),
-    )
-    return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))
+    flat, deep = (tuple(dilations[1:]), (dilations[0], 1))
+    return _pooled(
+        b, x, (kernel, strides, low, high),
+        partial(b.max_pool2d, dilations=flat), partial(b.max_pool2d, dilations=deep),
+    )  # fmt: skip
 
 
 def avg_pool3d(
@@ -106,22 +93,34 @@ def avg_pool3d(
     dtype = b.type_of(x).dtype
     if not is_float(dtype):
         raise unsupported(f"an average over volumes of {dtype}: expected a float type")
+    pool = partial(b.avg_pool2d, count_include_pad=count_include_pad)
+    return _pooled(b, x, (kernel, strides, low, high), pool, pool)
+
+
+def _pooled(
+    b: Any,
+    x: Any,
+    window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    over_images: Callable[..., Any],
+    over_depths: Callable[..., Any],
+) -> Any:
+    """x [n, c, d, h, w] pooled along height and width, then along depth.
+
+    window: kernel, strides and pads before and after, of (depth, height, width) each.
+    """
+    kernel, strides, low, high = window
     n, c, d, h, w = b.dims(x)
-    images = reshape_to(b, x, (n, product((c, d)), h, w))
-    out = b.avg_pool2d(
-        images,
+    out = over_images(
+        reshape_to(b, x, (n, product((c, d)), h, w)),
         kernel=tuple(kernel[1:]),
         strides=tuple(strides[1:]),
         pads=(*low[1:], *high[1:]),
-        count_include_pad=count_include_pad,
     )
     _, _, height, width = b.dims(out)
-    columns = reshape_to(b, out, (n, c, d, product((height, width))))
-    out = b.avg_pool2d(
-        columns,
+    out = over_depths(
+        reshape_to(b, out, (n, c, d, product((height, width)))),
         kernel=(kernel[0], 1),
         strides=(strides[0], 1),
         pads=(low[0], 0, high[0], 0),
-        count_include_pad=count_include_pad,
     )
     return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))
