@@ -39,7 +39,7 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.fastest import Fastest, for_program
 from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
@@ -176,8 +176,7 @@ def _lower_pyc(
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
-    _check_graph(graph_id, options.recipe)
+    graph_id, structure_id = _identified(function, options, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     _optimize(module, options, context)
@@ -214,6 +213,19 @@ def _lower_pyc(
         imported,
         structure_id,
     )
+
+
+def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:
+    """The ids of a program, exact and of its structure; choices go by the policy for it from now.
+
+    Raises as `_check_graph`.
+    """
+    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
+    _check_graph(graph_id, options.recipe)
+    policy, whole = for_program(options.policy, options.recipe, graph_id, structure_id)
+    context.choices.policy = policy
+    context.choices.record(*whole)
+    return graph_id, structure_id
 
 
 def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
@@ -258,6 +270,7 @@ def emit(
             context = context_of(options)
             _refine(module, None if callable(source) else inputs, context)
             declare_ranges(entry_function(module), options.ranges)
+            _identified(entry_function(module), options, context)
             _optimize(module, options, context)
             if stage == "linalg":
                 run_pipeline(module, TO_LINALG, context)
@@ -281,6 +294,7 @@ def tunable_sites(
             context = context_of(options)
             _refine(loaded.module, None if callable(source) else inputs, context)
             declare_ranges(entry_function(loaded.module), options.ranges)
+            _identified(entry_function(loaded.module), options, context)
             _optimize(loaded.module, options, context)
             return context.choices.tunable
 
