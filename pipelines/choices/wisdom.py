@@ -138,9 +138,9 @@ class Wisdom:
     def _places(self) -> Mapping[tuple[str, str], list[int]]:
         """Where rows about a subject stand."""
         found: dict[tuple[str, str], list[int]] = {}
-        read = isinstance(self.rows, _Rows)
-        keys = self.rows.keys() if read else ((r.pass_name, r.subject) for r in self.rows)
-        for place, key in enumerate(keys):
+        rows = self.rows
+        made = ((row.pass_name, row.subject) for row in rows if not isinstance(rows, _Rows))
+        for place, key in enumerate(rows.keys() if isinstance(rows, _Rows) else made):
             found.setdefault(key, []).append(place)
         return found
 
