@@ -151,8 +151,8 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     if flags.keep_toolchains < 0:
         raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
     gone = collect(store, flags.keep_toolchains, flags.dry_run)
-    told = "would remove" if flags.dry_run else "removed"
-    print(f"{store.url}: {told} {gone.traces} traces of {len(gone.toolchains)} toolchains")
+    done = "would remove" if flags.dry_run else "removed"
+    print(f"{store.url}: {done} {gone.traces} traces of {len(gone.toolchains)} toolchains")
     return cli.OK
 
 

@@ -209,13 +209,13 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
     place = _place(_where(chosen), locations) or chosen.location or "module"
     noise = ("see current operation", "called from")
     notes = [n for n in chosen.notes if not any(word in n for word in noise)]
-    said = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
+    message = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
     expected = (
         "a module that IREE can read"
         if error.code is ReasonCode.INVALID_IR
         else f"a module that IREE compiles for target `{target.name}`"
     )
-    return CompileError(error.code, f"{place}: expected {expected}, got: {said}", errors)
+    return CompileError(error.code, f"{place}: expected {expected}, got: {message}", errors)
 
 
 def _where(diagnostic: Diagnostic) -> str:

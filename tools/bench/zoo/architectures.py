@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", metavar="NAME,...")
     parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     if known.worker:
         print(json.dumps(measured(known.catalogue, known.worker, not known.static)))
         return 0
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         note(name)
         records += _records(name, _in_child(known.catalogue, name, known.static))
         # Each run takes minutes: what is there is kept.
-        asked.store(records, architectures=names)
+        bench.store(records, architectures=names)
     return 0
 
 
