@@ -37,6 +37,11 @@ def node(*op_types: str) -> Callable[[Handler], Handler]:
     return enter
 
 
+def contrib(*op_types: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under names of onnxruntime's domain, `com.microsoft`."""
+    return node(*(f"com.microsoft.{op_type}" for op_type in op_types))
+
+
 # Elements of a range or of indices that a handler writes out as a constant.
 MAX_WRITTEN = 1 << 24
 # Attributes that change no result for the element types of PyC, or that only training reads.
