@@ -45,14 +45,23 @@ class Case:
         return f"{self.op}({kinds}){dict(self.attributes)}{self.note}"
 
 
-def model(case: Case, dynamic: bool = False, wanted: Sequence[np.ndarray] = ()) -> onnx.ModelProto:
+def model(
+    case: Case,
+    dynamic: bool = False,
+    wanted: Sequence[np.ndarray] = (),
+    empty: int = onnx.AttributeProto.INTS,
+) -> onnx.ModelProto:
     """The node as a model; with `dynamic`, its batch and length axes are, equal sizes as one.
 
-    wanted: results, whose element types the model states.
+    wanted: results, whose element types the model states. empty: the type of an attribute that is
+    an empty list.
     """
     names = [f"x{i}" if x is not None else "" for i, x in enumerate(case.inputs)]
     outputs = [f"y{i}" for i in range(case.outputs)]
-    node = helper.make_node(case.op, names, outputs, domain=case.domain, **case.attributes)
+    node = helper.make_node(case.op, names, outputs, domain=case.domain)
+    for name, value in case.attributes.items():
+        kind = empty if value == [] else None
+        node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
     infos, weights = [], []
     for i, x in enumerate(case.inputs):
         if x is None:

@@ -53,7 +53,7 @@ def multi_head_attention(n: Node) -> Any:
     query: [batch, length, hidden], or [batch, length, heads, 3, depth] with keys and values; key,
     value: [batch, length, hidden], [batch, heads, length, depth], or one [.., heads, 2, depth].
     """
-    b, heads = n.b, n.attr("num_heads")
+    b, heads = n.b, n.stated("num_heads")
     if n.has(8) or n.has(9) or n.wants(3):
         raise unsupported("a cache of fixed size, `cache_indirection` or `qk`: expected none")
     query, key, value = _operands(n, heads)
@@ -173,15 +173,15 @@ def attention(n: Node) -> Any:
 
 def attended(n: Node, packed: Any, *, mask: int, past: int, bias: int | None) -> Any:
     """Attention over one projection to queries, keys and values; the arguments are inputs."""
-    b, heads = n.b, n.attr("num_heads")
+    b, heads = n.b, n.stated("num_heads")
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):
         raise unsupported("do_rotary, past_present_share_buffer: expected 0")
     n.attr("rotary_embedding_dim")
     width = b.type_of(packed).shape[-1]
     if width is None:
         raise unsupported("weights of dynamic size: expected static ones")
-    sizes = n.attr("qkv_hidden_sizes") or [whole_heads(n, width, 3)] * 3
-    if len(sizes) != 3 or sum(sizes) != width or sizes[0] != sizes[1]:
+    sizes = n.attr("qkv_hidden_sizes", []) or [whole_heads(n, width, 3)] * 3
+    if len(sizes) != 3 or sum(sizes) != width or min(sizes) < 1 or sizes[0] != sizes[1]:
         raise PycError(ReasonCode.BAD_MODEL, f"`qkv_hidden_sizes`: expected {width} channels")
     places = np.cumsum([0, *sizes])
     query, key, value = (

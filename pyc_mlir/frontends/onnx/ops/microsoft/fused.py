@@ -43,7 +43,7 @@ def fused_conv(n: Node) -> Any:
     out = conv(n)
     out = n.b.add(out, n.x(3)) if n.has(3) else out
     name = n.attr("activation", "")
-    numbers = n.attr("activation_params") or []
+    numbers = n.attr("activation_params", [])
     return _activated(n, out, name, list(numbers)) if name else out
 
 
@@ -51,8 +51,8 @@ def fused_conv(n: Node) -> Any:
 def fused_gemm(n: Node) -> Any:
     """out = activation(Gemm(a, b, c))."""
     out, name = gemm(n), n.attr("activation", "")
-    numbers = [n.attr(f"activation_{kind}") for kind in ("alpha", "beta", "gamma")]
-    given = [v for v in numbers if v is not None]
+    kinds = [f"activation_{kind}" for kind in ("alpha", "beta", "gamma")]
+    given = [n.stated(kind, float) for kind in kinds if n.attr(kind) is not None]
     return _activated(n, out, name, given) if name else out
 
 

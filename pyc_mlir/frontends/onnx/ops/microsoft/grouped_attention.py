@@ -38,7 +38,7 @@ def group_query_attention(n: Node) -> Any:
     static and larger; places that no key has yet are 0. onnxruntime keeps a longer past longer
     where sizes are dynamic, and leaves there what was there.
     """
-    b, heads, few = n.b, n.attr("num_heads"), n.attr("kv_num_heads")
+    b, heads, few = n.b, n.stated("num_heads"), n.stated("kv_num_heads")
     for name, only in _NEITHER.items():
         if n.attr(name, only) != only:
             raise unsupported(f"`{name}`: expected {only}")
@@ -87,8 +87,8 @@ def _turned(n: Node, x: Any, past: Any) -> Any:
     """x turned by the angles of its places: those given, or those after the past."""
     b = n.b
     places = n.x(9) if n.has(9) else b.add(past, b.reshape(b.iota_like(x, 2), shape=(1, -1)))
-    angles = (b.expand_dims(b.gather(n.x(i), places, axis=0), 1) for i in (7, 8))
-    return rotated(b, x, *angles, bool(n.attr("rotary_interleaved", 0)))
+    cosine, sine = (b.expand_dims(b.gather(n.x(i), places, axis=0), 1) for i in (7, 8))
+    return rotated(b, x, cosine, sine, bool(n.attr("rotary_interleaved", 0)))
 
 
 def _places(n: Node, new: Extent) -> Extent:

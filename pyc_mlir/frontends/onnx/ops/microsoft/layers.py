@@ -80,8 +80,10 @@ def matmul_of_few_bits(n: Node) -> Any:
 
     The weights stay packed in the program: two of 4 bits a byte, the lower half first.
     """
-    b, bits, block = n.b, n.attr("bits", 4), n.attr("block_size")
-    rows, depth = n.attr("N"), n.attr("K")
+    b, bits, block = n.b, n.attr("bits", 4), n.stated("block_size")
+    rows, depth = n.stated("N"), n.stated("K")
+    if block < 1:
+        raise PycError(ReasonCode.BAD_MODEL, f"`block_size`: expected 1 or more, got {block}")
     if bits not in (4, 8) or n.has(4):
         raise unsupported(f"{bits} bits, or `g_idx`: expected 4 or 8 bits in order")
     blocks = -(-depth // block)

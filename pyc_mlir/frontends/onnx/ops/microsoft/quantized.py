@@ -127,7 +127,7 @@ def qlinear_softmax(n: Node) -> Any:
     """
     b, rank = n.b, n.type(0).rank
     axis = n.attr("axis", -1) % rank
-    if n.attr("opset") < 13 and axis != rank - 1:
+    if n.stated("opset") < 13 and axis != rank - 1:
         raise unsupported("the softmax of opsets before 13: expected the last axis")
     return _quantized(n, b.softmax(_float(n, 0), axis=axis), 3, 4, n.type(0).dtype)
 
@@ -137,7 +137,7 @@ def qlinear_concat(n: Node) -> Any:
     """Quantized tensors in a row along `axis`, all by the scale and zero point of the first two."""
     if n.count < 3 or (n.count - 2) % 3:
         raise PycError(ReasonCode.BAD_MODEL, "expected inputs in threes after the first two")
-    axis = n.attr("axis") % n.type(2).rank
+    axis = n.stated("axis") % n.type(2).rank
     parts = [_float(n, i) for i in range(2, n.count, 3)]
     dtype = n.type(2).dtype
     return chain(n.b, [_quantized(n, p, 0, 1, dtype) for p in parts], axis)
