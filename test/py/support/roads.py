@@ -21,7 +21,6 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 import pyc_mlir.jax as pyc_jax
-
 from pyc_mlir.dialects.ir.bindings import ir, passmanager, stablehlo
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.linalg.importer import import_linalg
