@@ -216,9 +216,7 @@ def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
     if parts is None or parts == size:
         return x
     if size is None:
-        raise unsupported(
-            "adaptive pooling of a dynamic dimension: expected a static one"
-        )
+        raise unsupported("adaptive pooling of a dynamic dimension: expected a static one")
     dims = b.dims(x)
     if size % parts == 0:
         apart = reshape_to(b, x, (*dims[:axis], parts, size // parts, *dims[axis + 1 :]))
