@@ -1,6 +1,6 @@
 """pyc-canonicalize: each rewrite fires on its equation, keeps every bit, and leaves near misses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
-from pyc_mlir.pipelines.pyc.identities import REWRITES
+from pyc_mlir.pipelines.pyc.normal_forms import REWRITES
 
 Program = Callable[..., Any]
 SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)
@@ -26,6 +26,9 @@ N = tensor("i32", 3, 3)
 C = tensor("i1", 3, 3)
 SQUARE = tensor("f32", 8, 8)
 DYNAMIC = tensor("f32", None, 3)
+LOWEST = np.finfo(np.float32).min
+# 1e-5 as a model stores it, in f32.
+STORED = float(np.float32(1e-5))
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +91,129 @@ class Example:
         return f"{self.rewrite} {self.types[0] if self.types else ''}"
 
 
+def twice(value: Any) -> Program:
+    """An op on x and a constant that repeats itself, and on x and one element of it."""
+
+    def program(b: Any, f: Program, x: Any) -> Any:
+        wide = np.broadcast_to(np.asarray(value), (3, 3))
+        return b.add(f(x, wide), f(x, np.asarray(value)))
+
+    return program
+
+
+REPEATED = (
+    *((op, twice(np.float32(2.5)), (X,), ("constant", "$", "add")) for op in
+      ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "rem")),
+    *((op, twice(np.int32(6)), (N,), ("constant", "$", "add")) for op in
+      ("and", "or", "shift_left", "shift_right")),
+    ("compare", lambda b, f, x: f(x, full(2, F32, (3, 3)), predicate="lt"), (X,),
+     ("constant", "$")),
+    ("clip", lambda b, f, x: f(x, full(-1, F32, (3, 3)), full(1, F32, (3,))), (X,),
+     ("constant", "constant", "$")),
+    ("select", lambda b, f, c, x: f(c, x, full(2, F32, (3, 3))), (C, X), ("constant", "$")),
+)  # fmt: skip
+
+
 def bound(op: str, example: Example) -> Program:
     """The example's program with its op."""
     return lambda b, *arguments: example.program(b, getattr(b, op + "_"), *arguments)
 
 
+def x_row(b: Any, x: Any) -> Any:
+    """A vector of the sizes of the last axis of x."""
+    return b.reduce_min(x, axes=(0,))
+
+
+def equal_parameters(ops: Sequence[str], *spelled: dict[str, Any]) -> Iterator[Example]:
+    """Two spellings of the parameters of one op: the results become one value."""
+    first, second = spelled
+
+    def program(b: Any, f: Program, x: Any) -> Any:
+        given = OPERANDS.get(f.args[0].name, lambda b, x: (x,))(b, x)  # type: ignore[attr-defined]
+        return b.add(f(*given, **first), f(*given, **second))
+
+    for op in ops:
+        left = (*LEFT.get(op, ()), "$", "add")
+        yield Example("spelled_parameters", (op,), program, (X,), left)
+
+
+# What the operands of an op are made of one matrix with, and the ops that this takes.
+OPERANDS: dict[str, Program] = {
+    **dict.fromkeys(
+        ("layernorm",), lambda b, x: (x, b.reduce_max(x, axes=(0,)), b.reduce_min(x, axes=(0,)))
+    ),
+    "rmsnorm": lambda b, x: (x, b.reduce_max(x, axes=(0,))),
+    "batchnorm": lambda b, x: (x, *(b.reduce_max(x, axes=(0,)) for _ in range(4))),
+    "attention": lambda b, x: (x, x, x),
+    "gather": lambda b, x: (x, b.argmax(x, axis=0)),
+    "concat": lambda b, x: (x, x),
+}
+LEFT = {
+    "layernorm": ("reduce_max", "reduce_min"), "rmsnorm": ("reduce_max",),
+    "batchnorm": ("reduce_max",), "gather": ("argmax",),
+}  # fmt: skip
+REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_mean")
+
 FIRES = (
+    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-np.inf)), (X,)),
+    Example("unbounded", ("minimum",), lambda b, f, x: f(x, full(np.inf)), (X,)),
+    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-(2**31), I32)), (N,)),
+    *equal_parameters(("softmax", "log_softmax", "argsort"), {"axis": 1}, {"axis": -1}),
+    *equal_parameters(
+        ("layernorm", "rmsnorm"), {"axis": 1, "epsilon": STORED}, {"axis": -1, "epsilon": 1e-5}
+    ),
+    *equal_parameters(
+        ("batchnorm",), {"axis": 1, "epsilon": STORED}, {"axis": -1, "epsilon": 1e-5}
+    ),
+    *equal_parameters(("attention",), {"scale": 3**-0.5}, {"scale": float(np.float32(3**-0.5))}),
+    *equal_parameters(REDUCTIONS, {"axes": (1, 0)}, {"axes": (-2, -1)}),
+    *equal_parameters(("cumulative", "argmax", "gather", "concat"), {"axis": -1}, {"axis": 1}),
+    Example(
+        "spelled_parameters",
+        ("iota",),
+        lambda b, f: b.add(f(shape=(3, 3), axis=-1), f(shape=(3, 3), axis=1)),
+        (),
+        ("$", "add"),
+    ),
+    Example(
+        "spelled_parameters",
+        ("size",),
+        lambda b, f, x: b.add(f(x, axes=(-2,)), f(x, axes=(0,))),
+        (DYNAMIC,),
+        ("$", "add"),
+    ),
+    *(
+        Example("repeated_constant", (op,), program, types, left)
+        for op, program, types, left in REPEATED
+    ),
+    Example(
+        "mean_of_sum",
+        ("div",),
+        lambda b, f, x: f(b.reduce_sum(x, axes=(-1,)), full(3)),
+        (X,),
+        ("reduce_mean",),
+    ),
+    Example(
+        "mean_of_sum",
+        ("mul",),
+        lambda b, f, x: f(b.reduce_sum(x, axes=(0,)), full(1 / 8)),
+        (SQUARE,),
+        ("reduce_mean",),
+    ),
+    Example(
+        "kept_dimensions",
+        ("reshape",),
+        lambda b, f, x: f(b.reduce_max(x, axes=(1,)), shape=(3, 1)),
+        (X,),
+        ("reduce_max",),
+    ),
+    Example(
+        "kept_dimensions",
+        ("reshape",),
+        lambda b, f, x: f(b.reduce_sum(x, axes=(0,), keepdims=True), shape=(3,)),
+        (X,),
+        ("reduce_sum",),
+    ),
     Example("neutral_operand", ("add",), lambda b, f, x: f(x, full(-0.0)), (X,)),
     Example("neutral_operand", ("sub",), lambda b, f, x: f(x, full(0.0)), (X,)),
     Example("neutral_operand", ("mul", "div", "pow"), lambda b, f, x: f(x, full(1)), (X,)),
@@ -208,7 +328,36 @@ NEAR_MISSES: dict[str, tuple[Program, tuple[TensorType, ...]]] = {
     "x - x may be NaN": (lambda b, x: b.sub(x, x), (X,)),
     "x / x may be NaN": (lambda b, x: b.div(x, x), (X,)),
     "x ** 0.5": (lambda b, x: b.pow(x, full(0.5)), (X,)),
-    "max(x, -inf) keeps NaN": (lambda b, x: b.maximum(x, full(-np.inf)), (X,)),
+    "max(x, lowest finite) replaces -inf": (lambda b, x: b.maximum(x, full(LOWEST)), (X,)),
+    "a sum over another count": (lambda b, x: b.div(b.reduce_sum(x, axes=(1,)), full(9)), (X,)),
+    "a product with 1/3 rounds": (
+        lambda b, x: b.mul(b.reduce_sum(x, axes=(1,)), full(1 / 3)),
+        (X,),
+    ),
+    "a sum of f16 and its count": (
+        lambda b, x: b.div(b.reduce_sum(x, axes=(1,)), full(4, DTYPES["f16"])),
+        (tensor("f16", 4, 4),),
+    ),
+    "a reshape that splits what is reduced": (
+        lambda b, x: b.reshape(b.reduce_max(x, axes=(0,)), shape=(2, 2)),
+        (tensor("f32", 3, 4),),
+    ),
+    "a constant that stretches x": (
+        lambda b, x: b.add(x, full(2, F32, (3, 3))),
+        (tensor("f32", 1, 3),),
+    ),
+    "a constant that knows more of the shape": (
+        lambda b, x: b.add(x, full(2, F32, (3, 3))),
+        (DYNAMIC,),
+    ),
+    "a constant whose zeros differ": (
+        lambda b, x: b.maximum(x, np.array([[0.0], [-0.0]], np.float32)),
+        (tensor("f32", 2, 3),),
+    ),
+    "an epsilon in f64": (
+        lambda b, x: b.layernorm(x, b.reduce_max(x, axes=(0,)), x_row(b, x), epsilon=1e-3 / 3),
+        (tensor("f64", 3, 3),),
+    ),
     "x & 1": (lambda b, x: b.and_(x, full(1, I32)), (N,)),
     "x | -1": (lambda b, x: b.or_(x, full(-1, I32)), (N,)),
     "x | true": (lambda b, x: b.or_(x, full(True, BOOL)), (C,)),

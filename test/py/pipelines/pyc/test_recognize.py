@@ -56,6 +56,20 @@ def names(module: ir.Module) -> list[str]:
     return [name for name in found if name != "constant"]
 
 
+@pytest.mark.parametrize("function", ["gelu", "silu"])
+def test_one_composite_reads_another(function):
+    """The value of the first one's root is gone when the second one is made."""
+
+    def spelled(b: Any, x: Any) -> Any:
+        if function == "silu":
+            return b.div(x, b.add(b.exp(b.neg(x)), np.float32(1)))
+        gate = b.add(b.erf(b.div(x, np.float32(ROOT_2))), np.float32(1))
+        return b.mul(b.mul(x, gate), np.float32(0.5))
+
+    module = run(lambda b, x: spelled(b, spelled(b, x)), [X])
+    assert names(module) == [function, function]
+
+
 def values(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.normal(0, 2, [d or 3 for d in t.shape]).astype(t.dtype) for t in types]
