@@ -93,12 +93,14 @@ def export_wisdom(
 ) -> Wisdom:
     """What is known of choices of single sites; quarantined implementations are left out.
 
+    A quarantine that names a toolchain holds for rows of that toolchain.
+
     hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row.
     """
-    bad = {state.impl_id for state in store.states(state=QUARANTINED)}
+    bad = {(state.impl_id, state.scope.toolchain) for state in store.states(state=QUARANTINED)}
     groups: dict[tuple[str, ...], list[Measured]] = {}
     for one in measured(store, (), hardware, toolchain):
-        if len(one.recipe) == 1 and one.impl_id not in bad:
+        if len(one.recipe) == 1 and not bad & {(one.impl_id, t) for t in ("", one.toolchain)}:
             key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
             groups.setdefault(key, []).append(one)
     callers = {p.context for p in store.places().values() if _runs_in_caller(p)}
