@@ -12,7 +12,7 @@ from pyc_mlir.tools.cli import common as cli
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
     from pyc_mlir.measure.sessions.session import Measurer, Plan
-    from pyc_mlir.measure.sessions.survey import Surveyed
+    from pyc_mlir.measure.survey.survey import Surveyed
 
 COMMAND = "profile"
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(store: "Store", flags: argparse.Namespace) -> int:
     """Measure the works of the models; a line for each session."""
     from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.sessions.survey import Surveyed, name_of
+    from pyc_mlir.measure.survey.survey import Surveyed, name_of
 
     programs = [Surveyed(name_of(model), model) for model in flags.models]
     return survey(store, flags, programs, LocalMeasurer(f"pyc-tune {COMMAND}"))
@@ -67,7 +67,7 @@ def survey(
     measurer: "Measurer",
 ) -> int:
     """Survey programs as the flags say. Status 1 where not one program could be surveyed."""
-    from pyc_mlir.measure.sessions.survey import Survey
+    from pyc_mlir.measure.survey.survey import Survey
 
     made = Survey(store, measurer, plan_of(flags), constants_of(flags.constants), whole=flags.whole)
     for line in made.run(programs, seconds_of(flags.budget)):

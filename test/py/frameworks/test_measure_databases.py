@@ -37,8 +37,8 @@ from pyc_mlir.measure.sessions.local import ALLOCATOR
 from pyc_mlir.measure.sessions.recording import record
 from pyc_mlir.measure.sessions.session import Candidate, Plan, Subject
 from pyc_mlir.measure.sessions.simulated import Failed, Simulated
-from pyc_mlir.measure.sessions.survey import Survey, Surveyed
-from pyc_mlir.measure.sessions.wanted import KERNELS, Enough, wanted_works
+from pyc_mlir.measure.survey.survey import Survey, Surveyed
+from pyc_mlir.measure.survey.wanted import KERNELS, Enough, wanted_works
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune import profile
 
@@ -196,7 +196,7 @@ sys.path[:0] = [sys.argv[2]]
 from test_measure_databases import HERE, PLAN, PROGRAM, slow_kernels
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.measure.sessions.survey import Survey
+from pyc_mlir.measure.survey.survey import Survey
 
 with Store.open(sys.argv[1]) as store:
     survey = Survey(store, Simulated(slow_kernels, place=HERE), PLAN, place=HERE)

@@ -24,7 +24,7 @@ from pyc_mlir.measure.sessions.local import ALLOCATOR
 from pyc_mlir.measure.sessions.recording import record
 from pyc_mlir.measure.sessions.session import Candidate, Measurement, Measurer, Plan, Subject
 from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.measure.sessions.wanted import (
+from pyc_mlir.measure.survey.wanted import (
     Enough,
     Known,
     WantedWork,
