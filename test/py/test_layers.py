@@ -39,6 +39,7 @@ FOLDERS = (
     *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
     *under("pyc_mlir", "artifact", "profile", "runtime"),
+    *under("pyc_mlir", "simulation"),
     *under("pyc_mlir/frontends", "python", "frame", "onnx/frame"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", ""),
     *under("pyc_mlir/frontends", "onnx", "torch/frame", "torch/ops", "torch"),
