@@ -82,7 +82,7 @@ def test_measured_rows_take_the_place_of_predictions():
     wisdom = wisdom_of_all(3.0)
     estimate = simulate(artifact(), wisdom=wisdom)
     sites = [d for d in artifact().decisions if d.site.pass_name == KERNELS]
-    costs = [a.cost.seconds for d in sites for a in d.alternatives if a.name == d.chosen]
+    costs = [a.cost.seconds for d in sites for a in d.alternatives if a.cost and a.name == d.chosen]
     assert estimate.measured == pytest.approx(3 * math.fsum(costs))
     assert {s.price.grounds for s in estimate.sites} == {MEASURED}
     assert estimate.unknown == ()
