@@ -6,14 +6,15 @@ study that was killed goes on where it was: its chains begin anew and take the c
 database has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Config
-from pyc_mlir.tune.sites import TunedWork
-from pyc_mlir.tune.strategies import Search, Strategy
+from pyc_mlir.pipelines.choices.space import Config, Space
+from pyc_mlir.tune.sites import ChoiceSpace, TunedWork, allot
+from pyc_mlir.tune.strategies import Learned, Local, Portfolio, Search, Strategy
 
 # Cost of a choice as a share of the incumbent's time; None where it failed.
 Costs = Mapping[tuple[str, str], float | None]
@@ -54,3 +55,41 @@ class Chain:
     def priority(self) -> float:
         """Which chain goes first where there is not time for all: the largest."""
         return self.work.weight / self.asked if self.asked else float("inf")
+
+
+@dataclass(frozen=True)
+class Every:
+    """All choices of a site, alternative by alternative."""
+
+    name: ClassVar[str] = "exhaustive"
+
+    def search(self, space: Space, rng: np.random.Generator) -> Search:
+        """Yield every choice once."""
+        assert isinstance(space, ChoiceSpace)
+        yield from space.every()
+
+
+def chains(
+    works: Sequence[TunedWork], strategy: str, evaluations: int, seed: int, lanes: int
+) -> list[Chain]:
+    """The chains of a study: `lanes` for each work that gets evaluations.
+
+    The first begins with what is known and goes on with a learned model (or tries every choice, for
+    the strategy `exhaustive`), the second descends from random starts, further ones learn from
+    other starts. More lanes keep more workers busy; each lane has its share of the evaluations.
+    """
+    made = []
+    for work, given in zip(works, allot(works, evaluations), strict=True):
+        used = 1 if strategy == Every.name else min(lanes, max(1, given // 8))
+        for lane in range(used if given else 0):
+            share = given // used + (lane < given % used)
+            made.append(Chain(work, _strategy(work, strategy, lane), share, seed + lane))
+    return made
+
+
+def _strategy(work: TunedWork, strategy: str, lane: int) -> Strategy:
+    if strategy == Every.name:
+        return Portfolio(work.first, Every())
+    if lane == 0:
+        return Portfolio(work.first, Learned())
+    return Local() if lane == 1 else Learned()

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, product
 
 import numpy as np
 
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.rows import Graph
 from pyc_mlir.pipelines.choices.space import Axis, Config, Space
 
@@ -22,6 +22,8 @@ ALTERNATIVE = "alternative"
 WITH_KNOBS, WITHOUT_KNOBS = 0.5, 0.2
 # Evaluations are handed out in blocks: a search of one or two tells nothing.
 BLOCK = 8
+# Combinations that are listed one by one to find the legal ones.
+_LISTED = 1 << 12
 _SETTINGS = re.compile(r"(?P<way>.*?)(?:\[(?P<settings>[^\[\]]*)\])?")
 
 
@@ -101,11 +103,10 @@ class ChoiceSpace(Space):
         return sum(1 if way.space is None else way.space.combinations for way in self.ways)
 
     def sample(self, rng: np.random.Generator) -> Config:
-        """A random choice: an alternative by the number of its configurations, then its knobs."""
-        sizes = np.array([1.0 if w.space is None else w.space.combinations for w in self.ways])
-        # A small alternative beside one with thousands of knob sets would hardly be drawn.
-        chances = np.sqrt(sizes)
-        number = int(rng.choice(len(self.ways), p=chances / chances.sum()))
+        """A random choice: of few any one, of many an alternative first and then its knobs."""
+        if self._listed is not None:
+            return self._listed[int(rng.integers(len(self._listed)))]
+        number = int(np.searchsorted(self._shares, rng.random()))
         space = self.ways[number].space
         return self.at(number, () if space is None else space.sample(rng))
 
@@ -116,10 +117,32 @@ class ChoiceSpace(Space):
         if way.space is not None:
             yield from (self.at(config[0], other) for other in way.space.neighbours(knobs))
 
+    def every(self) -> Iterator[Config]:
+        """All legal choices, an alternative after the other, its default first."""
+        for number, way in enumerate(self.ways):
+            yield self.at(number, way.default)
+            for knobs in product(*(range(len(axis.values)) for axis in _axes(way))):
+                if knobs != way.default and way.space is not None and way.space.is_legal(knobs):
+                    yield self.at(number, knobs)
+
+    @cached_property
+    def _listed(self) -> list[Config] | None:
+        return list(self.every()) if self.size <= _LISTED else None
+
+    @cached_property
+    def _shares(self) -> np.ndarray:
+        """Ends of the alternatives' shares of (0, 1).
+
+        By the roots of their sizes: beside one of thousands a small one would hardly be drawn.
+        """
+        sizes = [1.0 if w.space is None else w.space.combinations for w in self.ways]
+        ends = np.cumsum(np.sqrt(sizes))
+        return ends / ends[-1]
+
     @cached_property
     def _slices(self) -> list[slice]:
         ends = np.cumsum([1, *(len(_axes(way)) for way in self.ways)])
-        return [slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False)]
+        return [slice(int(a), int(b)) for a, b in pairwise(ends)]
 
     def _holds(self, config: Config) -> bool:
         way, knobs = self.place(config)
