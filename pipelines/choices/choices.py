@@ -113,9 +113,9 @@ class Explains(Protocol):
 
 @dataclass(frozen=True)
 class FirstIsBest:
-    """The default policy: passes list their alternatives best first."""
+    """The policy `heuristic`, for compiles that name none: passes list alternatives best first."""
 
-    name: str = "default"
+    name: str = "heuristic"
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the first alternative's name."""
