@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
+from math import log2
 
 import numpy as np
 
@@ -133,10 +134,10 @@ class ChoiceSpace(Space):
     def _shares(self) -> np.ndarray:
         """Ends of the alternatives' shares of (0, 1).
 
-        By the roots of their sizes: beside one of thousands a small one would hardly be drawn.
+        By the logarithms of their sizes: beside one of millions a small one would not be drawn.
         """
-        sizes = [1.0 if w.space is None else w.space.combinations for w in self.ways]
-        ends = np.cumsum(np.sqrt(sizes))
+        sizes = [1 if w.space is None else w.space.combinations for w in self.ways]
+        ends = np.cumsum([1 + log2(size) for size in sizes])
         return ends / ends[-1]
 
     @cached_property

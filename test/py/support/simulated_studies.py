@@ -6,6 +6,7 @@ runs the study and appends the hash of every trial to the file once its end is c
 takes SECONDS.
 """
 
+import functools
 import hashlib
 import os
 import sys
@@ -43,17 +44,19 @@ def work(number: int, ways: tuple[Way, ...] = WAYS, seconds: float = 1e-3) -> Tu
     return TunedWork(row, PASS, space, (site,), ways[0].name, seconds, WITH_KNOBS)
 
 
+_made = functools.cache(work)
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of choices by formula; one is wrong. `sleep` is how long a session takes."""
+    """Seconds of choices by formula; one is wrong. `sleep` is how long a session of two takes."""
 
-    works: tuple[TunedWork, ...]
     sleep: float = 0.0
 
     def __call__(self, subject: Subject, candidate: Candidate) -> float | Failed:
-        one = next(w for w in self.works if w.graph.graph_id == subject.graph.graph_id)
-        number = int(one.graph.text.split()[1])
-        time.sleep(self.sleep / 2)  # of a session with two candidates
+        number = int(subject.graph.text.split()[1])
+        one = _made(number)
+        time.sleep(self.sleep / 2)
         (choice,) = candidate.recipe.values()
         config = one.config(choice)
         assert config is not None
@@ -114,7 +117,7 @@ def main(url: str, path: str, seconds: float, workers: int) -> None:
 
     Store.finish = finish_and_say  # type: ignore[method-assign]
     works = tuple(map(work, range(3)))
-    studied(url, setting_of(works), Costs(works, seconds), workers=workers)
+    studied(url, setting_of(works), Costs(seconds), workers=workers)
 
 
 if __name__ == "__main__":
