@@ -27,6 +27,7 @@ from pyc_mlir.evidence.rows import (
     Workload,
     samples,
 )
+from pyc_mlir.measure.sessions.reference import Reference
 
 # Counts up when rounds are done in another way: sessions of two protocols are not joined.
 PROTOCOL = 1
@@ -69,7 +70,8 @@ class Subject:
     graph, workload: the rows that its times are kept under.
     source: whatever `pyc_mlir.compile` takes; inputs: as `compile` takes them, for functions.
     arguments: the arrays of one call; None makes them from the program's types and the plan's seed.
-    options: how all candidates are compiled.
+    options: how all candidates are compiled; passes: in place of the pipeline's own.
+    reference: what a call with `arguments` must give; None asks the program's oracle.
     """
 
     graph: Graph
@@ -78,6 +80,8 @@ class Subject:
     inputs: Sequence[Any] | None = None
     arguments: Sequence[np.ndarray] | None = None
     options: CompileOptions = field(default_factory=CompileOptions)
+    passes: str = ""
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
