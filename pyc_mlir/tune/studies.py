@@ -24,7 +24,7 @@ from pyc_mlir.evidence.states import (
     VERIFIED,
     Scope,
 )
-from pyc_mlir.tune.agenda import Agenda, bad_choices
+from pyc_mlir.tune.agenda import Agenda
 from pyc_mlir.tune.chains import chains
 from pyc_mlir.tune.driver import drive
 from pyc_mlir.tune.ledger import Ledger
@@ -124,17 +124,14 @@ def results_of(setting: Setting, ledger: Ledger) -> tuple[WorkResult, ...]:
 
 
 def keep_results(
-    store: Store, setting: Setting, ledger: Ledger, results: Sequence[WorkResult], place: Place
+    store: Store, setting: Setting, results: Sequence[WorkResult], place: Place
 ) -> None:
-    """Write verdicts and states of works: `measured` what was confirmed, `quarantined` what is bad.
+    """Write verdicts and states of works: what was confirmed is `measured`.
 
-    Written again it changes nothing.
+    What is wrong was quarantined when it was recorded. Written again it changes nothing.
     """
     for work, result in zip(setting.works, results, strict=True):
         scope = Scope(work.graph.structure_id, "", place.hardware, place.toolchain)
-        for choice, reason in bad_choices(work, ledger).items():
-            bad = implementation(work.graph, {work.pass_name: choice})
-            move(store, bad, Scope(toolchain=place.toolchain), (QUARANTINED,), reason)
         if result.changed and result.verdict is not None:
             ours = implementation(work.graph, {work.pass_name: result.best})
             theirs = implementation(work.graph, {work.pass_name: work.incumbent})

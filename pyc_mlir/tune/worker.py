@@ -5,6 +5,7 @@ measures; one that is killed lets it expire, and another one claims the trial. W
 `work_once` to processes and machines is only a wake-up: a lost call loses nothing.
 """
 
+import copy
 import os
 import socket
 import threading
@@ -17,9 +18,9 @@ from functools import lru_cache
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import Trial
-from pyc_mlir.evidence.rows import Graph
+from pyc_mlir.evidence.rows import Graph, Trace
+from pyc_mlir.measure.sessions.recording import record, session_of
 from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Subject
-from pyc_mlir.tune.recording import record
 from pyc_mlir.tune.study import Asked, Stage
 
 LEASE_SECONDS = 60.0
@@ -91,13 +92,30 @@ def _measure_held(store: Store, trial: Trial, job: Job) -> None:
     ]
     plan = replace(job.plans[asked.stage], seed=trial.number)
     try:
-        measured = job.measurer.measure(job.subject_of(graph), candidates, plan)
+        subject, measurer = _bench(job, graph)
+        measured = measurer.measure(subject, candidates, plan)
     except PycError as error:
         reason = f"{error.code.name}: {error}"[:_REASON_CHARACTERS]
         store.fail(trial, reason, time.monotonic() - begin)
         return
-    traces = record(store, measured)
-    store.finish(trial, *traces, seconds=time.monotonic() - begin)
+    names = record(store, measured)
+    # The trial is known by its last candidate's trace, which leads to the session.
+    (trace, *_) = store.find(Trace, session_id=session_of(measured).id, impl_id=names[-1])
+    store.finish(trial, trace, seconds=time.monotonic() - begin)
+
+
+def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
+    """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
+    kept = _kept(job.study_id, graph.graph_id)
+    if not kept:
+        kept.append((job.subject_of(graph), copy.copy(job.measurer)))
+    return kept[0]
+
+
+@lru_cache(maxsize=4)
+def _kept(study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
+    """What this process keeps of a graph between trials."""
+    return []
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def studied(
         job = prepared(store, setting, Simulated(costs), lease_seconds=1.0)
         ledger = run_study(store, setting, job, running, workers)
         results = results_of(setting, ledger)
-        keep_results(store, setting, ledger, results, SIMULATED_PLACE)
+        keep_results(store, setting, results, SIMULATED_PLACE)
     return ledger, results
 
 
