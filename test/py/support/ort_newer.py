@@ -153,9 +153,13 @@ def _sums(rng: np.random.Generator) -> Iterator[Case]:
         "ij,jk->ik": ((2, 3), (3, 4)), "bij,bjk->bik": ((2, 2, 3), (2, 3, 4)), "ij->ji": ((2, 3),),
         "ij->": ((2, 3),), "bhid,bhjd->bhij": ((1, 2, 3, 4), (1, 2, 5, 4)), "i,j->ij": ((2,), (3,)),
         "...ij,...jk->...ik": ((2, 2, 3), (2, 3, 4)), "ii->i": ((3, 3),),
+        "...ii->...i": ((2, 3, 3),), "ij,jk,kl->il": ((2, 3), (3, 4), (4, 2)),
+        "iji->j": ((2, 3, 2),),
+        "...ij,jk": ((2, 2, 3), (3, 4)), "b...,b...->b": ((2, 3, 4), (2, 3, 4)),
     }  # fmt: skip
     for equation, shapes in forms.items():
         yield _case("Einsum", *(_x(rng, *s) for s in shapes), equation=equation)
+    yield _case("Einsum", _x(rng, 1, 2, 3), _x(rng, 4, 3, 2), equation="...ij,...jk->...ik")
     for inverse, onesided, axis in ((0, 0, 1), (0, 1, 1), (1, 0, 1), (0, 0, 2)):
         x = _x(rng, 2, 5, 3, 1 + inverse)
         inputs = (x, None, np.array(axis))
