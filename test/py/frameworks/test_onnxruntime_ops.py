@@ -12,6 +12,7 @@ import genai_model
 import numpy as np
 import ort_cases
 import ort_microsoft
+import ort_newer
 
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -38,6 +39,20 @@ def test_operators_of_onnxruntime_compute_what_it_does(dynamic: bool, record_pro
     counts = Counter(said.partition(":")[0] for said in found.values())
     record_property(f"com.microsoft against onnxruntime, {sizes} sizes", dict(counts))
     assert {name: said for name, said in found.items() if said != "equal"} == {}
+
+
+def test_operators_of_onnx_compute_what_onnxruntime_does(record_property) -> None:
+    found = _outcomes(list(ort_newer.cases()), dynamic=False)
+    counts = Counter(said.partition(":")[0] for said in found.values())
+    record_property("onnx operators against onnxruntime, static sizes", dict(counts))
+    assert {name: said for name, said in found.items() if said != "equal"} == {}
+
+
+def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property) -> None:
+    found = _outcomes(list(ort_newer.cases()), dynamic=True)
+    counts = Counter(said.partition(":")[0] for said in found.values())
+    record_property("onnx operators against onnxruntime, dynamic sizes", dict(counts))
+    assert [name for name, said in found.items() if said.startswith("wrong")] == []
 
 
 def _steps(onnx_model) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:

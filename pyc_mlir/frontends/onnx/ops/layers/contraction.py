@@ -1,7 +1,8 @@
-"""Matrix products: MatMul, Gemm and Einsum of one or two operands."""
+"""Matrix products: MatMul, Gemm and Einsum."""
 
 from typing import Any
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last, take
@@ -65,51 +66,98 @@ def determinant(n: Node) -> Any:
 
 @node("Einsum")
 def einsum(n: Node) -> Any:
-    """One operand: transpose and sum. Two: a batched matmul between transposes and reshapes."""
+    """Sums of products by named indices, two operands at a time: a batched matmul each."""
     inputs, out = _labels(n)
-    for label in (*inputs, out):
-        if len(set(label)) != len(label):
-            raise unsupported(f"equation {n.attr('equation')!r}: a repeated index (a diagonal)")
-    if len(inputs) == 1:
-        return _permuted(n, n.x(0), inputs[0], out)
-    left, right = inputs
+    terms = [_plain(n.b, n.x(i), label) for i, label in enumerate(inputs)]
+    while len(terms) > 1:
+        wanted = set(out).union(*(label for _, label in terms[2:]))
+        last = len(terms) == 2
+        both = "".join(dict.fromkeys(terms[0][1] + terms[1][1]))
+        label = out if last else "".join(c for c in both if c in wanted)
+        terms[:2] = [(_product(n.b, terms[0], terms[1], label), label)]
+    return _permuted(n.b, *terms[0], out)
+
+
+def _product(b: Any, lhs: tuple[Any, str], rhs: tuple[Any, str], out: str) -> Any:
+    """The product of two operands with their indices, summed over the indices not in `out`."""
+    lhs, rhs = _without_ones(b, lhs, rhs), _without_ones(b, rhs, lhs)
+    (x, left), (y, right) = lhs, rhs
     shared = set(left) & set(right)
     batch = [c for c in out if c in shared]
     inner = [c for c in left if c in shared and c not in out]
     rows = [c for c in out if c in left and c not in shared]
     columns = [c for c in out if c in right and c not in shared]
-    sizes = dict(zip(left, n.dims(0), strict=True)) | dict(zip(right, n.dims(1), strict=True))
+    sizes = dict(zip(left, b.dims(x), strict=True)) | dict(zip(right, b.dims(y), strict=True))
 
-    def matrix(index: int, labels: str, groups: list[list[str]]) -> Any:
-        x = _permuted(n, n.x(index), labels, "".join(c for g in groups for c in g))
+    def matrix(value: Any, labels: str, groups: list[list[str]]) -> Any:
+        value = _permuted(b, value, labels, "".join(c for g in groups for c in g))
         flat = [product([sizes[c] for c in g]) for g in groups[-2:]]
-        return reshape_to(n.b, x, [*(sizes[c] for c in batch), *flat])
+        return reshape_to(b, value, [*(sizes[c] for c in batch), *flat])
 
-    lhs = matrix(0, left, [batch, rows, inner])
-    rhs = matrix(1, right, [batch, inner, columns])
     order = [*batch, *rows, *columns]
-    full = reshape_to(n.b, n.b.matmul(lhs, rhs), [sizes[c] for c in order])
-    return _permuted(n, full, "".join(order), out)
+    whole = b.matmul(
+        matrix(x, left, [batch, rows, inner]), matrix(y, right, [batch, inner, columns])
+    )
+    return _permuted(b, reshape_to(b, whole, [sizes[c] for c in order]), "".join(order), out)
+
+
+def _without_ones(b: Any, term: tuple[Any, str], other: tuple[Any, str]) -> tuple[Any, str]:
+    """An operand without dimensions of size 1 that the other one has larger: they broadcast."""
+    (x, label), sizes = term, dict(zip(other[1], b.dims(other[0]), strict=True))
+    dims = dict(zip(label, b.dims(x), strict=True))
+    kept = "".join(c for c in label if not (dims[c] == 1 and sizes.get(c, 1) != 1))
+    return (x, label) if kept == label else (reshape_to(b, x, [dims[c] for c in kept]), kept)
+
+
+def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
+    """An operand whose indices are all different: of a repeated one the diagonal is left."""
+    if b.type_of(x).rank != len(label):
+        raise PycError(ReasonCode.BAD_MODEL, f"indices {label!r}: expected {b.type_of(x).rank}")
+    while len(set(label)) < len(label):
+        place = next(i for i, c in enumerate(label) if c in label[:i])
+        first = label.index(label[place])
+        same = b.compare(b.iota_like(x, first), b.iota_like(x, place), predicate="eq")
+        x = b.reduce_sum(b.select(same, x, b.scalar(0, x)), axes=(place,), keepdims=False)
+        label = label[:place] + label[place + 1 :]
+    return x, label
 
 
 def _labels(n: Node) -> tuple[list[str], str]:
-    """The indices of each operand and of the result; ``...`` is not supported."""
+    """The indices of each operand and of the result; letters of no other index for ``...``."""
     equation = n.attr("equation").replace(" ", "")
-    if "." in equation or n.count > 2:
-        raise unsupported(f"equation {equation!r}: expected one or two operands and no ellipsis")
     left, arrow, out = equation.partition("->")
-    if not arrow:
-        letters = left.replace(",", "")
-        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
-    return left.split(","), out
+    labels = left.split(",")
+    named, shown = [*labels, out], equation[:80]
+    if len(labels) != n.count or not all(c.isalpha() for c in equation.translate(_MARKS)):
+        raise PycError(ReasonCode.BAD_MODEL, f"equation {shown!r}: expected {n.count} terms")
+    if any(t.replace("...", "", 1).count(".") for t in named):
+        raise PycError(ReasonCode.BAD_MODEL, f"equation {shown!r}: expected one ellipsis")
+    spare = [c for c in map(chr, range(0x391, 0x3CA)) if c not in equation]
+    depths = [n.type(i).rank - len(t) + 3 if "..." in t else 0 for i, t in enumerate(labels)]
+    most = max(depths, default=0)
+    if not min(depths, default=0) >= 0 or most > len(spare):
+        raise PycError(ReasonCode.BAD_MODEL, f"equation {shown!r}: expected other ranks")
+    letters = "".join(spare[:most])
+    full = [t.replace("...", letters[most - d :]) for t, d in zip(labels, depths, strict=True)]
+    if arrow:
+        return full, out.replace("...", letters)
+    alone = "".join(full)
+    return full, letters + "".join(
+        sorted(c for c in set(alone) - set(letters) if alone.count(c) == 1)
+    )
 
 
-def _permuted(n: Node, x: Any, have: str, want: str) -> Any:
+_MARKS = str.maketrans("", "", ".,->")
+
+
+def _permuted(b: Any, x: Any, have: str, want: str) -> Any:
     """x with indices `have` summed over those not in `want`, in the order of `want`."""
     gone = tuple(i for i, c in enumerate(have) if c not in want)
     if gone:
-        x = n.b.reduce_sum(x, axes=gone)
+        x = b.reduce_sum(x, axes=gone)
         have = "".join(c for c in have if c in want)
+    if sorted(have) != sorted(want):
+        raise PycError(ReasonCode.BAD_MODEL, f"indices {want!r}: expected those of the operands")
     if have == want:
         return x
-    return n.b.transpose(x, permutation=tuple(have.index(c) for c in want))
+    return b.transpose(x, permutation=tuple(have.index(c) for c in want))
