@@ -111,12 +111,13 @@ class Reals(Reading):
 
     `guards` names what was left away since it changes infinities or NaN only: ``max guard``, a
     maximum replaced by 0 where it is -inf (softmax is NaN there either way); ``finite guard``, also
-    where it is +inf; ``nan guard``, a NaN replaced by 0.
+    where it is +inf; ``nan guard``, a NaN replaced by 0, of each value in `nan_guarded`.
     """
 
     def __init__(self, terms: Terms, leaves: Sequence[Node]) -> None:
         super().__init__(terms, leaves)
         self.guards: set[str] = set()
+        self.nan_guarded: set[Poly] = set()
 
     def number(self, node: Node) -> Poly:
         """The number that is meant."""
@@ -332,6 +333,7 @@ class Reals(Reading):
         predicate = test.data[0]
         if sides == {kept} and predicate == ("eq" if when else "ne"):
             self.guards.add("nan guard")
+            self.nan_guarded.add(kept)
             return kept
         top = t.single(kept)
         if top is None or top.head != "max":

@@ -23,7 +23,7 @@ from pyc_mlir.dialects.opdef import OPS, Param
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.ops.reduction import Reduction, reduced_shape
 from pyc_mlir.dialects.types import DTYPES, TensorType, accumulator, is_float
-from pyc_mlir.pipelines.pyc.identities import REWRITES, rewrites
+from pyc_mlir.pipelines.pyc.canonicalize.identities import REWRITES, rewrites
 from pyc_mlir.pipelines.pyc.rewriting import (
     constant_array,
     defining_op,

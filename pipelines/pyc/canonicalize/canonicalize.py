@@ -12,8 +12,8 @@ from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.pyc.identities import can_fold, fold
-from pyc_mlir.pipelines.pyc.normal_forms import REWRITES
+from pyc_mlir.pipelines.pyc.canonicalize.identities import can_fold, fold
+from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, pyc_ops, replace
 
 
