@@ -289,7 +289,7 @@ def test_listing_of_targets(capsys):
 def test_decisions_read_well():
     offered = (Alternative("keep"), Alternative("fuse:add+relu"))
     site = Site("pyc-fuse", "add.01", 'loc("conv1"("m.onnx":1:2))')
-    told = compile_driver.describe(Decision(site, "keep", offered, "default"))
+    told = compile_driver.describe(Decision(site, "keep", offered, "heuristic"))
     assert told == "add.01 (conv1): keep (not fuse:add+relu)"
 
 
