@@ -46,7 +46,7 @@ FOLDERS = (
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "explore", "cache", "worker", "", "torch", "jax"),
-    *under("pyc_mlir", "debug", "calibrate", "tune"),
+    *under("pyc_mlir", "measure/sessions", "measure/survey", "debug", "calibrate", "tune"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", "evidence", ""),
