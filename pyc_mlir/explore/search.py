@@ -5,12 +5,13 @@ later ops), and the places in which values lie and between which they can be con
 the Pareto set of `Path`s. Dynamic programming over labels (Martins, 1984): a `State` is what the
 rest of a path depends on, a label is the seconds and the peak of bytes on the way to it.
 
-    seconds = sum over steps;  bytes = max over steps (copies of live values + workspace)
+    seconds = sum over steps
+    bytes = max over steps (copies of live values + what executions keep + workspace)
 
-Both only grow along a path, so of two labels of one state the one that is larger in both, or equal,
-cannot lead to a better path and is dropped. A conversion never brings a value to a place where it
-has been before: paths are free of cycles by construction, and there are finitely many. Executions
-and conversions are asked for when a state is reached, not before.
+All of it only grows along a path, so of two labels of one state the one that is no smaller in
+anything cannot lead to a better path and is dropped. A conversion never brings a value to a place
+where it has been before: paths are free of cycles by construction, and there are finitely many.
+Executions and conversions are asked for when a state is reached, not before.
 """
 
 import heapq
@@ -35,7 +36,7 @@ class Execution:
 
     covers: the ops, by number in order; the execution runs in the place of the last one. reads:
     values with the place in which each must lie. writes: values with the place in which it leaves
-    them. seconds, and bytes of workspace while it runs.
+    them. seconds. workspace: bytes while it runs; kept: bytes from there to the end.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Execution:
     writes: tuple[tuple[str, Place], ...]
     seconds: float
     workspace: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -172,10 +174,12 @@ class Frontier:
 class _Label:
     seconds: float
     peak: int
+    kept: int = 0
     steps: "tuple[_Label, Step] | None" = None
 
     def beats(self, other: "_Label") -> bool:
-        return self.seconds <= other.seconds and self.peak <= other.peak
+        no_slower = self.seconds <= other.seconds
+        return no_slower and self.peak <= other.peak and self.kept <= other.kept
 
     def path(self) -> Path:
         steps: list[Step] = []
@@ -215,10 +219,12 @@ def frontier(space: Space, *, limit: int | None = None, width: int | None = None
             known.append(label)
             if _ended(space, state):
                 ends.append(label)
-            for after, more, peak, step in _steps(space, state):
-                peak = max(label.peak, peak)
+            for after, more, during, step in _steps(space, state):
+                run = step.execution
+                kept = label.kept + (0 if run is None else run.kept)
+                peak = max(label.peak, kept + during)
                 if limit is None or peak <= limit:
-                    made = _Label(label.seconds + more, peak, (label, step))
+                    made = _Label(label.seconds + more, peak, kept, (label, step))
                     target = cut if after.position == state.position else layers[after.position]
                     entry = (made.seconds, made.peak, next(number), after, made)
                     heapq.heappush(target, entry)

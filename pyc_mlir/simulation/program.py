@@ -12,6 +12,7 @@ from typing import Protocol
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
@@ -67,7 +68,6 @@ class Priced:
     site (copies, fills). account: bytes by purpose; what is not known is None.
     """
 
-    name: str
     graph_id: str
     kernels: tuple[PricedSite, ...]
     plans: tuple[PricedSite, ...]
@@ -94,47 +94,41 @@ def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> 
         return _of_artifact(program)
     account = Account.of(program.signature, program.constants_bytes)
     target = Target.named("cpu") if target is None else target
-    return _made(program, program.decisions, frozenset(), 0.0, account, target)
+    return priced_parts(program.graph_id, program.decisions, account, MemoryReport(), target)
 
 
 def _of_artifact(artifact: Artifact) -> Priced:
-    manifest, report = artifact.manifest, report_of(artifact)
-    computed: set[str] = set()
-    for decision in artifact.decisions:
-        if decision.site.pass_name == SELECT:
-            computed.update((decision.site.op_id, *_members(decision)))
-    tasks = [task for region in report.regions for task in region.tasks]
-    others = [task.seconds for task in tasks if not computed.intersection(task.sources)]
+    manifest = artifact.manifest
     name = str(manifest.get("target", ""))
-    return _made(
-        artifact,
+    return priced_parts(
+        str(manifest.get("graph_id") or ""),
         artifact.decisions,
-        frozenset(region.name for region in report.regions),
-        math.fsum(others),
         Account(**manifest["memory"]) if manifest.get("memory") else Account(),
+        report_of(artifact),
         Target.named(name if name in TARGETS else "cpu"),
     )
 
 
-def _made(
-    program: Artifact | LoweredProgram,
+def priced_parts(
+    graph_id: str,
     decisions: Sequence[Decision],
-    entry: frozenset[str],
-    other_seconds: float,
     account: Account,
+    report: MemoryReport,
     target: Target,
 ) -> Priced:
-    graph = program.manifest.get("graph_id") if isinstance(program, Artifact) else program.graph_id
-    named = (SELECT, PLAN)
-    rest = [d.site.pass_name for d in decisions if d.site.pass_name not in (*named, *NOTES)]
+    """The same of what a compile knows of a program, with or without code."""
+    selected = [d for d in decisions if d.site.pass_name == SELECT]
+    computed = {name for d in selected for name in (d.site.op_id, *_members(d))}
+    tasks = [task for region in report.regions for task in region.tasks]
+    others = [task.seconds for task in tasks if not computed.intersection(task.sources)]
+    passes = [d.site.pass_name for d in decisions]
     return Priced(
-        str(graph or "module"),
-        str(graph or ""),
+        graph_id,
         _sites(decisions, (SELECT,)),
         _sites(decisions, (PLAN,)),
-        _sites(decisions, dict.fromkeys(rest)),
-        entry,
-        other_seconds,
+        _sites(decisions, [name for name in passes if name not in (SELECT, PLAN, *NOTES)]),
+        frozenset(region.name for region in report.regions),
+        math.fsum(others),
         account,
         target,
     )

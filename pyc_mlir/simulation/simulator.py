@@ -44,13 +44,14 @@ class Simulator:
 
     @staticmethod
     def of(
-        program: Artifact | LoweredProgram,
+        program: Artifact | LoweredProgram | Priced,
         wisdom: Wisdom | None = None,
         residuals: Residuals | None = None,
         threads: int = 1,
     ) -> "Simulator":
         """A simulator for this machine and toolchain. Raises as `priced`."""
-        place, numbers = current_place(), priced(program)
+        place = current_place()
+        numbers = program if isinstance(program, Priced) else priced(program)
         overheads = Overheads(dispatch_seconds=CostModel(numbers.target).dispatch_seconds)
         here = Here(place.hardware, place.toolchain, threads)
         return Simulator(numbers, wisdom or Wisdom(), here, residuals or Residuals(), overheads)
@@ -88,6 +89,10 @@ class Simulator:
             tuple(kernels),
             notes,
         )
+
+    def price(self, site: PricedSite, choice: str) -> Price:
+        """What a kernel costs by one of its alternatives."""
+        return self._site(site, choice).price
 
     @cached_property
     def _width(self) -> Width:
