@@ -18,7 +18,7 @@ COMMAND = "profile"
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def add(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to a command line."""
     parser = commands.add_parser(COMMAND, help="measure what the database lacks of models' works")
     parser.add_argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")
