@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.rows import COLD, CONSTANTS, WARM
