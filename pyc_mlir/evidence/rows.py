@@ -24,6 +24,8 @@ CONSTANTS = (WARM, COLD)
 # Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
 OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
 STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
+# In the probe of a session's end: 1 where the machine was no place to measure.
+DISTURBED = "disturbed"
 # Of a verdict, as `pyc_mlir/tune/verdict.py` gives them.
 ANSWERS = ("faster", "slower", "unclear")
 
