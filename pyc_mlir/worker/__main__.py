@@ -20,7 +20,7 @@ class Shown(Channel):
 
     def send(self, frame: Frame) -> None:
         """Print the beginnings of steps; a policy of the parent is not here to be asked."""
-        if frame.header["kind"] == "prefer":
+        if frame.header["kind"] in ("variants", "prefer"):
             raise ConnectionError(
                 "the request needs a policy that only its own process had; choose a recipe"
             )

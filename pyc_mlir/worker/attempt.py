@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.choices.choices import Decision, Policy
+from pyc_mlir.pipelines.choices.choices import Decision, NamesVariants, Policy
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import FAULT, REFUSED, WorkerFault, error_of
@@ -100,6 +100,11 @@ class Attempt:
             question = Decision.from_json(header["question"])
             name = self._policy.prefer(question.site, question.alternatives)
             self.worker.channel.send(Frame({"name": name}))
+        elif kind == "variants":
+            site = Decision.from_json(header["question"]).site
+            knows = isinstance(self._policy, NamesVariants)
+            names = list(self._policy.variants(site)) if knows else []
+            self.worker.channel.send(Frame({"names": names}))
         else:
             self._ended(kind, frame)
         self._next()

@@ -1,8 +1,8 @@
 """The worker's side: receive a request, compile, answer; until the parent ends.
 
-What is answered: ``stage`` when a step begins or ends, ``prefer`` to ask a policy that the parent
-has, ``part`` when the parent asks its cache first, and at last one of ``artifact``, ``refused`` and
-``fault``.
+What is answered: ``stage`` when a step begins or ends, ``variants`` and ``prefer`` to ask a policy
+that the parent has, ``part`` when the parent asks its cache first, and at last one of ``artifact``,
+``refused`` and ``fault``.
 """
 
 import faulthandler
@@ -52,6 +52,12 @@ class ParentsPolicy:
         question = Decision(site, "", tuple(alternatives), self.name).to_json()
         self.channel.send(Frame({"kind": "prefer", "question": question}))
         return str(self.channel.receive().header["name"])
+
+    def variants(self, site: Site) -> Sequence[str]:
+        """The parent's answer."""
+        question = Decision(site, "", (), self.name).to_json()
+        self.channel.send(Frame({"kind": "variants", "question": question}))
+        return [str(name) for name in self.channel.receive().header["names"]]
 
 
 class Server:

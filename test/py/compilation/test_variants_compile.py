@@ -7,7 +7,7 @@ import pytest
 from conftest import FULL
 from wisdoms import KERNELS, row
 
-from pyc_mlir import nn
+from pyc_mlir import Contract, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, from_bytes, to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
@@ -118,6 +118,24 @@ def test_a_policy_may_name_a_variant():
     with pytest.raises(PycError, match="policy `names` answered") as caught:
         build(MODEL, [X], make_options(policy=Names(ILLEGAL[0])))
     assert caught.value.code is ReasonCode.INVALID_CHOICE
+
+
+class Knows(Names):
+    """Has a variant listed, and takes what is listed last."""
+
+    def variants(self, site):
+        return ("gone", self.kernel) if site.pass_name == KERNELS else ()
+
+    def prefer(self, site, alternatives):
+        listed = [a.name for a in alternatives]
+        return self.kernel if self.kernel in listed else listed[0]
+
+
+@pytest.mark.parametrize("contract", [{}, {"max_compile_seconds": 600}])
+def test_a_policy_may_have_variants_listed(contract):
+    """In this process, and in a worker that asks it."""
+    options = make_options(policy=Knows(VARIANT), contract=Contract(**contract))
+    assert site_of(build(MODEL, [X], options)).chosen == VARIANT
 
 
 def test_variants_are_carried_over_by_work(varied):
