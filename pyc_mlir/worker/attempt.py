@@ -102,8 +102,8 @@ class Attempt:
             self.worker.channel.send(Frame({"name": name}))
         elif kind == "variants":
             site = Decision.from_json(header["question"]).site
-            knows = isinstance(self._policy, NamesVariants)
-            names = list(self._policy.variants(site)) if knows else []
+            policy = self._policy
+            names = list(policy.variants(site)) if isinstance(policy, NamesVariants) else []
             self.worker.channel.send(Frame({"names": names}))
         else:
             self._ended(kind, frame)

@@ -22,7 +22,7 @@ def test_reading_and_writing_gives_the_same_bytes():
 
 
 def test_order_of_choices_does_not_matter():
-    turned = {name: FILE.choices[name] for name in reversed(FILE.choices)}
+    turned = {name: FILE.choices[name] for name in reversed(list(FILE.choices))}
     again = RecipeFile(**{**vars(FILE), "choices": turned})
     assert again.to_bytes() == FILE.to_bytes()
 
