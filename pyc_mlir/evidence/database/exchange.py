@@ -1,9 +1,11 @@
 """Between database and wisdom: what was measured out, candidates in.
 
 Out go choices of single sites: implementations whose recipe names one pass, {pass: choice}, of a
-work or a program. Of a program's, rows stand under its exact id and under its structure, so that a
-retrained model has them. A row is the median over processes of their medians, on CPU time where
-programs run in the caller's thread, else by the wall clock.
+work or a program; and whole programs, whose recipe names sites or is empty. Of a program, rows
+stand under its exact id and under its structure, so that a retrained model has them: those of a
+whole recipe only if it names works or passes too (`portable` in pipelines/choices/choices.py),
+since sites are that program's own. A row is the median over processes of their medians, on CPU
+time where programs run in the caller's thread, else by the wall clock.
 
 In come candidates: implementations with that origin and a transition to `candidate`, no numbers,
 since no file proves that they were measured.
@@ -25,9 +27,17 @@ from pyc_mlir.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.identity import PROGRAM
 from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd
 from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, Scope
-from pyc_mlir.pipelines.choices.wisdom import Subject, Wisdom, WisdomRow
+from pyc_mlir.pipelines.choices.wisdom import (
+    WHOLE,
+    Subject,
+    Wisdom,
+    WisdomRow,
+    names_work,
+    recipe_name,
+)
 
 CPU, WALL = "cpu", "wall"
 
@@ -91,7 +101,7 @@ def measured(
 def export_wisdom(
     store: Store, hardware: str = "", toolchain: str = "", least_sessions: int = 1
 ) -> Wisdom:
-    """What is known of choices of single sites.
+    """What is known of choices and of whole recipes.
 
     A quarantine that names a toolchain holds for rows of that toolchain. Sessions on a machine that
     was disturbed are left out.
@@ -104,7 +114,8 @@ def export_wisdom(
     groups: dict[tuple[str, ...], list[Measured]] = {}
     for one in measured(store, (), hardware, toolchain):
         is_bad = bad & {(one.impl_id, t) for t in ("", one.toolchain)}
-        if len(one.recipe) == 1 and not is_bad and one.session_id not in noisy:
+        is_known = _is_choice(one.recipe) or one.kind == PROGRAM
+        if is_known and not is_bad and one.session_id not in noisy:
             key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
             groups.setdefault(key, []).append(one)
     callers = {p.context for p in store.places().values() if _runs_in_caller(p)}
@@ -114,7 +125,13 @@ def export_wisdom(
         for row in _rows(traces, traces[0].context in callers)
         if row.sessions >= least_sessions
     ]
-    return Wisdom.of(rows, _subjects(store, groups.values()))
+    recipes = [traces[0].recipe for traces in groups.values() if not _is_choice(traces[0].recipe)]
+    return Wisdom.of(rows, _subjects(store, groups.values()), recipes)
+
+
+def _is_choice(recipe: Mapping[str, str]) -> bool:
+    """Whether a recipe is the choice of one pass, not of sites."""
+    return len(recipe) == 1 and not any(":" in key for key in recipe)
 
 
 def _runs_in_caller(place: Place) -> bool:
@@ -130,8 +147,13 @@ def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
     if min(times) <= 0:
         return
     one = traces[0]
-    ((pass_name, choice),) = one.recipe.items()
-    for subject in dict.fromkeys((one.graph_id, one.structure_id)):
+    pass_name, choice = WHOLE, recipe_name(one.recipe)
+    subjects = [one.graph_id, one.structure_id]
+    if _is_choice(one.recipe):
+        ((pass_name, choice),) = one.recipe.items()
+    elif one.recipe and not any(":" not in key or names_work(key) for key in one.recipe):
+        subjects.pop()
+    for subject in dict.fromkeys(subjects):
         yield WisdomRow(
             subject,
             pass_name,
@@ -176,6 +198,8 @@ def import_wisdom(store: Store, wisdom: Wisdom) -> int:
         graph = graphs.get(row.subject)
         if graph is not None:
             recipe = {row.pass_name: row.choice}
+            if row.pass_name == WHOLE:
+                recipe = wisdom.recipes.get(row.choice, {})
             one = Implementation(
                 graph.graph_id, recipe, row.choice, origin=origin, normalizer=graph.normalizer
             )
