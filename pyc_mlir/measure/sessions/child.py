@@ -17,7 +17,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,6 +25,7 @@ import numpy as np
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -36,7 +36,7 @@ Say = Callable[[Mapping[str, Any]], None]
 
 def main(path: str, out: int) -> None:
     """Do the job in a file, and tell of it to a file descriptor."""
-    job = json.loads(Path(path).read_bytes())
+    job = json.loads(read_file(path))
 
     def say(message: Mapping[str, Any]) -> None:
         os.write(out, f"{json.dumps(message)}\n".encode())
@@ -60,7 +60,7 @@ def _check(job: Mapping[str, Any], say: Say) -> None:
             peak = device.memory().peak_bytes - before
             for place, result in enumerate(results):
                 # The parent knows the types: bf16 has no name in .npy files.
-                Path(f"{path}.{place}").write_bytes(np.ascontiguousarray(result.numpy()).tobytes())
+                write_file(f"{path}.{place}", np.ascontiguousarray(result.numpy()).tobytes())
             say({"results": number, "peak_bytes": max(0, peak)})
 
 
@@ -107,7 +107,7 @@ def _device(job: Mapping[str, Any]) -> Device:
 def _arguments(job: Mapping[str, Any], device: Device) -> list[Array]:
     made = []
     for one in job["arguments"]:
-        raw = Path(one["path"]).read_bytes()
+        raw = read_file(one["path"])
         array = np.frombuffer(raw, DTYPES[one["dtype"]]).reshape(one["shape"])
         made.append(to_device(array, device))
     return made

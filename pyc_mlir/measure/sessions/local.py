@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import COLD, CRASH, REFUSED, TIMEOUT, WRONG, samples
 from pyc_mlir.measure import machine
@@ -204,7 +204,7 @@ class _Session:
         path = self._paths[number]
         files = [Path(f"{path}.{i}") for i in range(len(self.reference.expected))]
         self._peaks[number] = peak_bytes
-        if why := self.reference.problem([file.read_bytes() for file in files]):
+        if why := self.reference.problem([read_file(file) for file in files]):
             self._failed[number] = (WRONG, why)
         for file in files:
             file.unlink()
