@@ -7,6 +7,7 @@
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
     pyc-tune profile MODEL...            measure what the database lacks of the models' works
+    pyc-tune probe [--sessions N]        how small a difference this machine shows
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.tune import probe, profile
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
@@ -61,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
         "file", metavar="FILE"
     )
     profile.add(commands)
+    probe.add(commands)
     commands.add_parser("verify", help="check every row")
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
     gc.add_argument(
@@ -96,6 +98,8 @@ def _run(argv: Sequence[str] | None) -> int:
         raise _usage("expected a command, got none")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
+    if flags.command == probe.COMMAND:
+        return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
     from pyc_mlir.evidence.database.store import Store
 

@@ -79,7 +79,9 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
             for _ in range(job["warmup"]):
                 run()
             seconds = 0.0 if cold else job["min_seconds"]
-            ready[number] = (run, _calls_needed(run, seconds, device.kind == "local-sync"))
+            fixed = job["calls"][number] if job["calls"] else 0
+            by_cpu = device.kind == "local-sync"
+            ready[number] = (run, fixed or _calls_needed(run, seconds, by_cpu))
     times: dict[int, tuple[list[float], list[float]]] = {n: ([], []) for n in ready}
     order, draw = list(ready), Random(job["seed"])
     gc.collect()

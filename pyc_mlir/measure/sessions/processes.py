@@ -52,7 +52,8 @@ class Job:
     """What a process is to do: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
 
     candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
-    written before each call with cold constants.
+    written before each call with cold constants. calls: of a sample of each candidate; none: as
+    many as last `min_seconds`.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Job:
     seed: int = 0
     constants: str = "warm"
     flush_bytes: int = 0
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
