@@ -7,6 +7,7 @@ which one it is about to run, so that its parent knows whose fault a crash or an
     {"at": 0}                                       about to run candidate 0
     {"results": 0, "peak_bytes": 4096}              its results lie in files (kind ``check``)
     {"failed": 0, "reason": "..."}                  it refused to load or to run
+    {"nothing": 2e-6, "nothing_cpu": 2e-6}          a call of the program that does nothing
     {"times": 0, "calls": 8, "wall": [...], "cpu": [...]}
     {"done": 12.5}                                  the end, with the CPU seconds of the process
 """
@@ -31,6 +32,8 @@ from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
 _MOST_CALLS = 1 << 20
+# Calls of the program that does nothing in one sample.
+_MANY = 50
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -53,7 +56,7 @@ def _check(job: Mapping[str, Any], say: Say) -> None:
         device = _device(job)
         with _told(number, say):
             program = Program(read(path), device)
-            arguments = _arguments(job, device)
+            arguments = _arguments(job["arguments"], device)
             before = device.memory().live_bytes
             results = program(*arguments)
             results = results if isinstance(results, tuple) else (results,)
@@ -67,7 +70,8 @@ def _check(job: Mapping[str, Any], say: Say) -> None:
 def _time(job: Mapping[str, Any], say: Say) -> None:
     """Time the candidates in rounds, each round in an order drawn anew."""
     device = _device(job)
-    arguments = _arguments(job, device)
+    arguments = _arguments(job["arguments"], device)
+    nothing = _nothing(job, device)
     cold = job["constants"] == "cold"
     flush = np.zeros(job["flush_bytes"] // 8 if cold else 0, np.int64)
     ready: dict[int, tuple[Callable[[], object], int]] = {}
@@ -91,11 +95,18 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
         for number in order:
             say({"at": number})
             run, calls = ready[number]
-            # Warm: what the candidate before left in the caches is gone after one call.
-            _flush(flush, arguments) if cold else run()
+            if cold:
+                _flush(flush, arguments)
+                _sample(nothing, 1)
+            else:
+                # What the candidate before left in the caches is gone after one call.
+                run()
             wall, cpu = _sample(run, calls)
             times[number][0].append(wall)
             times[number][1].append(cpu)
+    if job["nothing"]:
+        wall, cpu = np.median([_sample(nothing, _MANY) for _ in range(job["rounds"])], axis=0)
+        say({"nothing": wall / _MANY, "nothing_cpu": cpu / _MANY})
     for number, (wall, cpu) in times.items():
         say({"times": number, "calls": ready[number][1], "wall": wall, "cpu": cpu})
 
@@ -106,9 +117,18 @@ def _device(job: Mapping[str, Any]) -> Device:
     return Device(given["kind"], threads, given["allocator"])
 
 
-def _arguments(job: Mapping[str, Any], device: Device) -> list[Array]:
+def _nothing(job: Mapping[str, Any], device: Device) -> Callable[[], object]:
+    """A call of the program that does nothing; of nothing at all without one."""
+    if not job["nothing"]:
+        return lambda: None
+    run = _bound(Program(read(job["nothing"]), device), _arguments(job["scalar"], device))
+    run()
+    return run
+
+
+def _arguments(stored: Sequence[Mapping[str, Any]], device: Device) -> list[Array]:
     made = []
-    for one in job["arguments"]:
+    for one in stored:
         raw = read_file(one["path"])
         array = np.frombuffer(raw, DTYPES[one["dtype"]]).reshape(one["shape"])
         made.append(to_device(array, device))
@@ -153,7 +173,9 @@ def _calls_needed(run: Callable[[], object], seconds: float, by_cpu: bool) -> in
 def _flush(memory: np.ndarray, arguments: Sequence[Array]) -> None:
     """Read and write memory of twice the last cache, then read the arguments.
 
-    In a program a kernel's inputs were just made by the one before; its constants were not.
+    In a program a kernel's inputs were just made by the one before; its constants were not. What a
+    call needs of Python and of IREE's runtime is there too: the caller calls a program that does
+    nothing next.
     """
     memory += 1
     for array in arguments:

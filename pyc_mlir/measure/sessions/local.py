@@ -7,6 +7,7 @@ One session holds the machine's token. Its first and its last process time the f
 to measure. Whatever a candidate does, crash, hang or compute something else, becomes its status.
 """
 
+import functools
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import tensor
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import COLD, CRASH, REFUSED, TIMEOUT, WRONG, samples
@@ -44,10 +47,31 @@ from pyc_mlir.measure.sessions.session import (
     Subject,
     require_candidates,
 )
+from pyc_mlir.measure.sessions.subjects import subject_of_work
+from pyc_mlir.pipelines.target.work import Input, Node, Work
 
 ALLOCATOR = "recycling"
 # By how much a program may differ from itself before its machine counts as disturbed.
 MOST_APART = 0.05
+# What a process says of the program that does nothing, by clock.
+_CALL = {"nothing": WALL, "nothing_cpu": CPU}
+_ONE = tensor("f32", 1)
+
+
+@functools.cache
+def nothing() -> bytes:
+    """The artifact of a program that does next to nothing: relu of one number.
+
+    Raises PycError (RUNTIME_FAILED) where it cannot be compiled.
+    """
+    subject = subject_of_work(Work((Input(_ONE),), (Node("relu", (0,), {}, _ONE),), ("",)))
+    made = Compiler(subject, Plan().timeout_seconds).compile(Candidate())
+    if made.artifact is None:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            f"measuring: expected the smallest program to compile, got: {made.reason}",
+        )
+    return made.data
 
 
 @dataclass
@@ -125,8 +149,9 @@ def _expected(subject: Subject, plan: Plan) -> tuple[Sequence[np.ndarray], Refer
 
 
 def _apart(probes: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Why the probes say that the machine was disturbed."""
-    worst = max((abs(p[f"{c}_ratio"] - 1) for p in probes for c in (WALL,) if p), default=0.0)
+    """Why the probes say that the machine was disturbed: by CPU time where there is one."""
+    ratios = [p.get(f"{CPU}_ratio", p.get(f"{WALL}_ratio", 1.0)) for p in probes]
+    worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     return (f"a program differed from itself by {worst:.0%}",) if worst > MOST_APART else ()
 
 
@@ -160,6 +185,9 @@ class _Session:
             write_file(path, one.data)
             self._paths[number] = str(path)
         self._arguments = stored(arguments, folder)
+        self._nothing = str(folder / "nothing.vmfb")
+        write_file(self._nothing, nothing())
+        self._scalar = stored([np.ones(1, np.float32)], folder, "scalar")
 
     @property
     def _alive(self) -> list[int]:
@@ -228,6 +256,8 @@ class _Session:
                     plan.seed * plan.processes + process,
                     plan.constants,
                     flush,
+                    nothing=self._nothing,
+                    scalar=self._scalar,
                 )
             )
             if self._blame(outcome, given) is None:
@@ -266,7 +296,9 @@ class _Session:
                 times = ProcessTimes(process, wall, cpu, message["calls"])
                 made[place] = replace(times, peak_bytes=self._peaks.get(given[place]))
         if probing and len(given) - 1 in made and 0 in made:
-            self.probes.append(_probe(made[0], made.pop(len(given) - 1)))
+            call = next((m for m in outcome.messages if "nothing" in m), {})
+            costs = {f"call_{c}_seconds": call[n] for n, c in _CALL.items() if n in call}
+            self.probes.append({**_probe(made[0], made.pop(len(given) - 1)), **costs})
         for place, times in made.items():
             self._times.setdefault(given[place], []).append(times)
 

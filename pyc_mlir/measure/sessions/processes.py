@@ -53,7 +53,8 @@ class Job:
 
     candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
     written before each call with cold constants. calls: of a sample of each candidate; none: as
-    many as last `min_seconds`.
+    many as last `min_seconds`. nothing: path of an artifact that does next to nothing with the
+    arguments `scalar`: what a call costs by itself; empty for none.
     """
 
     kind: str
@@ -67,6 +68,8 @@ class Job:
     constants: str = "warm"
     flush_bytes: int = 0
     calls: tuple[int, ...] = ()
+    nothing: str = ""
+    scalar: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,13 @@ class Outcome:
         return float(next((m["done"] for m in self.messages if "done" in m), 0.0))
 
 
-def stored(arrays: Sequence[np.ndarray], folder: Path) -> tuple[dict[str, Any], ...]:
+def stored(
+    arrays: Sequence[np.ndarray], folder: Path, name: str = "argument"
+) -> tuple[dict[str, Any], ...]:
     """Write arguments as files; return what a job says of them."""
     made = []
     for number, array in enumerate(arrays):
-        path = folder / f"argument{number}.bin"
+        path = folder / f"{name}{number}.bin"
         write_file(path, np.ascontiguousarray(array).tobytes())
         made.append(
             {"path": str(path), "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
