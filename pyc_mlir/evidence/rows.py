@@ -99,7 +99,8 @@ class Implementation(Row):
     """A way to compile a graph: its recipe, {site or pass: choice}, and what it came to.
 
     knobs: as the kernel's alternative names them. parent: the implementation that it was made from.
-    origin: who proposed it (``default``, ``tuner``, ``wisdom <hash>``). artifact_key: in the cache.
+    origin: who proposed it (``heuristic``, ``tuner``, ``wisdom <hash>``).
+    artifact_key: in the cache.
     """
 
     table: ClassVar[str] = "implementations"
