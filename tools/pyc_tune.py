@@ -20,21 +20,20 @@ ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware an
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.tune import probe, profile
+from pyc_mlir.tools.tune.url import VARIABLE, default_url
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
 
 TOOL = "pyc-tune"
-VARIABLE = "PYC_DB"
 _KEPT_TOOLCHAINS = 3
 
 
@@ -105,15 +104,6 @@ class _Command(cli.Parser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, "")
-
-
-def default_url(environment: Mapping[str, str]) -> str:
-    """The user's own database, whose folder is made."""
-    if given := environment.get(VARIABLE):
-        return given
-    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
-    return f"sqlite:///{folder / 'evidence.db'}"
 
 
 def _run(argv: Sequence[str] | None) -> int:

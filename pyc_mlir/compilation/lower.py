@@ -288,16 +288,8 @@ def tunable_sites(
     Sites in the order of the passes, as the options' recipe and policy lead to them: another
     choice may lead to other sites. Raises as `lower`.
     """
-    with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
-        if loaded.module is None:
-            return ()
-        with loaded.module.context, ir.Location.unknown():
-            context = context_of(options)
-            _refine(loaded.module, None if callable(source) else inputs, context)
-            declare_ranges(entry_function(loaded.module), options.ranges)
-            _optimize(loaded.module, options, context)
-            return context.choices.tunable
+    with optimized(source, inputs, options) as (_, context):
+        return context.choices.tunable
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:
