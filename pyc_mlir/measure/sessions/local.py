@@ -56,6 +56,9 @@ MOST_APART = 0.05
 # What a process says of the program that does nothing, by clock.
 _CALL = {"nothing": WALL, "nothing_cpu": CPU}
 _ONE = tensor("f32", 1)
+# References of programs that are kept: those of large ones take seconds.
+_KEPT = 8
+_Expected = tuple[Sequence[np.ndarray], Reference]
 
 
 @functools.cache
@@ -84,11 +87,12 @@ class LocalMeasurer:
     holder: str = "a measuring session"
     wait_seconds: float = 600.0
     _compilers: dict[tuple[int, float], Compiler] = field(default_factory=dict, init=False)
+    _references: dict[tuple[str, str, int], _Expected] = field(default_factory=dict, init=False)
 
     def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
         """See `Measurer`. Raises PycError also where the subject itself has no reference."""
         require_candidates(candidates)
-        arguments, reference = _expected(subject, plan)
+        arguments, reference = self._expected(subject, plan)
         compiled = self._compiled(subject, candidates, plan)
         with tempfile.TemporaryDirectory(prefix="pyc-measure-") as name:
             session = _Session(plan, compiled, reference, Path(name), arguments)
@@ -114,6 +118,21 @@ class LocalMeasurer:
             (*told, *_apart(session.probes)),
         )
 
+    def _expected(self, subject: Subject, plan: Plan) -> _Expected:
+        """The arguments of a call, and what it must compute."""
+        if subject.arguments is not None and subject.reference is not None:
+            return subject.arguments, subject.reference
+        key = (subject.graph.graph_id, subject.workload.id, plan.seed)
+        if key not in self._references:
+            program = described(subject.source, subject.inputs)
+            arguments = subject.arguments
+            if arguments is None:
+                arguments = arguments_of(program.signature, plan.seed, subject.workload.dims)
+            self._references[key] = (arguments, program.reference(arguments))
+            if len(self._references) > _KEPT:
+                del self._references[next(iter(self._references))]
+        return self._references[key]
+
     def _compiled(
         self, subject: Subject, candidates: Sequence[Candidate], plan: Plan
     ) -> list[Compiled]:
@@ -135,17 +154,6 @@ def _before() -> tuple[str, ...]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _expected(subject: Subject, plan: Plan) -> tuple[Sequence[np.ndarray], Reference]:
-    """The arguments of a call, and what it must compute."""
-    if subject.arguments is not None and subject.reference is not None:
-        return subject.arguments, subject.reference
-    program = described(subject.source, subject.inputs)
-    arguments = subject.arguments
-    if arguments is None:
-        arguments = arguments_of(program.signature, plan.seed, subject.workload.dims)
-    return arguments, program.reference(arguments)
 
 
 def _apart(probes: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
