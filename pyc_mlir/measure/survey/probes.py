@@ -38,7 +38,7 @@ def probe_works() -> dict[str, Work]:
     x, w = tensor("f32", _ROWS, _INNER), tensor("f32", _INNER, _COLUMNS)
     out = tensor("f32", _ROWS, _COLUMNS)
     wide = tensor("f32", 256, 1024)
-    constant = Input(w, lambda: np.zeros(w.shape, np.float32))
+    constant = Input(w, lambda: np.zeros((_INNER, _COLUMNS), np.float32))
     return {
         "gemm": Work((Input(x), constant), (Node("matmul", (0, 1), {}, out),), ("",)),
         "softmax": Work((Input(wide),), (Node("softmax", (0,), {"axis": -1}, wide),), ("",)),
