@@ -11,6 +11,7 @@
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
     pyc-tune profile MODEL...            measure what the database lacks of the models' works
+    pyc-tune probe [--sessions N]        how small a difference this machine shows
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -19,21 +20,20 @@ ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware an
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.tune import probe, profile
+from pyc_mlir.tools.tune.url import VARIABLE, default_url
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
 
 TOOL = "pyc-tune"
-VARIABLE = "PYC_DB"
 _KEPT_TOOLCHAINS = 3
 
 
@@ -66,6 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         "file", metavar="FILE"
     )
     profile.add(commands)
+    probe.add(commands)
     commands.add_parser("verify", help="check every row")
     _add_gates(commands)
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
@@ -105,21 +106,14 @@ class _Command(cli.Parser):
         super().__init__(prog, "")
 
 
-def default_url(environment: Mapping[str, str]) -> str:
-    """The user's own database, whose folder is made."""
-    if given := environment.get(VARIABLE):
-        return given
-    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
-    return f"sqlite:///{folder / 'evidence.db'}"
-
-
 def _run(argv: Sequence[str] | None) -> int:
     flags = make_parser().parse_args(argv)
     if flags.command is None:
         raise _usage("expected a command, got none")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
+    if flags.command == probe.COMMAND:
+        return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
     from pyc_mlir.evidence.database.store import Store
 

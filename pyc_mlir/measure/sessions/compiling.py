@@ -81,7 +81,8 @@ class Compiler:
             recipe = self._recipe(candidate) if candidate.recipe else None
         except PycError as error:
             return Compiled(candidate, None, REFUSED, _said(error))
-        if recipe is None:
+        own = self._own
+        if recipe is None or (own is not None and recipe.choices.items() <= own.chosen.items()):
             return replace(self._default(), candidate=candidate)
         return self._compiled(candidate, recipe)
 
