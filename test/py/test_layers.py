@@ -45,7 +45,7 @@ FOLDERS = (
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "cache", "worker", "", "torch", "jax"),
-    *under("pyc_mlir", "measure/sessions", "debug", "calibrate", "tune"),
+    *under("pyc_mlir", "measure/sessions", "debug", "calibrate", "tune", "tune/studies"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
     *under("tools/bench", "zoo", "compile", "evidence", ""),

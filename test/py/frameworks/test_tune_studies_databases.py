@@ -22,8 +22,8 @@ from pyc_mlir.evidence.database.upkeep import problems
 from pyc_mlir.evidence.rows import Trace, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.tune.study import Stage
-from pyc_mlir.tune.worker import work_once
+from pyc_mlir.tune.studies.study import Stage
+from pyc_mlir.tune.studies.worker import work_once
 
 WORKS = tuple(map(work, range(3)))
 
@@ -134,7 +134,7 @@ def test_an_interrupt_gives_the_trial_back(url):
 
 
 def _first():
-    from pyc_mlir.tune.agenda import asked_of
+    from pyc_mlir.tune.studies.agenda import asked_of
 
     return asked_of(WORKS[0], Stage.SEARCH, ("iree",)).to_json()
 

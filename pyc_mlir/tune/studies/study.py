@@ -141,7 +141,8 @@ class WorkResult:
     sites: of the program that have it. tried: choices with a cost, of `choices` at most. best: the
     choice that won, the incumbent's where none did. verdict: of the confirming session, None
     without one. leader: the search's own best and its cost, which is no result. sessions: those of
-    rerank and confirm. wrong: choices with wrong results, or that ended their process.
+    rerank and confirm. workload: what they ran on. wrong: choices with wrong results, or that
+    ended their process.
     """
 
     graph_id: str
@@ -154,6 +155,7 @@ class WorkResult:
     verdict: Verdict | None = None
     leader: tuple[str, float] | None = None
     sessions: tuple[str, ...] = ()
+    workload: str = ""
     wrong: tuple[str, ...] = ()
 
     @property

@@ -11,9 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.tune.ledger import Ledger
-from pyc_mlir.tune.study import Asked
-from pyc_mlir.tune.worker import Job, work_once
+from pyc_mlir.tune.studies.ledger import Ledger
+from pyc_mlir.tune.studies.study import Asked
+from pyc_mlir.tune.studies.worker import Job, work_once
 
 # Gives the trials that are to be known next, all of them at once; none ends the drive.
 Propose = Callable[[Ledger], Sequence[Asked]]

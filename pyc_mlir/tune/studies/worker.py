@@ -21,7 +21,7 @@ from pyc_mlir.evidence.database.trials import Trial
 from pyc_mlir.evidence.rows import Graph, Trace
 from pyc_mlir.measure.sessions.recording import record, session_of
 from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Subject
-from pyc_mlir.tune.study import Asked, Stage
+from pyc_mlir.tune.studies.study import Asked, Stage
 
 LEASE_SECONDS = 60.0
 INCUMBENT, TUNER = "incumbent", "tuner"
@@ -106,14 +106,14 @@ def _measure_held(store: Store, trial: Trial, job: Job) -> None:
 
 def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
     """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
-    kept = _kept(job.study_id, graph.graph_id)
+    kept = _kept(job.url, job.study_id, graph.graph_id)
     if not kept:
         kept.append((job.subject_of(graph), copy.copy(job.measurer)))
     return kept[0]
 
 
 @lru_cache(maxsize=4)
-def _kept(study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
+def _kept(url: str, study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
     """What this process keeps of a graph between trials."""
     return []
 
