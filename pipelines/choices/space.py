@@ -110,7 +110,8 @@ class Space:
 
     def labelled(self, label: str) -> Config:
         """The legal configuration of a label. Raises PycError (BAD_ARGUMENT) for other text."""
-        wanted = dict(part.partition("=")[::2] for part in label.split(",")) if label else {}
+        parts = (part.partition("=") for part in label.split(","))
+        wanted = {name: text for name, _, text in parts}
         config = list(self.default)
         for place, axis in enumerate(self.axes):
             texts = [_text(value) for value in axis.values]

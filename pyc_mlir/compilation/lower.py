@@ -31,7 +31,14 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Choices,
+    Decision,
+    Recipe,
+    Site,
+    TunableSite,
+)
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -256,6 +263,26 @@ def emit(
                 run_pipeline(module, TO_LINALG, context)
                 _drop_argument_attributes(module)
             return str(module), context.choices.log
+
+
+def tunable_sites(
+    source: Any, inputs: Sequence[Any] | None, options: Options
+) -> tuple[TunableSite, ...]:
+    """What there is to choose in the front end and the pyc passes, for tools that tune.
+
+    Sites in the order of the passes, as the options' recipe and policy lead to them: another
+    choice may lead to other sites. Raises as `lower`.
+    """
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        if loaded.module is None:
+            return ()
+        with loaded.module.context, ir.Location.unknown():
+            context = context_of(options)
+            _refine(loaded.module, None if callable(source) else inputs, context)
+            declare_ranges(entry_function(loaded.module), options.ranges)
+            _optimize(loaded.module, options, context)
+            return context.choices.tunable
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:

@@ -82,6 +82,7 @@ def refused(knobs):
 
 def test_a_space_has_what_can_be_made_and_is_not_refused():
     space = knob_space(Knobs(), {"height": (1, 4, 6), "panel": (2, 6), "streaming": ()}, refused)
+    assert space is not None
     assert [axis.name for axis in space.axes] == ["height", "panel"]
     assert space.settings(space.default) == {"height": 2, "panel": 4}
     found = [tuple(space.settings(config).values()) for config in space]
