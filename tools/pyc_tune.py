@@ -9,6 +9,7 @@
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
+    pyc-tune profile MODEL...            measure what the database lacks of the models' works
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.tune import profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser("import", help="take choices as candidates").add_argument(
         "file", metavar="FILE"
     )
+    profile.add(commands)
     commands.add_parser("verify", help="check every row")
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
     gc.add_argument(
@@ -71,7 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     add_study_commands(commands)
     for command in commands.choices.values():
         # The database may be named behind the command too.
-        _add_database(command, argparse.SUPPRESS)
+        if "--db" not in command.words():
+            _add_database(command, argparse.SUPPRESS)
     return parser
 
 
@@ -183,6 +187,7 @@ _COMMANDS = {
     "why": _look,
     "export": _export,
     "import": _import,
+    profile.COMMAND: profile.run,
     "verify": _verify,
     "gc": _collect,
 }
