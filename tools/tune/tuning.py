@@ -22,7 +22,7 @@ from pyc_mlir.tools.tune.look import named
 from pyc_mlir.tune.studies.run import WORKS
 from pyc_mlir.tune.studies.study import Budget, StudyResult, WorkResult
 from pyc_mlir.tune.studies.tuner import effort_of, tune, work_subject
-from pyc_mlir.tune.studies.worker import Job, work_once
+from pyc_mlir.tune.studies.worker import Job, here, work_once
 from pyc_mlir.tune.verdict import Answer, Verdict
 
 _SHORT = 16
@@ -92,13 +92,24 @@ def run_worker(url: str, flags: argparse.Namespace) -> int:
 
 
 def _open_job(store: Store, url: str, measurer: LocalMeasurer) -> Job | None:
-    """A study with open trials of works, which any machine can measure by their texts."""
+    """A study of machines like this one with open trials; works are measured by their texts."""
+    places = store.places()
     for study in store.find(Study, objective=WORKS):
+        alike = (places[study.env_id].hardware, places[study.env_id].toolchain)
+        if alike != (here().hardware, here().toolchain):
+            continue
         if any(t.state not in (DONE, FAILED) for t in store.trials(study.id)):
             notes = study.budget
             options = CompileOptions(target=notes.get("target", "cpu"))
             effort = effort_of(notes["effort"])
-            return Job(url, study.id, measurer, partial(work_subject, options), effort.plans)
+            return Job(
+                url,
+                study.id,
+                measurer,
+                partial(work_subject, options),
+                effort.plans,
+                places[study.env_id],
+            )
     return None
 
 

@@ -20,10 +20,10 @@ from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, current_place, digest
+from pyc_mlir.evidence.environment import Place, digest
 from pyc_mlir.evidence.rows import OK, Graph, Study
 from pyc_mlir.evidence.states import CANDIDATE, MEASURED, RETIRED, VERIFIED, Scope
-from pyc_mlir.measure.sessions.local import ALLOCATOR, LocalMeasurer
+from pyc_mlir.measure.sessions.local import LocalMeasurer
 from pyc_mlir.measure.sessions.session import Measurer, Subject
 from pyc_mlir.measure.sessions.subjects import subject_of_work
 from pyc_mlir.tune.studies.driver import drive
@@ -50,17 +50,12 @@ from pyc_mlir.tune.studies.study import (
     WorkResult,
     budget_of,
 )
-from pyc_mlir.tune.studies.worker import LEASE_SECONDS, Job
+from pyc_mlir.tune.studies.worker import LEASE_SECONDS, Job, here
 from pyc_mlir.tune.verdict import Answer, Verdict
 
 # Sessions of the whole program.
 _SESSIONS = 2
 INTERRUPTED = "interrupted"
-
-
-def here() -> Place:
-    """Where a local measurer measures: programs run in the caller's thread."""
-    return current_place("local-sync", 1, ALLOCATOR)
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def tune_program(
         options = program.subject.options
         job = Job(
             db, study.id, bench.measurer, partial(work_subject, options), effort.plans,
-            bench.lease_seconds,
+            bench.place, bench.lease_seconds,
         )  # fmt: skip
         ledger, left = _searched(store, setting, job, bench)
         results = results_of(setting, ledger)
@@ -214,10 +209,10 @@ def _check_program(
     assert works is not None
     study = replace(works, objective=PROGRAM, space_hash=digest(recipe), budget={})
     store.add(study)
-    here = replace(job, study_id=study.id, subject_of=lambda graph: subject)
+    own = replace(job, study_id=study.id, subject_of=lambda graph: subject)
     asked = [Asked(Stage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)]
     with ThreadPoolExecutor(1) as executor:
-        ledger = drive(store, here, lambda ledger: asked, executor, 1)
+        ledger = drive(store, own, lambda ledger: asked, executor, 1)
     return ledger, ledger.seconds
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.evidence.database.upkeep import problems
+from pyc_mlir.evidence.environment import Place
 from pyc_mlir.evidence.rows import Trace, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.measure.sessions.simulated import Simulated
 from pyc_mlir.tune.studies.study import Stage
-from pyc_mlir.tune.studies.worker import work_once
+from pyc_mlir.tune.studies.worker import require_alike, work_once
 
 WORKS = tuple(map(work, range(3)))
 
@@ -166,3 +168,13 @@ def test_a_lost_lease_drops_the_result(url):
         with pytest.raises(PycError, match="expected the lease of"):
             store.finish(trial)
         assert store.trials(job.study_id)[0].state == LEASED
+
+
+def test_a_machine_that_is_not_alike_measures_nothing():
+    place = Place({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
+    for part in ("hardware_facts", "toolchain_facts", "context_facts"):
+        other = replace(place, **{part: {"other": 1}})
+        name = part.removesuffix("_facts")
+        with pytest.raises(PycError, match=f"expected a machine with the study's {name}"):
+            require_alike(place, other)
+    require_alike(place, replace(place, machine="another of the kind"))

@@ -86,7 +86,9 @@ def prepared(store: Store, setting: Setting, measurer: Any, lease_seconds: float
     store.add_place(SIMULATED_PLACE)
     store.add(setting.graph, *(w.graph for w in setting.works), study)
     url = store.url
-    return Job(url, study.id, measurer, subject_of, setting.effort.plans, lease_seconds)
+    return Job(
+        url, study.id, measurer, subject_of, setting.effort.plans, SIMULATED_PLACE, lease_seconds
+    )
 
 
 def studied(
