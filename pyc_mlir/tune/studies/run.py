@@ -27,7 +27,7 @@ from pyc_mlir.evidence.states import (
 from pyc_mlir.tune.chains import chains
 from pyc_mlir.tune.sites import TunedWork
 from pyc_mlir.tune.studies.agenda import Agenda
-from pyc_mlir.tune.studies.driver import drive
+from pyc_mlir.tune.studies.driver import AHEAD, drive
 from pyc_mlir.tune.studies.ledger import Ledger
 from pyc_mlir.tune.studies.study import Budget, Effort, Stage, WorkResult
 from pyc_mlir.tune.studies.worker import TUNER, Job
@@ -97,7 +97,7 @@ def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int
     """The proposals of a study."""
     effort = setting.effort
     made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
-    return Agenda(setting.works, made, effort.top, max(1, workers), may_begin)
+    return Agenda(setting.works, made, effort.top, AHEAD * max(1, workers), may_begin)
 
 
 def _limit(
