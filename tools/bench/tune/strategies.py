@@ -121,10 +121,9 @@ def _records(
 
 def _record(workload: str, name: str, count: int, shares: np.ndarray) -> Record:
     """The mean over seeds with its 95 % interval by Student's t."""
-    mean, several = float(shares.mean()), len(shares) > 1
-    half = (
-        student(0.975, len(shares) - 1) * shares.std(ddof=1) / sqrt(len(shares)) if several else 0
-    )
+    mean, half, seeds = float(shares.mean()), 0.0, len(shares)
+    if seeds > 1:
+        half = student(0.975, seeds - 1) * float(shares.std(ddof=1)) / sqrt(seeds)
     return record(
         workload,
         name,
