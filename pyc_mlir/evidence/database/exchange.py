@@ -100,8 +100,9 @@ def export_wisdom(
 ) -> Wisdom:
     """What is known of choices of single sites.
 
-    Quarantined and retired implementations are left out, and sessions on a machine that was
-    disturbed, unless a verdict rests on them.
+    Quarantined and retired implementations are left out (of a toolchain, where the state names
+    one), and sessions on a machine that was disturbed, unless a verdict rests on them.
+
     hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row.
     """
     verdicts = store.find(Verdict)
@@ -121,19 +122,27 @@ def _usable(
     store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict]
 ) -> list[Measured]:
     """Traces of single choices that may decide."""
-    bad = {s.impl_id for state in (QUARANTINED, RETIRED) for s in store.states(state=state)}
+    bad = {
+        (s.impl_id, s.scope.toolchain)
+        for state in (QUARANTINED, RETIRED)
+        for s in store.states(state=state)
+    }
     noisy = {e.session_id for e in store.find(SessionEnd) if e.probe.get(DISTURBED)}
     judged = {session for v in verdicts for session in v.sessions}
     compared = {impl for v in verdicts for impl in (v.candidate, v.incumbent)}
     graphs = {t.graph_id for t in traces if t.session_id in judged and t.impl_id in compared}
 
     def decides(trace: Measured) -> bool:
+        key, *others = trace.recipe or ("",)
+        is_bad = bad & {(trace.impl_id, where) for where in ("", trace.toolchain)}
+        # A key with a site names a place of one program, not a pass.
+        if others or not key or ":" in key or is_bad:
+            return False
         if trace.graph_id in graphs:
             return trace.session_id in judged and trace.impl_id in compared
         return trace.session_id not in noisy
 
-    single = (t for t in traces if len(t.recipe) == 1 and t.impl_id not in bad)
-    return [trace for trace in single if decides(trace)]
+    return [trace for trace in traces if decides(trace)]
 
 
 def _paired(

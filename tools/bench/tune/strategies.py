@@ -104,7 +104,7 @@ def _records(
     measured: dict[str, Strategy] = {s.name: s for s in (Random(), Local(), Learned())}
     if known := space.known(spaces):
         measured["portfolio"] = Portfolio(known, Learned())
-    simulated = {s.name: s for s in (Random(), Local(), Tempering())}
+    simulated: dict[str, Strategy] = {s.name: s for s in (Random(), Local(), Tempering())}
     plans: list[tuple[dict[str, Strategy], tuple[int, ...]]] = [
         (measured, MEASURED),
         (simulated, (SIMULATED,)),
