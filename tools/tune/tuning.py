@@ -133,6 +133,8 @@ def told(result: StudyResult) -> Iterator[str]:
     yield f"; {result.left}: go on with `pyc-tune resume {short}`\n" if result.left else "\n"
     for work in sorted(result.works, key=lambda w: not w.changed):
         yield f"  {_work(work)}\n"
+    if result.estimate:
+        yield f"{result.estimate}\n"
     yield from _program(result)
     if result.changed and not result.left:
         yield (

@@ -171,6 +171,7 @@ class StudyResult:
     recipe: {site: choice} of all confirmed choices. program: the verdict on the whole program with
     it; None if it was not measured. state: of that recipe in the database, empty without one.
     seconds: spent measuring and compiling. left: why the study is not at its end; empty at its end.
+    estimate: what evidence and prediction say, where nothing was measured.
     """
 
     study_id: str
@@ -182,6 +183,7 @@ class StudyResult:
     trials: int
     seconds: float
     left: str = ""
+    estimate: str = ""
 
     @property
     def changed(self) -> Sequence[WorkResult]:

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
+from pyc_mlir.evidence.database.exchange import export_wisdom
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.environment import Place, digest
 from pyc_mlir.evidence.rows import OK, Graph, Study
@@ -26,7 +29,9 @@ from pyc_mlir.evidence.states import CANDIDATE, MEASURED, RETIRED, VERIFIED, Sco
 from pyc_mlir.measure.sessions.local import LocalMeasurer
 from pyc_mlir.measure.sessions.session import Measurer, Subject
 from pyc_mlir.measure.sessions.subjects import subject_of_work
+from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tune.studies.driver import drive
+from pyc_mlir.tune.studies.estimate import estimated
 from pyc_mlir.tune.studies.ledger import Ledger, verdict_of
 from pyc_mlir.tune.studies.pools import PROCESSES, pool
 from pyc_mlir.tune.studies.program import TunedProgram, program_of, with_known
@@ -104,9 +109,15 @@ def tune(
         notes["model"] = str(Path(model).resolve())
     if isinstance(given.target, str):
         notes["target"] = given.target
-    return tune_program(
-        program, effort_of(effort), budget_of(budget), db, Bench(executor, workers), seed, notes
-    )
+    how, bench = effort_of(effort), Bench(executor, workers)
+    result = tune_program(program, how, budget_of(budget), db, bench, seed, notes)
+    if how.strategy:
+        return result
+    lowered = lower(model, inputs, resolve(given))
+    with Store.open(db) as store:
+        wisdom = export_wisdom(store, bench.place.hardware, bench.place.toolchain)
+    found = estimated(Simulator.of(lowered, wisdom), seed=seed)
+    return replace(result, recipe=found.recipe, estimate=str(found))
 
 
 def tune_program(

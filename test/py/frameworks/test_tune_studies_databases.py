@@ -4,7 +4,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from pyc_mlir.evidence.environment import Place
 from pyc_mlir.evidence.rows import Trace, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.tune.studies.study import Stage
+from pyc_mlir.tune.studies.run import results_of, run_study
+from pyc_mlir.tune.studies.study import Budget, Stage
 from pyc_mlir.tune.studies.worker import require_alike, work_once
 
 WORKS = tuple(map(work, range(3)))
@@ -178,3 +181,44 @@ def test_a_machine_that_is_not_alike_measures_nothing():
         with pytest.raises(PycError, match=f"expected a machine with the study's {name}"):
             require_alike(place, other)
     require_alike(place, replace(place, machine="another of the kind"))
+
+
+def test_a_time_limit_leaves_half_for_ranking_again(url):
+    """The search stops at half of the time; what it found is ranked again and confirmed."""
+    now = [0.0]
+
+    def slow(subject, candidate):
+        now[0] += 1.0
+        return Costs()(subject, candidate)
+
+    setting = replace(setting_of(WORKS), budget=Budget(seconds=40.0))
+    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+        job = prepared(store, setting, Simulated(slow))
+        ledger = run_study(store, setting, job, executor, 1, clock=lambda: now[0])
+        results = results_of(setting, ledger)
+    searched = [o for o in ledger.outcomes() if o.asked.stage is Stage.SEARCH]
+    # Two candidates a session take two seconds; one trial may be open when the time is over.
+    assert 10 <= len(searched) <= 12
+    assert any(r.changed for r in results)
+    assert not ledger.open
+
+
+def test_workers_of_other_processes_may_do_it_all(url, uninterrupted):
+    """With no calls of its own a study waits for `pyc-tune worker`."""
+    setting, ended = setting_of(WORKS), threading.Event()
+    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+        job = prepared(store, setting, Simulated(Costs()))
+
+        def other():
+            while not ended.is_set():
+                if not work_once(job):
+                    time.sleep(0.01)
+
+        worker = threading.Thread(target=other)
+        worker.start()
+        try:
+            ledger = run_study(store, setting, job, executor, 0)
+        finally:
+            ended.set()
+            worker.join()
+        assert known_of(results_of(setting, ledger)) == known_of(uninterrupted[1])

@@ -213,7 +213,9 @@ def test_the_command_line(url, tmp_path, capsys):
         "  return %0 : tensor<8x8xf32>\n}\n"
     )
     assert pyc_tune.main([str(source), "--effort", "estimate", "--db", url]) == 0
-    assert "nothing is measured with the effort `estimate`" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nothing is measured with the effort `estimate`" in said
+    assert "estimated: " in said
     with Store.open(url) as store:
         (study,) = store.find(Study)
     assert pyc_tune.main(["--db", url, "resume", study.id[:12]]) == 0

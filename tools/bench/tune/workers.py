@@ -30,7 +30,10 @@ from pyc_mlir.tune.studies.worker import Job
 
 SUITE = "tune-workers"
 WORKERS = (1, 2, 4, 8)
-WORKS, SECONDS = 16, 1.0
+# Of a study for each worker, with `BLOCK` trials each: every run takes as long.
+WORKS = 2
+# What a real session takes on an idle machine.
+SECONDS = 3.0
 _QUICK_SECONDS = 0.02
 _PASS = "pyc-select-kernels"
 _KNOBS = Space(
@@ -80,9 +83,9 @@ def trials_per_second(where: str | Executor, workers: int, seconds: float) -> fl
     """Of one study, from its first proposal to its last result; workers run before it begins."""
     plan = Plan(rounds=8, processes=1)
     effort = Effort("bench", "portfolio", BLOCK, 0, dict.fromkeys(Stage, plan))
-    works = tuple(map(_work, range(WORKS)))
+    works = tuple(map(_work, range(WORKS * workers)))
     setting = Setting(
-        Graph("p", "program", "s1-p", "a program", WORKS), works, effort, Budget(), lanes=1
+        Graph("p", "program", "s1-p", "a program", len(works)), works, effort, Budget(), lanes=1
     )
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
