@@ -34,7 +34,8 @@ from pyc_mlir.tune.studies.worker import TUNER, Job
 from pyc_mlir.tune.verdict import Verdict
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
-RULE = "paired rounds 1"
+# Of the sessions that a verdict names the first chose the candidate, the last one judged it.
+RULE = "chosen, then judged 1"
 # Of a time budget: what the search may take; the rest is for ranking again and confirming.
 _SEARCH_SHARE = 0.5
 
@@ -170,10 +171,14 @@ def move(
     reason: str,
     verdict_id: str | None = None,
 ) -> str:
-    """Take a recipe through states that it has not been in; return the state it is in."""
+    """Take a recipe through states that it has not been in; return the state it is in.
+
+    What was moved for this reason before, and what is quarantined, stays where it is.
+    """
     history = [s for s in store.history(one.id) if (s.scope, s.lane) == (scope, EXPERIMENTAL)]
     state = history[-1].state if history else NEW
-    if state == QUARANTINED:
+    again = any((s.state, s.reason) == (steps[-1], reason) for s in history)
+    if again or state == QUARANTINED:
         return state
     left = steps[steps.index(state) + 1 :] if state in steps else steps
     for state in left:

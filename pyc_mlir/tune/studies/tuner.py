@@ -149,8 +149,9 @@ def tune_program(
             try:
                 checked, more = _check_program(store, job, program.subject, recipe)
                 verdict, state = _judged(store, program.subject, recipe, checked, bench.place)
-                if state == RETIRED:
-                    _retire(store, setting, results, bench.place, str(verdict))
+                if state != MEASURED:
+                    why = str(verdict) if verdict else "it failed, or had wrong results"
+                    _retire(store, setting, results, bench.place, why)
             except KeyboardInterrupt:
                 left = INTERRUPTED
         return StudyResult(
@@ -254,7 +255,7 @@ def _judged(
 def _retire(
     store: Store, setting: Setting, results: Sequence[WorkResult], place: Place, reason: str
 ) -> None:
-    """Choices that are faster by themselves but made the program slower are not offered."""
+    """Choices that are faster by themselves but no good in the program are not offered."""
     for work, result in zip(setting.works, results, strict=True):
         if result.changed:
             one = implementation(work.graph, {work.pass_name: result.best})

@@ -125,6 +125,23 @@ def test_choices_that_make_the_program_slower_are_retired(program, url):
     assert {row.choice for row in rows} <= {work.incumbent for work in program.works}
 
 
+def test_choices_that_make_the_program_wrong_are_retired(program, url):
+    def wrong(subject, candidate):
+        if subject.graph.kind == "program" and candidate.recipe:
+            return Failed(WRONG, "off by 1")
+        return cost(subject, candidate)
+
+    result = tuned(program, url, wrong)
+    assert result.program is None and result.state == QUARANTINED
+    assert "the recipe does not count" in "".join(told(result))
+    with Store.open(url) as store:
+        assert not store.states(state=MEASURED) and len(store.states(state=RETIRED)) == 2
+        before = store.counts()["transitions"]
+    assert tuned(program, url, wrong).state == QUARANTINED
+    with Store.open(url) as store:
+        assert store.counts()["transitions"] == before, "the same evidence moves nothing again"
+
+
 def test_wrong_choices_are_quarantined_and_left_out(program, url):
     tuned(program, url, evaluations=64)
     with Store.open(url) as store:
