@@ -33,6 +33,8 @@ SUITES: dict[str, str] = {
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
     "works": "pyc_mlir.tools.bench.evidence.works:run",
+    "strategies": "pyc_mlir.tools.bench.tune.strategies:run_suite",
+    "tune-workers": "pyc_mlir.tools.bench.tune.workers:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",

@@ -1,5 +1,8 @@
-"""`pyc-tune`: look into the benchmark database, exchange what it knows, keep it in order.
+"""`pyc-tune`: make a model faster by measuring, and keep what was learned in a database.
 
+    pyc-tune MODEL --budget 10min        measure choices of its kernels, tell what was gained
+    pyc-tune resume STUDY                go on with a study that was interrupted or killed
+    pyc-tune worker                      measure the trials of studies that run elsewhere
     pyc-tune ls                          what the database holds
     pyc-tune show ID                     a row; of a graph or implementation its times too
     pyc-tune why ID                      how an implementation came to its state, with verdicts,
@@ -28,6 +31,7 @@ from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.tune import probe, profile
+from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 from pyc_mlir.tools.tune.url import VARIABLE, default_url
 
 if TYPE_CHECKING:
@@ -45,13 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     assert __doc__ is not None
-    parser = cli.Parser(TOOL, "Look into the benchmark database.", __doc__.split("\n\n", 1)[1])
-    parser.add_argument(
-        "--db",
-        metavar="URL",
-        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
-        "user's own file below $XDG_DATA_HOME or ~/.local/share",
-    )
+    description = "Tune models, and look into the benchmark database."
+    parser = cli.Parser(TOOL, description, __doc__.split("\n\n", 1)[1])
+    _add_database(parser, None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
     commands.add_parser("ls", help="what the database holds")
     for name, text in (("show", "a row by its id"), ("why", "how it came to its state")):
@@ -78,7 +78,22 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"those measured last; default: {_KEPT_TOOLCHAINS}",
     )
     gc.add_argument("--dry-run", action="store_true", help="tell what would be removed")
+    add_study_commands(commands)
+    for command in commands.choices.values():
+        # The database may be named behind the command too.
+        if "--db" not in command.words():
+            _add_database(command, argparse.SUPPRESS)
     return parser
+
+
+def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        default=default,
+        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
+        "user's own file below $XDG_DATA_HOME or ~/.local/share",
+    )
 
 
 def _add_gates(commands: Any) -> None:
@@ -107,9 +122,16 @@ class _Command(cli.Parser):
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    flags = make_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    flags = make_parser().parse_args(with_command(given, (*_COMMANDS, *_STUDIES)))
     if flags.command is None:
-        raise _usage("expected a command, got none")
+        raise _usage("expected a command or a model, got none")
+    url = flags.db or default_url(os.environ)
+    if flags.command in _STUDIES:
+        # What these need takes a compiler, which looking into the database does without.
+        from pyc_mlir.tools.tune import tuning
+
+        return getattr(tuning, _STUDIES[flags.command])(url, flags)
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
     if flags.command == probe.COMMAND:
@@ -117,7 +139,7 @@ def _run(argv: Sequence[str] | None) -> int:
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
     from pyc_mlir.evidence.database.store import Store
 
-    with Store.open(flags.db or default_url(os.environ)) as store:
+    with Store.open(url) as store:
         return _COMMANDS[flags.command](store, flags)
 
 
@@ -199,6 +221,9 @@ _COMMANDS = {
     "verify": _verify,
     "gc": _collect,
 }
+
+
+_STUDIES = {TUNE: "run_tune", "resume": "run_resume", "worker": "run_worker"}
 
 
 def _usage(problem: str) -> PycError:

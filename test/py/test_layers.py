@@ -47,10 +47,11 @@ FOLDERS = (
     *under("pyc_mlir/iree", "workarounds", "", "memory"),
     *under("pyc_mlir", "compilation", "explore", "cache", "worker", "", "torch", "jax"),
     *under("pyc_mlir", "measure/sessions", "measure/survey", "debug", "calibrate", "tune"),
+    *under("pyc_mlir/tune", "studies"),
     *under("pyc_mlir", "lanes"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", "evidence", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", "tune", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.
