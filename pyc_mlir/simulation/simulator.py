@@ -25,6 +25,9 @@ from pyc_mlir.simulation.evidence import PREDICTED, Here, Overheads, Price, Pric
 from pyc_mlir.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
 from pyc_mlir.simulation.residuals import COVERAGE, Residuals, Width
 
+# Wider intervals say nothing, and their ends are no numbers any more.
+_WIDEST = 100.0
+
 
 @dataclass(frozen=True)
 class Simulator:
@@ -72,7 +75,7 @@ class Simulator:
         overhead += self.overheads.wake_seconds if self.here.threads != 1 else 0.0
         seconds = total.measured + total.predicted + overhead
         width = self._width
-        factor = math.exp(width.deviations * total.scale)
+        factor = math.exp(min(width.deviations * total.scale, _WIDEST))
         memory = self._bytes(changed)
         return Estimate(
             seconds,
