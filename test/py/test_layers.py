@@ -49,7 +49,7 @@ FOLDERS = (
     *under("pyc_mlir", "measure/sessions", "measure/survey", "debug", "calibrate", "tune"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", "evidence", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", "predict", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.
