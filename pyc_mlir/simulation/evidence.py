@@ -47,12 +47,14 @@ class Overheads:
     """Seconds besides kernels: of a call, of a dispatch, and of waking the threads of a call.
 
     call_seconds is part of each measured row of work, which is a call of its own, and of the
-    program once. dispatch_seconds is part of each measured row too.
+    program once. dispatch_seconds is part of each measured row too. join_seconds is what each
+    further kernel of a program costs besides, see residuals.py.
     """
 
     call_seconds: float = 0.0
     dispatch_seconds: float = 0.0
     wake_seconds: float = 0.0
+    join_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 Comes in: `Observed`. Goes out: `Scores`: pairs of recipes whose winner is right, regret, coverage.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from pyc_mlir.simulation.estimate import Estimate
 from pyc_mlir.simulation.evidence import Overheads
-from pyc_mlir.simulation.residuals import COVERAGE, PROGRAM, Residual, Residuals, family_of
+from pyc_mlir.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
 from pyc_mlir.simulation.simulator import Simulator
-from pyc_mlir.tools.bench.predict.observed import HERE, Observed, Way
+from pyc_mlir.tools.bench.predict.observed import HERE, NOTHING, Observed, Way
 
 ROWS_KNOWN, ROWS_UNKNOWN = "its rows known", "no row of its works known"
 # Pairs closer than that are no question of which is quicker.
@@ -71,51 +71,64 @@ class Scores:
 
 def scores(observed: Observed, known: str) -> Scores:
     """Each program left out once. `known`: ROWS_KNOWN or ROWS_UNKNOWN."""
-    own = {name: _estimates(observed, name, known, Residuals()) for name in observed.programs}
-    judged = []
+    judged, made = [], _Made()
     for name, ways in observed.programs.items():
-        residuals = Residuals.of(
-            [*_of_works(observed, name, known), *_of_programs(observed, name, own)]
-        )
+        residuals = _known(observed, known, name, made)
         judged.append(_judged(name, ways, _estimates(observed, name, known, residuals)))
     return Scores(tuple(judged))
 
 
 def all_residuals(observed: Observed) -> Residuals:
     """What all programs and works say, for estimates of others."""
-    own = {name: _estimates(observed, name, ROWS_KNOWN, Residuals()) for name in observed.programs}
-    return Residuals.of([*_of_works(observed, "", ROWS_KNOWN), *_of_programs(observed, "", own)])
+    call = observed.call_seconds
+    nothing = [Residual(HERE.environment, CALL, NOTHING, call, call)] if call else []
+    return Residuals.of([*nothing, *_known(observed, ROWS_KNOWN, "", _Made()).rows])
+
+
+# The residuals of a program where these works are hidden: the same for many that are left out.
+_Made = dict[tuple[str, frozenset[str]], list[Residual]]
+
+
+def _known(observed: Observed, known: str, left_out: str, made: _Made) -> Residuals:
+    """Errors of single kernels and of programs, where one program is left out.
+
+    The estimates of each other program were made without its own times and, with ROWS_UNKNOWN,
+    without the rows of its own works too, as those of the one that is left out will be.
+    """
+    found = list(_of_works(observed, _hidden(observed, known, left_out)))
+    for name in observed.programs:
+        if name != left_out:
+            hidden = _hidden(observed, known, left_out, name)
+            if (name, hidden) not in made:
+                works = Residuals.of(_of_works(observed, hidden))
+                estimates = _estimates(observed, name, known, works)
+                made[name, hidden] = list(_of_program(observed, name, estimates))
+            found += made[name, hidden]
+    return Residuals.of(found)
+
+
+def _hidden(observed: Observed, known: str, *programs: str) -> frozenset[str]:
+    """The works whose rows may not be used for these programs."""
+    if known == ROWS_KNOWN:
+        return frozenset()
+    return frozenset(work for name in programs if name for work in observed.works_of(name))
 
 
 def _estimates(
     observed: Observed, program: str, known: str, residuals: Residuals
 ) -> list[Estimate]:
-    """Estimates of a program's recipes. Without residuals at all those of works still correct."""
-    hidden = observed.works_of(program) if known == ROWS_UNKNOWN else frozenset()
-    if not residuals.rows:
-        residuals = Residuals.of(_of_works(observed, program, known))
-    simulator = Simulator(
-        observed.priced(observed.programs[program][0]),
-        observed.wisdom(hidden),
-        HERE,
-        residuals,
-        Overheads(call_seconds=observed.call_seconds),
-    )
+    """Estimates of a program's recipes."""
+    join = residuals.join_seconds(HERE.environment)
+    overheads = Overheads(observed.call_seconds, join_seconds=join)
+    wisdom = observed.wisdom(_hidden(observed, known, program))
     return [
-        Simulator(
-            observed.priced(way),
-            simulator.wisdom,
-            HERE,
-            residuals,
-            simulator.overheads,
-        ).estimate()
+        Simulator(observed.priced(way), wisdom, HERE, residuals, overheads).estimate()
         for way in observed.programs[program]
     ]
 
 
-def _of_works(observed: Observed, program: str, known: str) -> Iterator[Residual]:
-    """Errors of predictions of single kernels, but for the works that are left out."""
-    hidden = observed.works_of(program) if program and known == ROWS_UNKNOWN else frozenset()
+def _of_works(observed: Observed, hidden: Set[str]) -> Iterator[Residual]:
+    """Errors of predictions of single kernels, but for those of hidden works."""
     for row in observed.rows:
         own = row.seconds - observed.call_seconds
         if row.work not in hidden and own > 0 and row.predicted > 0:
@@ -124,18 +137,18 @@ def _of_works(observed: Observed, program: str, known: str) -> Iterator[Residual
             yield Residual(HERE.environment, family, subject, row.predicted, own)
 
 
-def _of_programs(
-    observed: Observed, left_out: str, own: dict[str, list[Estimate]]
-) -> Iterator[Residual]:
-    """Errors of estimates of the other programs, one a recipe."""
-    for name, estimates in own.items():
-        for way, estimate in zip(observed.programs[name], estimates, strict=True):
-            if name != left_out:
-                scale = _scale(estimate)
-                subject = f"{name}: {way.label}"
-                yield Residual(
-                    HERE.environment, PROGRAM, subject, estimate.seconds, way.seconds, scale
-                )
+def _of_program(observed: Observed, name: str, estimates: Sequence[Estimate]) -> Iterator[Residual]:
+    """Errors of estimates of one program, one a recipe."""
+    for way, estimate in zip(observed.programs[name], estimates, strict=True):
+        yield Residual(
+            HERE.environment,
+            PROGRAM,
+            f"{name}: {way.label}",
+            estimate.seconds,
+            way.seconds,
+            _scale(estimate),
+            len(way.kernels),
+        )
 
 
 def _scale(estimate: Estimate) -> float:
@@ -163,6 +176,3 @@ def _judged(name: str, ways: Sequence[Way], estimates: Sequence[Estimate]) -> Ju
         sum(e.width.calibrated for e in estimates),
         tuple(m / e for m, e in zip(measured, expected, strict=True)),
     )
-
-
-__all__ = ["COVERAGE", "ROWS_KNOWN", "ROWS_UNKNOWN", "Judged", "Scores", "all_residuals", "scores"]
