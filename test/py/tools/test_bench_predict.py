@@ -93,7 +93,7 @@ def test_records_come_back():
 
 
 def test_residuals_for_others_know_calls_joins_and_biases():
-    known = all_residuals(observed(noise=0.01))
+    known = all_residuals(observed(noise=1e-4))
     environment = HERE.environment
     assert known.call_seconds(environment) == CALL
     assert known.join_seconds(environment) == pytest.approx(1e-6, abs=5e-7)
