@@ -313,6 +313,12 @@ class ReasonCode(Enum):
         "add new rows under new ids",
         "a trace with other samples for a process that was recorded",
     )
+    NOT_PROMOTED = Reason(
+        "a recipe does not meet the conditions of the state that it was to have",
+        "too few sessions, processes or machines, a gain that is unclear or too small, faults",
+        "measure what the message says is needed; `pyc-tune why ID` lists every condition",
+        "`pyc-tune promote ID --lane stable` after one session",
+    )
     LEASE_LOST = Reason(
         "a trial is no longer held by the worker that reports on it",
         "the lease expired, and another worker has the trial, or it is done",

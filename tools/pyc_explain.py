@@ -72,7 +72,7 @@ def _run(argv: Sequence[str]) -> int:
         return cli.OK
     if flags.diff is not None:
         a, b = map(read_compile_log, flags.diff)
-        print(explain_diff.told(diff(a, b), flags.decisions), end="")
+        print(explain_diff.text(diff(a, b), flags.decisions), end="")
         return cli.OK
     if _MODEL.search(flags.program):
         return _model(flags)

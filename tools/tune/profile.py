@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.rows import COLD, CONSTANTS, WARM
@@ -18,7 +18,7 @@ COMMAND = "profile"
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def add(commands: "argparse._SubParsersAction[cli.Parser]") -> None:
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to a command line."""
     parser = commands.add_parser(COMMAND, help="measure what the database lacks of models' works")
     parser.add_argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")

@@ -16,7 +16,7 @@
 // CHECK-LABEL: func.func @norm
 // CHECK: %[[W:.*]] = "pyc.constant"() {value = dense<{{\[\[\[\[}}2.0{{.*}}, {{.*}}6.0
 // CHECK-NEXT: %[[Y:.*]] = "pyc.conv2d"(%arg0, %[[W]]) {strides = array<i64: 2, 2>}
-// CHECK-NEXT: %[[B:.*]] = "pyc.constant"() {value = dense<{{\[\[\[\[}}1.0{{.*}}, {{.*}}2.0
+// CHECK-NEXT: %[[B:.*]] = "pyc.constant"() {value = dense<{{\[\[\[}}1.0{{.*}}, {{.*}}2.0
 // CHECK-NEXT: %[[Z:.*]] = "pyc.add"(%[[Y]], %[[B]])
 // CHECK-NEXT: return %[[Z]]
 // KEEP-LABEL: func.func @norm

@@ -345,6 +345,18 @@ def _(here: Here) -> Codes:
     return told(lambda: store.add(replace(trace, wall=[2.0])))
 
 
+@provokes(ReasonCode.NOT_PROMOTED)
+def _(here: Here) -> Codes:
+    store, study, _ = _study(here)
+    from pyc_mlir.evidence.rows import Implementation
+    from pyc_mlir.lanes.promotion import Wanted, promote
+
+    candidate, default = (Implementation(study.graph_id, {"pass": c}) for c in ("new", "old"))
+    store.add(candidate, default)
+    wanted = Wanted(incumbent=default)
+    return told(lambda: promote(store, candidate, current_place(), wanted, "test"))
+
+
 @provokes(ReasonCode.LEASE_LOST)
 def _(here: Here) -> Codes:
     store, study, trace = _study(here)
