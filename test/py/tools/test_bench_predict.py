@@ -113,7 +113,7 @@ def test_programs_are_measured_by_work_and_by_recipe():
         chosen = list(candidate.recipe.values())
         return CALL + 1e-5 * (1 + 2 * sum(c == "iree" for c in chosen))
 
-    found = observe(programs(quick=True)[:1], nothing(), Simulated(cost), Plan(3, 2))
+    (found,) = observe(programs(quick=True)[:1], nothing(), Simulated(cost), Plan(3, 2))
     assert found.call_seconds == pytest.approx(CALL + 1e-5)
     labels = [way.label for way in found.ways]
     assert labels[:2] == ["own", "IREE"]

@@ -24,13 +24,17 @@ from pyc_mlir.tools.bench.report.suite import note
 from pyc_mlir.tools.bench.workloads.workloads import Workload
 
 IREE = "iree"
-MOST_FLIPS = 4
+MOST_FLIPS = 3
 
 
 def observe(
     programs: Sequence[Workload], nothing: Workload, measurer: Measurer, plan: Plan
-) -> Observed:
-    """Measure everything that the programs need, each work once."""
+) -> Iterator[Observed]:
+    """Measure everything that the programs need, each work once; what is known after each program.
+
+    A program that cannot be measured is left out, with a note.
+    """
+    call = _seconds(_measured(nothing, [Candidate(label="own")], measurer, plan)[0])
     rows: dict[str, list[Row]] = {}
     ways: list[Way] = []
     for program in programs:
@@ -48,9 +52,8 @@ def observe(
         known = {(r.work, r.choice) for of_work in rows.values() for r in of_work}
         ways += [way for way in found if set(way.kernels) <= known]
         note(f"{program.name}: {len(found)} recipes")
-    call = _seconds(_measured(nothing, [Candidate(label="own")], measurer, plan)[0])
-    every = tuple(row for of_work in rows.values() for row in of_work)
-    return Observed(every, tuple(ways), call or 0.0)
+        every = tuple(row for of_work in rows.values() for row in of_work)
+        yield Observed(every, tuple(ways), call or 0.0)
 
 
 def _predicted(program: Priced) -> Mapping[str, Mapping[str, float]]:

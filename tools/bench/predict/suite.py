@@ -27,7 +27,7 @@ from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 
 SUITE = "predict"
-_ROUNDS, _PROCESSES, _ESTIMATES = 10, 2, 2000
+_ROUNDS, _PROCESSES, _ESTIMATES = 10, 1, 2000
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -36,24 +36,27 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--again", metavar="REPORT", help="score a stored report, measure nothing")
     parser.add_argument("--residuals", metavar="FILE", help="write what estimates were off by")
     asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
+    observed = Observed((), ())
     if known.again is not None:
         observed = Observed.of_records(Report.load(known.again).records)
     else:
-        observed = _measured(asked.rounds, asked.quick)
+        # Stored after each program: a run that is ended early has measured what it has.
+        for observed in _measured(asked.rounds, asked.quick):
+            asked.store(observed.to_records(), load=round(os.getloadavg()[0], 1))
     asked.store([*_scored(observed), *observed.to_records()], load=round(os.getloadavg()[0], 1))
     if known.residuals is not None:
         write_file(Path(known.residuals), all_residuals(observed).to_bytes())
     return 0
 
 
-def _measured(rounds: int, quick: bool) -> Observed:
+def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.measure.sessions.local import LocalMeasurer
     from pyc_mlir.measure.sessions.session import Plan
     from pyc_mlir.tools.bench.predict.gather import observe
     from pyc_mlir.tools.bench.predict.programs import nothing, programs
 
-    plan = Plan(rounds, 1 if quick else _PROCESSES)
+    plan = Plan(rounds, _PROCESSES)
     return observe(programs(quick), nothing(), LocalMeasurer("pyc-bench predict"), plan)
 
 
