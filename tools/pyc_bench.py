@@ -32,6 +32,7 @@ SUITES: dict[str, str] = {
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
+    "policies": "pyc_mlir.tools.bench.predict.policies:run",
     "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",

@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wisdoms import KERNELS, reversed_wisdom
 
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.sessions.session import Plan
 from pyc_mlir.measure.sessions.simulated import Simulated
 from pyc_mlir.tools.bench.predict.gather import observe
 from pyc_mlir.tools.bench.predict.observed import HERE, Observed, Row, Way
+from pyc_mlir.tools.bench.predict.policies import compared
 from pyc_mlir.tools.bench.predict.programs import nothing, programs
 from pyc_mlir.tools.bench.predict.score import (
     ROWS_KNOWN,
@@ -123,3 +127,19 @@ def test_programs_are_measured_by_work_and_by_recipe():
     assert {row.choice for row in found.rows} >= {"iree"}
     for way in found.ways[1:2]:
         assert {choice for _, choice in way.kernels} == {"iree"}
+
+
+def test_policies_are_compared_in_one_session():
+    """By costs in which IREE's code takes half the time, with rows that say so clearly."""
+    program = programs(quick=True)[0]
+    decisions = lower(program.source, program.specs, make_options()).decisions
+    wisdom = reversed_wisdom(decisions)
+
+    def cost(subject, candidate) -> float:
+        kernels = [c for s, c in candidate.recipe.items() if s.startswith(KERNELS)]
+        return 1e-5 * (4 - sum(c == "iree" for c in kernels))
+
+    found = {r["candidate"]: r for r in compared(program, wisdom, Simulated(cost), Plan(3, 2))}
+    assert list(found) == ["heuristic", "fastest", "explore", "exhaustive"]
+    assert found["fastest"]["of_heuristic"] > 1.2
+    assert found["exhaustive"]["value"] <= found["fastest"]["value"] * 1.001
