@@ -35,6 +35,8 @@ SUITES: dict[str, str] = {
     "works": "pyc_mlir.tools.bench.evidence.works:run",
     "strategies": "pyc_mlir.tools.bench.tune.strategies:run_suite",
     "tune-workers": "pyc_mlir.tools.bench.tune.workers:run",
+    "policies": "pyc_mlir.tools.bench.predict.policies:run",
+    "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",

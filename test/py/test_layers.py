@@ -51,7 +51,7 @@ FOLDERS = (
     *under("pyc_mlir", "lanes"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", "evidence", "tune", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", "tune", "predict", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.
