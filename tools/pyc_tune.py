@@ -7,6 +7,8 @@
     pyc-tune promote ID [--lane LANE]    take a recipe into use as far as its measurements allow
     pyc-tune rollback ID [--lane LANE]   reverse its last transition
     pyc-tune lanes                       the recipes of both lanes and their states
+    pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
+    pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
@@ -18,20 +20,19 @@ ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware an
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.database import VARIABLE, default_url
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
 
 TOOL = "pyc-tune"
-VARIABLE = "PYC_DB"
 _KEPT_TOOLCHAINS = 3
 
 
@@ -93,6 +94,12 @@ def _add_gates(commands: Any) -> None:
         command.add_argument("id", metavar="ID")
         command.add_argument("--lane", choices=LANES, default=STABLE)
     commands.add_parser("lanes", help="recipes and their states")
+    baseline = commands.add_parser("baseline", help="freeze numbers under a name")
+    baseline.add_argument("name", metavar="NAME")
+    baseline.add_argument("reports", metavar="REPORT.json", nargs="*", help="of `pyc-bench`")
+    commands.add_parser("baselines", help="names and versions").add_argument(
+        "name", metavar="NAME", nargs="?", default=""
+    )
 
 
 class _Command(cli.Parser):
@@ -100,15 +107,6 @@ class _Command(cli.Parser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, "")
-
-
-def default_url(environment: Mapping[str, str]) -> str:
-    """The user's own database, whose folder is made."""
-    if given := environment.get(VARIABLE):
-        return given
-    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
-    return f"sqlite:///{folder / 'evidence.db'}"
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -198,6 +196,8 @@ _COMMANDS = {
     "promote": _gates,
     "rollback": _gates,
     "lanes": _gates,
+    "baseline": _gates,
+    "baselines": _gates,
     "verify": _verify,
     "gc": _collect,
 }
