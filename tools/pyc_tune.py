@@ -9,6 +9,7 @@
     pyc-tune lanes                       the recipes of both lanes and their states
     pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
     pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
+    pyc-tune report STUDY -o PAGE.html   the charts and trials of a study as one page
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
@@ -93,6 +94,9 @@ def _add_gates(commands: Any) -> None:
     for command in (promote, rollback):
         command.add_argument("id", metavar="ID")
         command.add_argument("--lane", choices=LANES, default=STABLE)
+    report = commands.add_parser("report", help="a study as one HTML page")
+    report.add_argument("id", metavar="STUDY")
+    report.add_argument("-o", "--output", metavar="PAGE.html", required=True)
     commands.add_parser("lanes", help="recipes and their states")
     baseline = commands.add_parser("baseline", help="freeze numbers under a name")
     baseline.add_argument("name", metavar="NAME")
@@ -113,6 +117,8 @@ def _run(argv: Sequence[str] | None) -> int:
     flags = make_parser().parse_args(argv)
     if flags.command is None:
         raise _usage("expected a command, got none")
+    if flags.command == "report":
+        require_writable(flags.output, "a file for the page")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
@@ -181,6 +187,20 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
+def _report(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.rows import Study
+    from pyc_mlir.tools.tune.look import named
+    from pyc_mlir.tools.tune.study_facts import facts_of
+    from pyc_mlir.tools.tune.study_page import page
+
+    study = named(store, flags.id)
+    if not isinstance(study, Study):
+        raise _usage(f"expected the id of a study, got one of {study.table}")
+    write_file(flags.output, page(facts_of(store, study)).encode())
+    print(f"{flags.output}: study {study.id[:12]}")
+    return cli.OK
+
+
 def _gates(store: "Store", flags: argparse.Namespace) -> int:
     from pyc_mlir.tools.tune import gates
 
@@ -196,6 +216,7 @@ _COMMANDS = {
     "promote": _gates,
     "rollback": _gates,
     "lanes": _gates,
+    "report": _report,
     "baseline": _gates,
     "baselines": _gates,
     "verify": _verify,
