@@ -31,6 +31,7 @@ SUITES: dict[str, str] = {
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
+    "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",

@@ -39,7 +39,8 @@ class Messages:
             1.0 / max(1, len(x), len(y)) for x, y in zip(self._before, self._after, strict=True)
         ]
         entries = sum(table.size for table in reduced.tables.values())
-        self.work = 2 * len(reduced.tables) * _CALL + 2 * entries * _ENTRY
+        calls = 2 * len(reduced.tables) + 2 * count
+        self.work = (10 + calls) * _CALL + 2 * entries * _ENTRY
 
     def sweep(self, costs: list[Floats]) -> float:
         """Pass over the groups and back; the lower bound of the sum at these costs."""

@@ -28,9 +28,14 @@ from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, Problem
 from pyc_mlir.pipelines.memory.selection.reduction import Reduced, reduce
 from pyc_mlir.pipelines.memory.selection.usage import Usage
 
+# Ways that are forced at most when prices have settled.
+_SHAKES = 64
+# Rounds of prices for a first choice, and the work of one for each group.
+_ROUNDS, _RANK = 40, 5.0
 # Sweeps between two steps of the prices; steps without a better bound until steps get shorter, by
-# this factor; the least length, below which prices start again from the best ones.
-_SWEEPS, _PATIENCE, _SHORTER, _LEAST = 2, 15, 0.7, 1e-3
+# this factor; the least length, below which prices start again from the best ones, and how often
+# they do without a better choice.
+_SWEEPS, _PATIENCE, _SHORTER, _LEAST, _RESTARTS = 2, 15, 0.7, 1e-3, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,14 +93,24 @@ class _Search:
         self._tried: set[bytes] = set()
 
     def first(self) -> None:
-        """A choice of few bytes: below the limit if that is easy, whatever it costs."""
-        held = self.usage.price(np.ones(self.usage.times))
-        starts = self.usage.start
-        choice = [
-            int(np.lexsort((cost, held[starts[g] : starts[g + 1]]))[0])
-            for g, cost in enumerate(self.reduced.costs)
-        ]
-        self.offer(np.array(choice, np.int64), self.budget.count)
+        """A choice of few bytes, whatever it costs: each group's least at rising prices.
+
+        Work is counted but does not end this: there is a choice whatever the budget.
+        """
+        usage, at = self.usage, np.ones(self.usage.times)
+        best, least = np.zeros(len(self.reduced.costs), np.int64), np.inf
+        for _ in range(_ROUNDS):
+            held = np.split(usage.price(at), usage.start[1:-1])
+            ways = [np.lexsort((c, h))[0] for c, h in zip(self.reduced.costs, held, strict=True)]
+            choice = np.array(ways, np.int64)
+            over = np.maximum(usage.of_choice(choice) / usage.limit - 1.0, 0.0)
+            self.budget.count(len(ways) * _RANK)
+            if over.sum() < least:
+                best, least = choice, float(over.sum())
+            if least <= 0:
+                break
+            at = at * (1.0 + over / over.max())
+        self.offer(best, self.budget.count)
 
     def offer(self, choice: Ints, spend: Callable[[float], None] | None = None) -> None:
         """Repair and improve a choice; keep it if it is the best. Raises Exhausted."""
@@ -111,18 +126,40 @@ class _Search:
         finally:
             self._keep(walk)
 
+    def shake(self) -> None:
+        """Force ways that the limit keeps from the best choice, one at a time. Raises Exhausted."""
+        tried, found = 0, True
+        while found and self.best is not None and tried < _SHAKES:
+            found, before = False, self.best
+            for number in self._walk(before).gains():
+                walk, tried = self._walk(before), tried + 1
+                if walk.force(*walk.place(int(number))) and walk.cost < self.cost:
+                    self._keep(walk)
+                    found = True
+                    break
+                if tried >= _SHAKES:
+                    break
+
+    def _walk(self, choice: Ints) -> Descent:
+        return Descent(self.reduced, self.usage, choice, self.budget.spend)
+
     def _keep(self, walk: Descent) -> None:
         if walk.excess <= 0 and walk.cost < self.cost:
             self.best, self.cost = walk.choice.copy(), walk.cost
 
     def run(self) -> None:
-        """Move the prices until the work is spent. Raises Exhausted."""
+        """Move the prices until nothing better is found. Raises Exhausted."""
         messages = Messages(self.reduced, self.budget.spend)
         at = best = np.zeros(self.usage.times)
-        length, stalled = 1.0, 0
+        length, stalled, on_offers = 1.0, 0, 0.0
+        restarts, last = 0, np.inf
         while True:
             bound, choice = self._choose(messages, at)
-            self.offer(choice)
+            begun = self.budget.spent
+            # Descents may take as much work as messages do.
+            if on_offers <= begun - on_offers:
+                self.offer(choice)
+                on_offers += self.budget.spent - begun
             if bound > self.bound:
                 self.bound, best, stalled = bound, at, 0
             else:
@@ -130,7 +167,11 @@ class _Search:
             if stalled > _PATIENCE:
                 length, stalled = length * _SHORTER, 0
             if length < _LEAST:
-                at, length = best, 1.0
+                if self.cost >= last and restarts >= _RESTARTS:
+                    return
+                self.shake()
+                restarts = restarts + 1 if self.cost >= last else 0
+                at, length, last = best, 1.0, self.cost
             over = self.usage.of_choice(choice) - self.usage.limit
             over[(at <= 0) & (over < 0)] = 0.0
             norm = float((over * over).sum())

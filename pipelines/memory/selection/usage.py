@@ -71,12 +71,18 @@ class Usage:
         worth = self.size * (paid[self.end] - paid[self.begin])
         return np.bincount(self.way, worth, int(self.start[-1]))
 
-    def change(self, group: int, before: int, after: int) -> Floats:
-        """By how much the bytes at each time change with the way of a group, f64[times]."""
-        made = np.zeros(self.times + 1)
-        for way, sign in ((before, -1.0), (after, 1.0)):
-            number = self.start[group] + way
-            mine = slice(self.first[number], self.first[number + 1])
-            np.add.at(made, self.begin[mine], sign * self.size[mine])
-            np.add.at(made, self.end[mine], -sign * self.size[mine])
-        return np.cumsum(made)[: self.times]
+    def change(self, group: int, before: int, after: int) -> tuple[slice, Floats]:
+        """The times at which bytes may change with the way of a group, and by how much they do."""
+        first, start = self.first, self.start[group]
+        spans = [slice(first[start + way], first[start + way + 1]) for way in (before, after)]
+        begin, end, size = (
+            np.concatenate([column[span] for span in spans])
+            for column in (self.begin, self.end, self.size)
+        )
+        if not len(begin):
+            return slice(0, 0), np.zeros(0)
+        size[: spans[0].stop - spans[0].start] *= -1.0
+        low, high = int(begin.min()), int(end.max())
+        made = np.bincount(begin - low, size, high - low + 1)
+        made -= np.bincount(end - low, size, high - low + 1)
+        return slice(low, high), np.cumsum(made[:-1])
