@@ -10,6 +10,9 @@
     pyc-tune promote ID [--lane LANE]    take a recipe into use as far as its measurements allow
     pyc-tune rollback ID [--lane LANE]   reverse its last transition
     pyc-tune lanes                       the recipes of both lanes and their states
+    pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
+    pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
+    pyc-tune report STUDY -o PAGE.html   the charts and trials of a study as one page
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
@@ -30,9 +33,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.database import VARIABLE, default_url
 from pyc_mlir.tools.tune import probe, profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
-from pyc_mlir.tools.tune.url import VARIABLE, default_url
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
@@ -111,7 +114,16 @@ def _add_gates(commands: Any) -> None:
     for command in (promote, rollback):
         command.add_argument("id", metavar="ID")
         command.add_argument("--lane", choices=LANES, default=STABLE)
+    report = commands.add_parser("report", help="a study as one HTML page")
+    report.add_argument("id", metavar="STUDY")
+    report.add_argument("-o", "--output", metavar="PAGE.html", required=True)
     commands.add_parser("lanes", help="recipes and their states")
+    baseline = commands.add_parser("baseline", help="freeze numbers under a name")
+    baseline.add_argument("name", metavar="NAME")
+    baseline.add_argument("reports", metavar="REPORT.json", nargs="*", help="of `pyc-bench`")
+    commands.add_parser("baselines", help="names and versions").add_argument(
+        "name", metavar="NAME", nargs="?", default=""
+    )
 
 
 class _Command(cli.Parser):
@@ -132,6 +144,8 @@ def _run(argv: Sequence[str] | None) -> int:
         from pyc_mlir.tools.tune import tuning
 
         return getattr(tuning, _STUDIES[flags.command])(url, flags)
+    if flags.command == "report":
+        require_writable(flags.output, "a file for the page")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
     if flags.command == probe.COMMAND:
@@ -202,6 +216,20 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
+def _report(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.rows import Study
+    from pyc_mlir.tools.tune.look import named
+    from pyc_mlir.tools.tune.study_facts import facts_of
+    from pyc_mlir.tools.tune.study_page import page
+
+    study = named(store, flags.id)
+    if not isinstance(study, Study):
+        raise _usage(f"expected the id of a study, got one of {study.table}")
+    write_file(flags.output, page(facts_of(store, study)).encode())
+    print(f"{flags.output}: study {study.id[:12]}")
+    return cli.OK
+
+
 def _gates(store: "Store", flags: argparse.Namespace) -> int:
     from pyc_mlir.tools.tune import gates
 
@@ -218,6 +246,9 @@ _COMMANDS = {
     "rollback": _gates,
     "lanes": _gates,
     profile.COMMAND: profile.run,
+    "report": _report,
+    "baseline": _gates,
+    "baselines": _gates,
     "verify": _verify,
     "gc": _collect,
 }

@@ -36,7 +36,7 @@ FOLDERS = (
     *under("pipelines/kernels/families", "", "conv", "movement"),
     *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
-    *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
+    *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
     *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir", "simulation"),
