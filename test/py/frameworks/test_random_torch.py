@@ -1,5 +1,6 @@
 """Random modules through `torch.compile(backend="pyc")` equal torch's eager mode."""
 
+import copy
 import os
 import random
 
@@ -11,7 +12,7 @@ from random_torch import random_module  # noqa: E402
 
 FULL = bool(os.environ.get("PYC_FULL"))
 SEEDS = range(200) if FULL else random.Random(23).sample(range(200), 6)
-# Of the largest result.
+# Of the largest result; or ten times what torch's result is off the one in f64.
 TOLERANCE = 1e-4
 
 
@@ -26,5 +27,9 @@ def test_a_random_module_equals_eager(seed):
         with torch.no_grad():
             want, got = module(x), model(x)
         assert torch.isfinite(want).all(), "a module whose results say nothing"
-        largest = float(want.abs().max()) or 1.0
-        torch.testing.assert_close(got, want, rtol=0, atol=TOLERANCE * largest)
+        with torch.no_grad():
+            exact = copy.deepcopy(module).double()(x.double())
+        # Where values cancel, torch's own results are no better than these.
+        own = 10 * float((want - exact).abs().max())
+        atol = max(TOLERANCE * float(want.abs().max()), own)
+        torch.testing.assert_close(got, want, rtol=0, atol=atol)

@@ -63,7 +63,8 @@ class _Attention(nn.Module):
 _POINTWISE: tuple[Layer, ...] = (
     torch.tanh, torch.sigmoid, torch.relu, F.gelu, F.silu, F.hardswish, F.elu, F.softplus,
     torch.sin, torch.abs, lambda x: x * x.mean(), lambda x: F.leaky_relu(x, 0.1), F.mish,
-    lambda x: x.clamp(-1, 1), lambda x: torch.where(x > 0, x, x.exp() - 1), lambda x: F.log_softmax(x, -1),
+    lambda x: x.clamp(-1, 1), lambda x: torch.where(x > 0, x, x.exp() - 1),
+    lambda x: F.log_softmax(x, -1),
     lambda x: F.gelu(x, approximate="tanh"), lambda x: x / (1 + x.abs()), F.softsign,
     lambda x: torch.maximum(x, x.flip(-1)), lambda x: x - x.amax(-1, keepdim=True),
     lambda x: x.cumsum(-1) / x.shape[-1], lambda x: x.roll(1, 1), lambda x: torch.erf(x) + x,
