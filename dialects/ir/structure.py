@@ -95,5 +95,5 @@ class _Reader:
         if op.name == _CONSTANT and not self._exact:
             return f"{op.name} : {types}"
         kept = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
-        said = ", ".join(f"{n}={attribute_content(attr).decode()}" for n, attr in sorted(kept))
-        return f"{op.name} {{{said}}} : {types}"
+        listed = ", ".join(f"{n}={attribute_content(attr).decode()}" for n, attr in sorted(kept))
+        return f"{op.name} {{{listed}}} : {types}"

@@ -53,8 +53,8 @@ def _input_label(value: Input) -> str:
 
 def params_text(params: Mapping[str, Any]) -> str:
     """Parameters of an op as text, sorted by name: ``{axis=1}``; empty without any."""
-    said = ", ".join(f"{name}={_value_text(params[name])}" for name in sorted(params))
-    return f"{{{said}}}" if said else ""
+    listed = ", ".join(f"{name}={_value_text(params[name])}" for name in sorted(params))
+    return f"{{{listed}}}" if listed else ""
 
 
 def _value_text(value: Any) -> str:

@@ -10,7 +10,7 @@
 
 // What stands before the product is scaled with it.
 // LOG: "id": "pyc-fold-norms:conv2d.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "fold", "decided_by": "default"
+// LOG-SAME: "chosen": "fold", "decided_by": "heuristic"
 // LOG-SAME: "reason": "products are rounded before the sum"
 // LOG-SAME: "reason": "add+mul+sub behind the convolution"
 // CHECK-LABEL: func.func @norm

@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
                         help=f"seconds for one architecture; {_LIMIT_SECONDS:.0f}")  # fmt: skip
     parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     if known.worker:
         print(json.dumps(measured(known.catalogue, known.worker, not known.static)))
         return 0
@@ -60,9 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     for name in names:
         note(name)
         facts = _in_child(known.catalogue, name, known.static, known.limit)
-        earlier = Report.load(asked.path).records if asked.path.exists() else ()
+        earlier = Report.load(bench.path).records if bench.path.exists() else ()
         others = [r for r in earlier if r["workload"] != name]
-        asked.store([*others, *_records(name, facts)])
+        bench.store([*others, *_records(name, facts)])
     return 0
 
 
