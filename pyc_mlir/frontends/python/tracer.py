@@ -31,6 +31,14 @@ _SMALLEST_WITNESS = 1_000_003
 active: ContextVar["Tracer | None"] = ContextVar("active", default=None)
 
 
+def current() -> "Tracer":
+    """The tracer of the trace that is being made. Raises PycError (UNTRACEABLE) outside of one."""
+    tracer = active.get()
+    if tracer is None:
+        raise untraceable("a dynamic size outside of a trace", "use it where the function runs")
+    return tracer
+
+
 class Tracer(Builder):
     """Emits ops into the current insertion point; values are `TracedArray`s of this trace."""
 
