@@ -161,7 +161,7 @@ FUNCTION_CASES: dict[str, Case] = {
         *np.meshgrid(x[0], x[1], sparse=True),
     ),
     "arange": lambda x: x.shape[0] + np.arange(1, 7, 2, like=x) + np.arange(3, like=x),
-    "linspace": lambda x: x.sum() * 0 + np.linspace(1, 3, 5),
+    "linspace": lambda x: (np.linspace(x[0, 0] * 0, 3, 5), np.linspace(1, x[0, 0] * 0, 1)),
     "operators": lambda x: (x + x, x * x, abs(x), -x, +x),
     "in place": lambda x: _in_place(x.copy()),
     "bits": lambda x: (~x, x & x, x | 1, x ^ 3),
