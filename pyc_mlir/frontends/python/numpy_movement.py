@@ -399,6 +399,31 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return np.result_type(*(numpy_type(a) for a in traced), *others)
 
 
+@implements(np.unstack)
+def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
+    place = normalize_axis(axis, x.ndim)
+    count = x.shape[place]
+    if isinstance(count, Dim):
+        raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
+    return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
+
+
+@implements(np.broadcast_arrays)
+def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
+    """All of the shape of their sum."""
+    b = first_traced(args)
+    arrays = [b.lift(a, result_dtype(a)) for a in args]
+    whole = _zeros(arrays[0])
+    for x in arrays[1:]:
+        whole = b.or_(whole, _zeros(x))
+    return tuple(broadcast_to(x, whole.shape) for x in arrays)
+
+
+def _zeros(x: TracedArray) -> TracedArray:
+    """i1 of the shape of x."""
+    return x.tracer.compare(x, x, predicate="eq")
+
+
 @implements(np.meshgrid)
 def _meshgrid(
     *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"

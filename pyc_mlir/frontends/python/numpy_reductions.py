@@ -408,6 +408,34 @@ def _cumprod(a: TracedArray, axis: int | None = None, dtype: Any = None) -> Trac
     return _running(a, "mul", axis, dtype)
 
 
+def _cumulative(
+    x: TracedArray, function: Any, axis: int | None, dtype: Any, first: int | None
+) -> TracedArray:
+    """The array API's form: an axis is needed unless the rank is 1; `first` may come before all."""
+    if axis is None and x.ndim != 1:
+        raise bad(f"expected an axis for an array of rank {x.ndim}")
+    place = 0 if axis is None else normalize_axis(axis, x.ndim)
+    out = function(x, place, dtype)
+    if first is None:
+        return out
+    low = tuple(int(i == place) for i in range(out.ndim))
+    return out.tracer.pad(out, low=low, high=(0,) * out.ndim, value=float(first))
+
+
+@implements(np.cumulative_sum)
+def _cumulative_sum(
+    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> TracedArray:
+    return _cumulative(x, _cumsum, axis, dtype, 0 if include_initial else None)
+
+
+@implements(np.cumulative_prod)
+def _cumulative_prod(
+    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> TracedArray:
+    return _cumulative(x, _cumprod, axis, dtype, 1 if include_initial else None)
+
+
 @implements(np.argsort)
 def _argsort(
     a: TracedArray, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None

@@ -51,6 +51,11 @@ _COMPOSED = {
     np.log1p: functions.log1p,
     np.expm1: functions.expm1,
     np.tan: functions.tan,
+    np.sinh: functions.sinh,
+    np.cosh: functions.cosh,
+    np.arcsinh: functions.asinh,
+    np.arccosh: functions.acosh,
+    np.arctanh: functions.atanh,
     np.logaddexp: functions.logaddexp,
     np.hypot: functions.hypot,
 }

@@ -44,9 +44,16 @@ class Tracer(Builder):
 
     def __init__(self) -> None:
         self.closed = False
+        # What the user should know of the trace, by the place in the source.
+        self.notes: dict[str, str] = {}
         self._symbols: dict[int, Dim] = {}
         self._computed: dict[tuple[str, Any, Any], Dim] = {}
         self._primes = (n for n in count(_SMALLEST_WITNESS, 2) if _is_prime(n))
+
+    def note(self, what: str) -> None:
+        """Tell the user something of this line, once."""
+        point = user_point()
+        self.notes.setdefault(str(point), f"{point}: {what}")
 
     def symbol(self, name: str) -> Dim:
         """A new dynamic dimension."""

@@ -147,6 +147,12 @@ FUNCTION_CASES: dict[str, Case] = {
     "einsum": lambda x: (np.einsum("ij,kj->ik", x, x), np.einsum("ij->i", x), np.einsum("ij->", x)),
     "cumsum": lambda x: (np.cumsum(x), x.cumsum(1), np.cumsum(x, 0, np.float64)),
     "cumprod": lambda x: (np.cumprod(x[:2, :2]), np.cumprod(x, axis=-1)),
+    "cumsum axis": lambda x: (
+        np.cumulative_sum(x, axis=1, include_initial=True),
+        np.cumulative_sum(x[0]),
+        np.cumulative_prod(x, axis=0, include_initial=True),
+    ),
+    "unstack": lambda x: (*np.unstack(x, axis=1), *np.broadcast_arrays(x, x[0], x[:, :1], 1.5)),
     "sort": lambda x: (np.sort(x), np.sort(x, axis=0), np.sort(x, None, stable=True)),
     "argsort": lambda x: (x.argsort(stable=True), np.argsort(x, None, "stable")),
     "diff": lambda x: (np.diff(x), np.diff(x, 2, 0), np.diff(x, n=0)),
