@@ -127,7 +127,7 @@ Of the {total} node cases of the onnx wheel, {equal} are imported and right, {ot
 sequences and optional values, and {refused} are refused, by these reasons; none is wrong. With a
 name in place of every size of the inputs {dynamic} are right, the others refused. The last column
 counts the cases that plain IREE 3.13 imports, compiles and computes right (it was not asked about
-element types that PyC lacks). [The run](results/onnx-nodes.md) names each case.
+element types that PyC lacks). [The run](results/onnx-nodes.json) names each case.
 
 | code | because of | cases | plain IREE |
 |---|---|---|---|
