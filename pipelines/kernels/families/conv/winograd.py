@@ -23,6 +23,15 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    Part,
+    Piece,
+    fits,
+    joined,
+    operands,
+    pieces,
+    random_parts,
+)
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     SIZES,
     TAPS,
@@ -59,7 +68,8 @@ class Winograd:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)), w of 3x3.
 
     `m` is the size of a tile's outputs. A block has `block` tiles, in groups of `height`, which is
-    the register tile's; `panel` filters are its width. `workgroups` share out the blocks.
+    the register tile's; `panel` filters are its width. `workgroups` share out the blocks. x may lie
+    in `parts`.
     """
 
     images: Dim
@@ -74,6 +84,7 @@ class Winograd:
     panel: int = 32
     unroll: int = 4
     workgroups: int = 1
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -82,6 +93,8 @@ class Winograd:
             raise _refusal(f"sizes of at least 1, and `m` of {SIZES}", self)
         if self.panel < LINE or self.panel % LINE or self.block % self.height or self.block < 1:
             raise _refusal("panel in lines of 16, block in heights", self)
+        if not fits(self.channels, self.parts):
+            raise _refusal("parts that are all channels", self)
         for axis in (self.rows, self.columns):
             if (axis.kernel, axis.stride, axis.dilation) != (TAPS, 1, 1):
                 raise _refusal("3 taps, stride 1, dilation 1", axis)
@@ -166,19 +179,21 @@ class Winograd:
         """The kernel called `name`: operands x, w (packed), the epilogue's, y, then scratch."""
         result = (self.images, *self.outputs, self.filters)
         matrix = pixels_of(self.images, self.outputs)
-        operands = (
-            Operand("x", (self.images, self.rows.size, self.columns.size, self.channels)),
+        image = (self.images, self.rows.size, self.columns.size)
+        taken = (
+            *operands(image, self.channels, self.parts),
             Operand("w", (self.panels.size,), layout=self.layout),
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
             Operand("scratch", (self.workgroups * sum(self.scratch),), "out"),
         )
         return Kernel(
-            name, operands, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
+            name, taken, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
         )
 
-    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
-        *reads, y, scratch = others
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.channels, self.parts)
+        w, *reads, y, scratch = memory[len(x) :]
         Filtering(k, self, x, w, y, scratch, InKernel(k, self.epilogue, tuple(reads))).build()
 
 
@@ -197,7 +212,7 @@ class Filtering:
 
     k: Build
     knobs: Winograd
-    x: Memory
+    x: tuple[Piece, ...]
     w: Memory
     y: Memory
     scratch: Memory
@@ -255,20 +270,28 @@ class Filtering:
         )
 
     def _channels(self, place: Place, at: Index, masked: bool) -> list[Any]:
+        # The vectors of a piece may pass its end, into what the next one then writes.
+        for piece in self.x:
+            self._piece(piece, place, at + piece.start, masked)
+        return []
+
+    def _piece(self, piece: Piece, place: Place, at: Index, masked: bool) -> None:
         k, knobs, side = self.k, self.knobs, self.knobs.side
         bt = matrices(knobs.m).bt
         rows = [border(knobs.rows, place.y, i) for i in range(side)]
         columns = [border(knobs.columns, place.x, i) for i in range(side)]
 
-        @k.each(knobs.channels, 1)
+        @k.each(piece.width, 1)
         def _(lanes: Lanes) -> None:
+            source = Lanes(lanes.start + piece.first, lanes.mask)
+
             def number(i: int, j: int) -> Vector:
                 if not masked:
                     y, x = (rows[i].plain, columns[j].plain)
-                    return self.x.load(place.image, y, x, lanes)
+                    return piece.memory.load(place.image, y, x, source)
                 y, x = rows[i], columns[j]
-                spot = k.only_if(y.inside & x.inside, lanes)
-                return self.x.load(place.image, y.clamped, x.clamped, spot)
+                spot = k.only_if(y.inside & x.inside, source)
+                return piece.memory.load(place.image, y.clamped, x.clamped, spot)
 
             tile = [[number(i, j) for i in range(side)] for j in range(side)]
             half = [_combined(bt, column) for column in tile]
@@ -277,8 +300,6 @@ class Filtering:
                 for j, value in enumerate(whole):
                     position = (i * side + j) * knobs.block * knobs.depth
                     self.scratch.store(value, Lanes(at + position + lanes.start))
-
-        return []
 
     def _panel(
         self,
@@ -425,7 +446,9 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
     The bound follows each number through the three transforms and the sums over channels.
     """
-    x, packed, *reads = (np.asarray(a, np.float64) for a in arrays)
+    given = [np.asarray(a, np.float64) for a in arrays]
+    count = max(1, len(knobs.parts))
+    x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
     w = knobs.layout.unpack(packed)
     value: Any = 0.0
     for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
@@ -447,6 +470,7 @@ def sample(random: Random, target: Target) -> tuple[Winograd, list[Arrays]]:
     rows, columns = (_axis(random) for _ in range(2))
     sizes = (random.choice(_CHANNELS), random.choice(_FILTERS))
     others: dict[str, Any] = {"epilogue": random_epilogue(random)}
+    others["parts"] = random_parts(random, sizes[0])
     if random.random() < 0.5:
         height = random.choice((1, 4, 6))
         others |= {"height": height, "block": height * random.choice((1, 3)), "panel": 16}
@@ -465,10 +489,11 @@ def _axis(random: Random) -> Axis:
 def _arrays(knobs: Winograd, random: Random) -> Arrays:
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
-    shape = (images, knobs.rows.size, knobs.columns.size, knobs.channels)
+    sources = operands((images, knobs.rows.size, knobs.columns.size), knobs.channels, knobs.parts)
     weights = values.normal(size=(TAPS * TAPS * knobs.channels, knobs.filters))
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    arrays = [values.normal(size=shape), knobs.layout.pack(weights)]
+    arrays = [values.normal(size=source.shape) for source in sources]
+    arrays.append(knobs.layout.pack(weights))
     arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
     return [a.astype(np.float32) for a in arrays]
 
@@ -488,10 +513,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     for m in SIZES:
         knobs = Winograd.on(
             target, m, found.images, found.rows, found.columns, found.channels, found.filters,
-            epilogue=program.program,
+            epilogue=program.program, parts=found.parts,
         )  # fmt: skip
         if not refusal(knobs, target):
-            feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
+            feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
             offers.append(Offer(knobs, covers, feeds, price, indirect=True))
     return offers
