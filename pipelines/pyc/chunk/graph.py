@@ -10,6 +10,7 @@ constants and results take no scratch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
@@ -62,13 +63,19 @@ class Region:
     """Ops of one block, in order, that can run part by part along one dimension.
 
     `dims` is that dimension of each op's result; the last op's result leaves the region.
-    `inside` is the most bytes live at once of what stays inside, all of it run at once.
+    `inside` is the most bytes live at once of what stays inside, all of it run at once; `halos`
+    are those of one part by the number of parts, where parts overlap.
     """
 
     ops: tuple[int, ...]
     dims: tuple[int, ...]
     size: int
     inside: int
+    halos: tuple[tuple[int, int], ...] = ()
+
+    def inside_of(self, parts: int) -> int:
+        """The most bytes live at once of what stays inside, one of so many parts at a time."""
+        return dict(self.halos).get(parts, -(-self.inside // parts))
 
     @property
     def end(self) -> int:
@@ -119,7 +126,7 @@ class Graph:
         found = []
         for at, (i, region) in enumerate(items):
             live.update({s: self.nodes[s].nbytes for s in starts[at]})
-            extra = self.nodes[i].hidden if region is None else -(-region.inside // parts[region])
+            extra = self.nodes[i].hidden if region is None else region.inside_of(parts[region])
             taken = self._taken_over(i, last, at) if region is None else 0
             found.append(Need(i, region, sum(live.values()) + extra - taken, tuple(live)))
             for storage in [s for s in live if last[s] <= at]:
@@ -172,8 +179,16 @@ class Graph:
         fits = any(self.nodes[s].nbytes == node.nbytes for s in dying)
         return node.nbytes if node.may_overwrite and fits else 0
 
-    def inside(self, ops: Sequence[int]) -> int:
-        """The most bytes live at once of what a region of these ops keeps to itself."""
+    def inside(self, ops: Sequence[int], shares: Mapping[int, float] | None = None) -> int:
+        """The most bytes live at once of what a region of these ops keeps to itself.
+
+        `shares` of the ops' results are computed at once; all of them by default.
+        """
+
+        def nbytes(i: int) -> int:
+            share = 1.0 if shares is None else shares[i]
+            return ceil(share * self.nodes[i].nbytes)
+
         members, end = set(ops), ops[-1]
         last: dict[int, int] = {}
         for i in ops:
@@ -184,9 +199,10 @@ class Graph:
         most = 0
         for i in ops:
             if i != end and self.storage[i] == i:
-                live[i] = self.nodes[i].nbytes
+                live[i] = nbytes(i)
             taken = self._taken_over(i, {s: s_end for s, s_end in last.items() if s in live}, i)
-            most = max(most, sum(live.values()) + self.nodes[i].hidden - (taken if i != end else 0))
+            own = nbytes(i) if taken and i != end else 0
+            most = max(most, sum(live.values()) + self.nodes[i].hidden - own)
             for storage in [s for s in live if last.get(s, i) <= i]:
                 del live[storage]
         return most

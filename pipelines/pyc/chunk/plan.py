@@ -14,11 +14,10 @@ from functools import cache
 
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Need, Region
-from pyc_mlir.pipelines.pyc.chunk.regions import RESULT_SHARE, WINDOW, cuts_products, regions
+from pyc_mlir.pipelines.pyc.chunk.regions import PARTS, RESULT_SHARE, WINDOW, cuts_products, regions
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 
-PARTS = (2, 3, 4, 6, 8, 12)
 # Values below this share of the peak are not looked at.
 LOOK_SHARE = 0.1
 # The simplest region is taken of those that save this share of the value that they are to keep
@@ -139,10 +138,10 @@ class _Planner:
 
     def _offers(self, region: Region, need: int, floor: int) -> tuple[Offer, ...]:
         """As the mode prefers. Below `floor`, which other places need anyhow, bytes count alike."""
-        base = need - _inside(region, self.chosen[region])
+        base = need - region.inside_of(self.chosen[region])
         offers = []
         for parts in (1, *_counts(region, self.preference.most_parts)):
-            nbytes = base + _inside(region, parts)
+            nbytes = base + region.inside_of(parts)
             cost = Cost(self._seconds(region, parts), max(floor, nbytes))
             offers.append(Offer(parts, cost, nbytes))
         limit = offers[0].cost.seconds * (1 + self.preference.slack)
@@ -194,7 +193,7 @@ class _Planner:
             for region in regions(self.graph, op, end, taken):
                 parts = self._most(region, self.limits)
                 if parts > 1:
-                    found[region] = self._outside(region) + _inside(region, parts)
+                    found[region] = self._outside(region) + region.inside_of(parts)
         if not found:
             return None
         saving = worst.nbytes - ENOUGH * self._weight(op)
@@ -240,10 +239,6 @@ class _Planner:
 def _counts(region: Region, most: int) -> list[int]:
     """The numbers of equal parts that are offered."""
     return [n for n in PARTS if region.size % n == 0 and n <= most]
-
-
-def _inside(region: Region, parts: int) -> int:
-    return -(-region.inside // parts)
 
 
 def _falling(needs: list[Need]) -> list[int]:
