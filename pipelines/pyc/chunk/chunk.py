@@ -11,7 +11,7 @@ Functions with dynamic sizes or control flow are left alone.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -26,6 +26,7 @@ from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import Candidate, Offer, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products, rows_of
+from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
@@ -64,7 +65,7 @@ class Chunk:
         for function in functions_of(module):
             if not is_static(function):
                 continue
-            graph = Graph(function)
+            graph = Graph(function, reads_parts(replace(context, target=target)))
             candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
             evidence = f"mode {mode}"

@@ -3,12 +3,12 @@
 Comes in: a function of one block. Goes out: a `Graph` of plain data, one node an op, and the bytes
 that each item of the program needs: an op, or a region in parts as if it were one op. It is an
 estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
-that dies, a sum read by one other sum is computed there, reshapes are views, and arguments,
-constants and results take no scratch.
+that dies, a sum read by one other sum is computed there, reshapes are views, what windows read in
+parts is not stored, and arguments, constants and results take no scratch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -16,6 +16,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import Call, hidden_bytes
+from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of, tensor_types, values_read
 
 _VIEWS = frozenset({"reshape"})
@@ -86,21 +87,37 @@ class Region:
 class Graph:
     """A function's block as data, read once."""
 
-    def __init__(self, function: ir.Operation) -> None:
+    def __init__(self, function: ir.Operation, windows: bool = True) -> None:
+        """`windows`: kernels of windows read parts of images in place of their concatenation."""
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         made = {r: i for i, op in enumerate(self.ops) for r in op.results}
         returned = {made[v] for v in self.ops[-1].operands if v in made}
         types = tensor_types(_values(function.regions[0].blocks[0]))
         self.nodes = [_node(op, made, types, i in returned) for i, op in enumerate(self.ops)]
-        self.users: list[list[int]] = [[] for _ in self.ops]
-        for i, node in enumerate(self.nodes):
-            for read in node.reads:
-                self.users[read].append(i)
+        if windows:
+            self._read_parts()
+        self.users = self._users()
         self.storage = list(range(len(self.ops)))
         for i, node in enumerate(self.nodes):
             if node.name in _VIEWS and node.reads:
                 self.storage[i] = self.storage[node.reads[0]]
         self._viewed_result(returned)
+
+    def _users(self) -> list[list[int]]:
+        users: list[list[int]] = [[] for _ in self.ops]
+        for i, node in enumerate(self.nodes):
+            for read in node.reads:
+                users[read].append(i)
+        return users
+
+    def _read_parts(self) -> None:
+        """What is not stored takes no bytes, and who reads it reads what it is made of."""
+        read = [node.reads for node in self.nodes]
+        unstored = Channels.of(self.ops, read, self._users()).unstored
+        for i, node in enumerate(self.nodes):
+            behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
+            reads = tuple(dict.fromkeys([*node.reads, *behind]))
+            self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
 
     def _viewed_result(self, returned: set[int]) -> None:
         """What is returned under another shape is a result too."""

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
+from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.kernels.families.conv.sources import MOST_PARTS, takes_channels
+from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of
 from pyc_mlir.pipelines.target.work import F32
 
 _POOLINGS = ("max_pool2d", "avg_pool2d")
+_FAMILIES = ("conv", "depthwise", "pool")
+
+
+def reads_parts(context: PassContext) -> bool:
+    """Whether a compile has kernels that read images in parts."""
+    return not refuse_narrow(context.target) and all(map(context.takes, _FAMILIES))
 
 
 @dataclass(frozen=True)

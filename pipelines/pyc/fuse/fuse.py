@@ -21,6 +21,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
+from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.fuse.graph import Graph
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
@@ -39,7 +40,6 @@ ANCHORS = {
     "concat": "concat",
 }
 _PLANAR_CHANNELS = 16
-_WINDOWS = ("conv", "depthwise", "pool")
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,8 @@ class Fuse:
         seen: Counter[str] = Counter()
         for function in functions_of(module):
             # Where a kernel joins all parts at once.
-            kernels = not refuse_narrow(context.target)
-            copies = kernels and context.takes("concat")
-            windows = kernels and all(map(context.takes, _WINDOWS))
-            graph = Graph(function, seen, copies, windows)
+            copies = context.takes("concat") and not refuse_narrow(context.target)
+            graph = Graph(function, seen, copies, reads_parts(context))
             for group in plan(graph, context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
