@@ -87,14 +87,15 @@ class Region:
 class Graph:
     """A function's block as data, read once."""
 
-    def __init__(self, function: ir.Operation, windows: bool = True) -> None:
-        """`windows`: kernels of windows read parts of images in place of their concatenation."""
+    def __init__(self, function: ir.Operation, joins: bool = True) -> None:
+        """`joins`: kernels read parts in place of their concatenation, or join them in one pass."""
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         made = {r: i for i, op in enumerate(self.ops) for r in op.results}
         returned = {made[v] for v in self.ops[-1].operands if v in made}
         types = tensor_types(_values(function.regions[0].blocks[0]))
         self.nodes = [_node(op, made, types, i in returned) for i, op in enumerate(self.ops)]
-        if windows:
+        self.unstored: frozenset[int] = frozenset()
+        if joins:
             self._read_parts()
         self.users = self._users()
         self.storage = list(range(len(self.ops)))
@@ -112,12 +113,31 @@ class Graph:
 
     def _read_parts(self) -> None:
         """What is not stored takes no bytes, and who reads it reads what it is made of."""
-        read = [node.reads for node in self.nodes]
-        unstored = Channels.of(self.ops, read, self._users()).unstored
+        users = self._users()
+        unstored = Channels.of(self.ops, [node.reads for node in self.nodes], users).unstored
+        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i, users[i])}
+        self.unstored = unstored
         for i, node in enumerate(self.nodes):
             behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
             reads = tuple(dict.fromkeys([*node.reads, *behind]))
             self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
+
+    def _is_joined_later(self, i: int, users: Sequence[int]) -> bool:
+        """Whether a concatenation is part of others, and of one elementwise op, at most.
+
+        Each of these joins all parts by itself, in one pass.
+        """
+        node = self.nodes[i]
+        others = [u for u in users if self._axis(u) is None or self._axis(u) != self._axis(i)]
+        fused = all(self.nodes[u].is_elementwise for u in others) and len(others) <= 1
+        return self._axis(i) is not None and len(users) > 0 and fused and node.nbytes > 0
+
+    def _axis(self, i: int) -> int | None:
+        """The axis of a concatenation; None for other ops."""
+        call = self.nodes[i].call
+        if call is None or call.definition.name != "concat":
+            return None
+        return call.params["axis"] % call.out.rank
 
     def _viewed_result(self, returned: set[int]) -> None:
         """What is returned under another shape is a result too."""

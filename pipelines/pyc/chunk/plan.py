@@ -14,7 +14,14 @@ from functools import cache
 
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Need, Region
-from pyc_mlir.pipelines.pyc.chunk.regions import PARTS, RESULT_SHARE, WINDOW, cuts_products, regions
+from pyc_mlir.pipelines.pyc.chunk.regions import (
+    PARTS,
+    RESULT_SHARE,
+    WINDOW,
+    cuts_products,
+    has_windows,
+    regions,
+)
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 
@@ -86,7 +93,9 @@ def plan(graph: Graph, target: Target, mode: str) -> tuple[Candidate, ...]:
     limits = dict.fromkeys(p.limits for p in PREFERENCES.values() if p.slack <= preferred.slack)
     searches = [(most, widens) for most in limits for widens in (False, True)]
     predicted = cache(lambda region, parts: seconds(graph, region, parts, target))
-    found = (_Planner(graph, predicted, preferred, *search).found() for search in searches)
+    # What kernels by minimal filtering take as scratch memory, unknown here: their tiles and sums.
+    scratch = 0 if mode == "memory_first" else target.l2_bytes * target.cores
+    found = (_Planner(graph, predicted, preferred, *search, scratch).found() for search in searches)
     return min(found, key=lambda found: found.peak).candidates
 
 
@@ -104,6 +113,7 @@ class _Planner:
     predicted: seconds of a region in so many parts.
     limits: what the search tries; what is offered in the end follows `preference`.
     widens: whether a region that still needs most is given up for a larger one.
+    scratch: bytes that a region with windows must save at least.
     """
 
     def __init__(
@@ -113,9 +123,10 @@ class _Planner:
         preference: Preference,
         limits: Limits,
         widens: bool,
+        scratch: int = 0,
     ) -> None:
         self.graph, self.preference, self._seconds = graph, preference, predicted
-        self.limits, self.widens = limits, widens
+        self.limits, self.widens, self.scratch = limits, widens, scratch
         self.chosen: dict[Region, int] = {}
         self.taken: set[int] = set()
         self.tried: set[int] = set()
@@ -182,6 +193,9 @@ class _Planner:
         chosen = {**others, region: self._most(region, self.limits)}
         lowered = self.graph.needs(chosen)
         if _falling(lowered) >= _falling(needs):
+            return None
+        saved = worst.nbytes - max(need.nbytes for need in lowered if need.region == region)
+        if has_windows(self.graph, region) and saved < self.scratch:
             return None
         self.chosen, self.taken = chosen, taken | set(region.ops)
         return lowered

@@ -47,6 +47,9 @@ def regions(graph: Graph, op: int, end: int, taken: AbstractSet[int]) -> Iterato
         if first > op:
             break
         ops = tuple(i for i in members if i >= first)
+        read = {r for i in ops for r in graph.nodes[i].reads}
+        if not read.isdisjoint(graph.unstored.difference(ops)):
+            continue  # parts of it could only be read if it were stored
         inside = graph.inside(ops) + _copies(graph, ops, dims)
         largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
         if call.out.nbytes <= RESULT_SHARE * largest:

@@ -17,6 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
     Part,
     Piece,
+    channels_of,
     fits,
     joined,
     operands,
@@ -158,8 +159,9 @@ class Geometry:
     def random_images(self, random: Random, values: np.random.Generator) -> list[np.ndarray]:
         """Contents of `sources` for tests."""
         images = random.choice((1, 2, 3)) if isinstance(self.images, str) else self.images
-        known = replace(self, images=images)
-        return [values.normal(size=source.shape) for source in known.sources]
+        pitches = channels_of(self.channels, self.parts)
+        image = (images, self.rows.size, self.columns.size)
+        return [values.normal(size=(*image, pitch)) for pitch in pitches]
 
     def given(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """x, and the arguments of a call behind its sources; in f64."""

@@ -19,6 +19,7 @@ from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
     Part,
     Piece,
+    channels_of,
     fits,
     operands,
     pieces,
@@ -105,7 +106,7 @@ class Conv:
             images, rows, columns, channels, filters, groups, merged, planar=planar, parts=parts
         )
         vectors = max(2, LINE * 4 // target.vector_bytes)
-        pitches = [part.pitch for part in parts] or [channels]
+        pitches = channels_of(channels, parts)
         if not made.planar and any(pitch * columns.stride % _PAGE == 0 for pitch in pitches):
             # Positions that lie a page apart meet in one set of the first-level cache.
             vectors = max(4, vectors)

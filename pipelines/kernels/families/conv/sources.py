@@ -41,6 +41,11 @@ class Piece:
     width: int
 
 
+def channels_of(channels: int, parts: Sequence[Part]) -> list[int]:
+    """How many channels each tensor has that images of `channels` lie in."""
+    return [part.pitch for part in parts] or [channels]
+
+
 def operands(shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[Part]) -> list[Operand]:
     """The operands of images [*shape, channels]: x, or x0 and so on for parts."""
     if not parts:

@@ -13,8 +13,8 @@ import numpy as np
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    channels_of,
     joined,
-    operands,
     random_parts,
 )
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
@@ -118,10 +118,11 @@ def _axis(random: Random) -> Axis:
 def _arrays(knobs: Winograd, random: Random) -> Arrays:
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
-    sources = operands((images, knobs.rows.size, knobs.columns.size), knobs.channels, knobs.parts)
+    image = (images, knobs.rows.size, knobs.columns.size)
     weights = values.normal(size=(TAPS * TAPS * knobs.channels, knobs.filters))
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    arrays = [values.normal(size=source.shape) for source in sources]
+    pitches = channels_of(knobs.channels, knobs.parts)
+    arrays = [values.normal(size=(*image, pitch)) for pitch in pitches]
     arrays.append(knobs.layout.pack(weights))
     arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
     return [a.astype(np.float32) for a in arrays]

@@ -92,9 +92,9 @@ def test_parts_that_are_not_all_channels_are_refused(parts):
 
 def test_groups_and_planes_have_no_parts():
     whole = (Part(16, 0, 16),)
-    for others in ({"groups": 2}, {"planar": True}):
+    for groups, planar in ((2, False), (1, True)):
         with pytest.raises(PycError, match="NHWC images without groups"):
-            Conv(1, AXIS, AXIS, 16, 16, parts=whole, **others)
+            Conv(1, AXIS, AXIS, 16, 16, groups, planar=planar, parts=whole)
 
 
 STEM, SQUEEZE, POINT, SPREAD = (
