@@ -28,6 +28,7 @@ SUITES: dict[str, str] = {
     "latency": "pyc_mlir.tools.bench.latency.suite:run",
     "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
+    "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
