@@ -139,6 +139,17 @@ class Fastest:
         return self.wisdom.label
 
 
+@dataclass(frozen=True)
+class Explore(Fastest):
+    """`Fastest` at each site, in a compile that begins with the path explorer's recipe.
+
+    `pyc_mlir/api.py` asks the explorer for that recipe; where a compile may not lower a program
+    several times (untrusted sources, a limit of seconds) the sites alone are judged.
+    """
+
+    name: str = "explore"
+
+
 def for_program(
     policy: Policy, recipe: Recipe | None, graph_id: str, structure_id: str
 ) -> tuple[Policy, tuple[Decision, ...]]:

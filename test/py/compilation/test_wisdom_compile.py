@@ -163,7 +163,7 @@ def test_a_retrained_model_uses_the_same_wisdom(wisdom):
 @pytest.mark.parametrize("given", [{"wisdom": Wisdom()}, {"require_evidence": True}])
 @pytest.mark.parametrize("policy", [None, "balanced"])
 def test_wisdom_wants_the_policy_that_uses_it(given, policy):
-    with pytest.raises(PycError, match="expected `fastest` beside wisdom") as caught:
+    with pytest.raises(PycError, match="expected `fastest` or `explore` beside wisdom") as caught:
         make_options(policy=policy, **given)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 
