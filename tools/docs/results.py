@@ -42,6 +42,7 @@ GOALS: Mapping[str, Goal] = {
         "what the benchmark database withstands, and how fast it answers",
         ("evidence", "evidence-postgresql"),
     ),
+    "predict": Goal("estimates of programs that are left out, against measurements", ("predict",)),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "campaign": Goal(
         "what was attacked, how often, and with what result", ("campaign", "repeated")
