@@ -15,7 +15,7 @@ from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, Compil
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.evidence.environment import current_place
+from pyc_mlir.evidence.environment import current_hashes
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -187,12 +187,12 @@ def _resolved_policy(given: CompileOptions) -> Policy:
         )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
-    here = current_place()
+    hardware, toolchain = current_hashes()
     return replace(
         policy,
         wisdom=wisdom or policy.wisdom,
-        hardware=here.hardware,
-        toolchain=here.toolchain,
+        hardware=hardware,
+        toolchain=toolchain,
         require_evidence=given.require_evidence,
     )
 
