@@ -7,7 +7,8 @@ memory plan yet, so its bytes are not known.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Protocol
 
 from pyc_mlir.artifact.account import Account
@@ -17,7 +18,7 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.pipelines.choices.choices import Decision, Site
 from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
 from pyc_mlir.pipelines.target.cost import Cost
-from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.pipelines.target.target import TARGETS, Target, available_cores, read_host_cpu
 from pyc_mlir.profile.known import report_of
 
 PLAN = "plan-memory"
@@ -93,20 +94,28 @@ def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> 
     if isinstance(program, Artifact):
         return _of_artifact(program)
     account = Account.of(program.signature, program.constants_bytes)
-    target = Target.named("cpu") if target is None else target
+    target = _target("cpu") if target is None else target
     return priced_parts(program.graph_id, program.decisions, account, MemoryReport(), target)
 
 
 def _of_artifact(artifact: Artifact) -> Priced:
     manifest = artifact.manifest
-    name = str(manifest.get("target", ""))
     return priced_parts(
         str(manifest.get("graph_id") or ""),
         artifact.decisions,
         Account(**manifest["memory"]) if manifest.get("memory") else Account(),
         report_of(artifact),
-        Target.named(name if name in TARGETS else "cpu"),
+        _target(str(manifest.get("target", ""))),
     )
+
+
+@cache
+def _target(name: str) -> Target:
+    """The target of that name; ``cpu`` with the caches and cores of this machine."""
+    target, cpu = Target.named(name if name in TARGETS else "cpu"), read_host_cpu()
+    if target.name != "cpu" or cpu is None:
+        return target
+    return target.on(replace(cpu, cores=min(cpu.cores, available_cores())))
 
 
 def priced_parts(

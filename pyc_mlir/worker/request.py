@@ -166,7 +166,7 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
     if type(policy) is Preset:
         return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
     if type(policy) in _BY_EVIDENCE.values():
-        return {"kind": type(policy).name, **to_data(policy, "policy", _WISDOM)}
+        return {"kind": policy.name, **to_data(policy, "policy", _WISDOM)}
     return {"kind": "parent", "name": policy.name}
 
 

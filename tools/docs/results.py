@@ -42,6 +42,7 @@ GOALS: Mapping[str, Goal] = {
         "what the benchmark database withstands, and how fast it answers",
         ("evidence", "evidence-postgresql"),
     ),
+    "predict": Goal("estimates of programs that are left out, against measurements", ("predict",)),
     "tuning": Goal(
         "how near to the optimum searches come, and how studies scale with workers",
         ("strategies", "tune-workers"),

@@ -6,7 +6,8 @@ what measuring it with noise would give. A policy's program takes the sum of the
 
 import itertools
 import math
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -110,11 +111,12 @@ def test_the_explorer_is_exhaustive_search_on_small_graphs(seed: int):
     lone = chance.uniform(1, 5, (ops, 2))
     fused = chance.uniform(1, 9, ops - 1)
 
+    @dataclass
     class Line:
-        ops = 6
-        users: ClassVar[dict[str, frozenset[int]]] = {}
-        inputs: ClassVar[dict[str, Place]] = {}
-        outputs: ClassVar[dict[str, Place]] = {}
+        ops: int = 6
+        users: Mapping[str, frozenset[int]] = field(default_factory=dict)
+        inputs: Mapping[str, Place] = field(default_factory=dict)
+        outputs: Mapping[str, Place] = field(default_factory=dict)
 
         def executions(self, op: int):
             for i, cost in enumerate(lone[op]):

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pyc_mlir import nn
+from pyc_mlir.tools.bench.predict.observed import NOTHING
 from pyc_mlir.tools.bench.workloads.case import Weights
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, case, make
 from pyc_mlir.tools.bench.workloads.workloads import Workload
 
-NOTHING = "call of nothing"
 _STORED = ("mlp 784-512-512-10, batch 64", "mlp 784-512-512-10, batch 1", "digits mlp, batch 64")
 
 

@@ -36,14 +36,16 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--again", metavar="REPORT", help="score a stored report, measure nothing")
     parser.add_argument("--residuals", metavar="FILE", help="write what estimates were off by")
     asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
-    observed = Observed((), ())
+    observed, settings = Observed((), ()), {}
     if known.again is not None:
-        observed = Observed.of_records(Report.load(known.again).records)
+        stored = Report.load(known.again)
+        observed, settings = Observed.of_records(stored.records), dict(stored.settings)
     else:
         # Stored after each program: a run that is ended early has measured what it has.
         for observed in _measured(asked.rounds, asked.quick):
-            asked.store(observed.to_records(), load=round(os.getloadavg()[0], 1))
-    asked.store([*_scored(observed), *observed.to_records()], load=round(os.getloadavg()[0], 1))
+            settings = {"load": round(os.getloadavg()[0], 1)}
+            asked.store(observed.to_records(), **settings)
+    asked.store([*_scored(observed), *observed.to_records()], **settings)
     if known.residuals is not None:
         write_file(Path(known.residuals), all_residuals(observed).to_bytes())
     return 0
