@@ -399,15 +399,6 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return np.result_type(*(numpy_type(a) for a in traced), *others)
 
 
-@implements(np.unstack)
-def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
-    place = normalize_axis(axis, x.ndim)
-    count = x.shape[place]
-    if isinstance(count, Dim):
-        raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
-    return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
-
-
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
     """All of the shape of their sum."""
