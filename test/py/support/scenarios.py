@@ -207,7 +207,7 @@ _INPUTS = (
         "extreme attributes of ONNX operators",
         "imported, or an error with a code, in 20 seconds and 2 GiB",
         "robustness/test_onnx_attributes.py::test_extreme_attributes",
-        200, None, "integers, texts and lists of every operator"),
+        200, None, "numbers, texts and lists of every operator, onnxruntime's too"),
     rounds(
         "untrusted bytecode, damaged",
         "parsed in a worker only: a program, or an error with a code",
