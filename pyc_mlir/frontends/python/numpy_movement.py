@@ -448,7 +448,8 @@ def arange(
     Of a dynamic size, from 0 in steps of 1.
     """
     b = current()
-    first, last = (0, start) if stop is None else (start, stop)
+    first: Any = 0 if stop is None else start
+    last: Any = start if stop is None else stop
     if not isinstance(last, Dim):
         numbers = [v for v in (first, last, step) if not isinstance(v, (int, float, np.generic))]
         if numbers:

@@ -269,7 +269,7 @@ _CALLS = (
         "functions of the front end at edge values of each type, in pairs, with scalars",
         "what numpy computes, or an error with a code",
         f"{_NUMPY}::test_ufunc {_NUMPY}::test_scalars {_NUMPY}::test_function",
-        185, 185),
+        206, 206),
     cases(
         "arrays twice, overlapping, strided, backwards, read-only, misaligned, stretched",
         "what numpy computes; the arguments stay as they were",
