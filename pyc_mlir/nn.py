@@ -256,7 +256,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Ar
     """np.arange, whose end may be a dynamic dimension: then from 0 in steps of 1."""
     if active.get() is None:
         first, last = (0, start) if stop is None else (start, stop)
-        return np.arange(first, last, step, dtype)
+        return np.arange(first, last, step, dtype=dtype)
     return _arange(start, stop, step, dtype)
 
 

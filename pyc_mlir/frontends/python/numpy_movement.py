@@ -454,7 +454,7 @@ def arange(
         numbers = [v for v in (first, last, step) if not isinstance(v, (int, float, np.generic))]
         if numbers:
             raise untraceable(f"np.arange of {numbers[0]!r}", "use numbers, or a size of an array")
-        return b.constant(np.arange(first, last, step, dtype))
+        return b.constant(np.arange(first, last, step, dtype=dtype))
     if not is_int(first) or first or not is_int(step) or step != 1:
         raise untraceable(
             f"np.arange({first!r}, {last}, {step!r})",
