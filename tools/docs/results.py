@@ -42,6 +42,10 @@ GOALS: Mapping[str, Goal] = {
         "what the benchmark database withstands, and how fast it answers",
         ("evidence", "evidence-postgresql"),
     ),
+    "tuning": Goal(
+        "how near to the optimum searches come, and how studies scale with workers",
+        ("strategies", "tune-workers"),
+    ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "campaign": Goal(
         "what was attacked, how often, and with what result", ("campaign", "repeated")
