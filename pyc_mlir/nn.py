@@ -255,7 +255,8 @@ def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:
 def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
     """np.arange, whose end may be a dynamic dimension: then from 0 in steps of 1."""
     if active.get() is None:
-        return np.arange(*((start, stop, step) if stop is not None else (0, start, step)), dtype)
+        first, last = (0, start) if stop is None else (start, stop)
+        return np.arange(first, last, step, dtype=dtype)
     return _arange(start, stop, step, dtype)
 
 

@@ -30,8 +30,9 @@ def suppressed(
     if keep > MAX_KEPT:
         raise unsupported(f"{keep} boxes of each class: expected at most {MAX_KEPT}")
     places = b.iota_like(scores, 2)
-    alive = b.compare(places, np.array(0, np.int64), predicate="ge")
-    if least is not None:
+    if least is None:
+        alive = b.compare(scores, b.scalar(-np.inf, scores), predicate="ge")
+    else:
         alive = b.compare(scores, least, predicate="gt")
     taken, valid = [], []
     for _ in range(keep):

@@ -116,8 +116,11 @@ class _Importer:
 
     def _argument(self, info: onnx.ValueInfoProto) -> Argument:
         """An input's type and sizes; an unnamed dynamic dimension is named after the input."""
-        tensor = info.type.tensor_type
-        if not info.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        kind = info.type
+        if kind.HasField("optional_type"):
+            kind = kind.optional_type.elem_type  # An argument is always given.
+        tensor = kind.tensor_type
+        if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
             raise PycError(
                 ReasonCode.UNSUPPORTED_ATTRIBUTE,
                 f"{self.source.name}: input `{info.name}`: expected a tensor of known rank; "

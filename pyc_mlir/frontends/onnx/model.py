@@ -133,7 +133,7 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prep
     _refuse_undefined(light, source, opset or NEWEST, known_ops)
     _check(light, source)
     _check_attributes(light, source, opset or NEWEST)
-    _state_axes(light, opset or NEWEST)
+    _state_sides(light, opset or NEWEST)
     if opset is not None and opset < OLDEST:
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
@@ -195,12 +195,17 @@ def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> Non
                 )
 
 
-def _state_axes(model: onnx.ModelProto, opset: int) -> None:
-    """The default axis of a DFT, which opset 20 changed from 1 to -2."""
+def _state_sides(model: onnx.ModelProto, opset: int) -> None:
+    """State the default axis of a DFT, which opset 20 changed, and that an STFT is one-sided.
+
+    onnx's inference takes an STFT without the attribute for a two-sided one.
+    """
     for node in model.graph.node:
         given = {a.name for a in node.attribute}
         if node.op_type == "DFT" and is_default_domain(node) and opset < 20 and "axis" not in given:
             node.attribute.append(onnx.helper.make_attribute("axis", 1))
+        if node.op_type == "STFT" and is_default_domain(node) and "onesided" not in given:
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
 def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:

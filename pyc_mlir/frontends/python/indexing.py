@@ -14,6 +14,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
+from pyc_mlir.dialects.ops.shapes import normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.numpy_protocol import implements
@@ -43,6 +44,15 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
         slices[place : place + 1] = [_FULL] * index.type.rank
     out = _reshape(_slice(out, slices), entries)
     return out if gathered or out is x else out.view_of(x)
+
+
+@implements(np.unstack)
+def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
+    place = normalize_axis(axis, x.ndim)
+    count = x.shape[place]
+    if isinstance(count, Dim):
+        raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
+    return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
 
 
 def _of_dynamic_bounds(x: TracedArray, entries: Sequence[Any]) -> tuple[TracedArray, list[Any]]:

@@ -399,15 +399,6 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return np.result_type(*(numpy_type(a) for a in traced), *others)
 
 
-@implements(np.unstack)
-def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
-    place = normalize_axis(axis, x.ndim)
-    count = x.shape[place]
-    if isinstance(count, Dim):
-        raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
-    return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
-
-
 @implements(np.broadcast_arrays)
 def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
     """All of the shape of their sum."""
@@ -457,12 +448,13 @@ def arange(
     Of a dynamic size, from 0 in steps of 1.
     """
     b = current()
-    first, last = (0, start) if stop is None else (start, stop)
+    first: Any = 0 if stop is None else start
+    last: Any = start if stop is None else stop
     if not isinstance(last, Dim):
         numbers = [v for v in (first, last, step) if not isinstance(v, (int, float, np.generic))]
         if numbers:
             raise untraceable(f"np.arange of {numbers[0]!r}", "use numbers, or a size of an array")
-        return b.constant(np.arange(first, last, step, dtype))
+        return b.constant(np.arange(first, last, step, dtype=dtype))
     if not is_int(first) or first or not is_int(step) or step != 1:
         raise untraceable(
             f"np.arange({first!r}, {last}, {step!r})",

@@ -464,7 +464,7 @@ def take_along_axis(arr: TracedArray, indices: Any, axis: int | None = -1) -> Tr
     index = b.lift(indices, I64)
     if index.ndim != x.ndim:
         raise bad(f"np.take_along_axis: expected indices of rank {x.ndim}, got {index!r}")
-    sizes = [_size(x, i) for i in range(x.ndim)]
+    sizes = [b.lift(d, I64) for d in x.shape]
     zero = b.constant(np.array(0, I64))
     linear = b.select(b.compare(index, zero, predicate="lt"), b.add(index, sizes[place]), index)
     step = b.constant(np.array(1, I64))
@@ -476,12 +476,6 @@ def take_along_axis(arr: TracedArray, indices: Any, axis: int | None = -1) -> Tr
         total = b.add(total, b.mul(at, step))
         step = b.mul(step, sizes[i])
     return b.gather(reshape(x, -1), total, axis=0)
-
-
-def _size(x: TracedArray, axis: int) -> TracedArray:
-    """A size as a rank-0 i64."""
-    size = x.type.shape[axis]
-    return x.tracer.size(x, axis) if size is None else x.tracer.constant(np.array(size, I64))
 
 
 @implements(np.diff)

@@ -183,7 +183,7 @@ def by_numpy(function: Callable[..., Any], bound: inspect.BoundArguments) -> Num
 
 def _random_states() -> tuple[Any, ...]:
     """The states of the generators that all of a process share, numpy's and Python's."""
-    state = np.random.get_state(legacy=True)
+    state: Any = np.random.get_state(legacy=True)
     return (state[2], state[3], state[1].tobytes(), random.getstate())
 
 

@@ -67,21 +67,21 @@ class Tracer(Builder):
 
     def sized(self, op: str, sign: str, left: int | Dim, right: int | Dim) -> Dim:
         """``left op right``, one of which is a dynamic size: the same object each time."""
-        terms = tuple(v.witness if isinstance(v, Dim) else v for v in (left, right))
-        kinds = f"{op} {isinstance(left, Dim)} {isinstance(right, Dim)}"
-        if (kinds, *terms) not in self._computed:
+        one, other = (v.witness if isinstance(v, Dim) else v for v in (left, right))
+        key = f"{op} {isinstance(left, Dim)} {isinstance(right, Dim)}", one, other
+        if key not in self._computed:
             name = " ".join(f"({v})" if " " in str(v) else str(v) for v in (left, sign, right))
             made = Dim.computed(
                 name,
-                self._stand_in(op, *terms),
+                self._stand_in(op, one, other),
                 self,
                 lambda: _VALUES[op](*(self.lift(v, I64) for v in (left, right))),
                 lambda: _length(self, op, left, right),
             )
             if isinstance(left, Dim) and type(right) is int:
                 made.form = (op, left.witness, right)
-            self._computed[(kinds, *terms)] = made
-        return self._computed[(kinds, *terms)]
+            self._computed[key] = made
+        return self._computed[key]
 
     def _stand_in(self, op: str, left: int, right: int) -> int:
         """What stands for a computed size: the same arithmetic of witnesses, if that is large."""

@@ -35,7 +35,7 @@ class _Graph:
         packed = self.rng.integers(0, 256, (rows, blocks, BLOCK // 2)).astype(np.uint8)
         scale = (self.rng.random((rows, blocks)) * 0.02).astype(np.float32)
         inputs = (self.weight(f"{name}.q", packed), self.weight(f"{name}.s", scale))
-        more = {"K": depth, "N": rows, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+        more: Any = {"K": depth, "N": rows, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         return self.add("MatMulNBits", x, *inputs, out=f"{name}.out", **more)
 
     def gain(self, name: str) -> str:
@@ -73,7 +73,7 @@ def _layer(g: _Graph, i: int, x: str, normed: str) -> tuple[str, str]:
     past = [f"past_key_values.{i}.{kind}" for kind in ("key", "value")]
     present = [f"present.{i}.{kind}" for kind in ("key", "value")]
     inputs = (q, k, v, *past, "seqlens_k", "total", "cos_cache", "sin_cache")
-    heads = {"num_heads": HEADS, "kv_num_heads": FEW}
+    heads: Any = {"num_heads": HEADS, "kv_num_heads": FEW}
     out = g.add("GroupQueryAttention", *inputs, out=(f"l{i}.attn", *present), do_rotary=1, **heads)
     out = g.product(out, f"l{i}.o", HEADS * DEPTH, HIDDEN)
     kinds = (f"l{i}.n1", "", "", f"l{i}.x1")

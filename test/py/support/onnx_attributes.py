@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -111,7 +112,7 @@ def model(case: Case) -> bytes:
     outputs = [f"y{i}" for i in range(max(schema.min_output, 1))]
     node = helper.make_node(name, inputs, outputs)
     for key, given in attributes.items():
-        kind = schema.attributes[key].type
+        kind: Any = schema.attributes[key].type
         type_ = getattr(onnx.AttributeProto, kind.name) if given == [] else None
         node.attribute.append(helper.make_attribute(key, given, attr_type=type_))
     made = [helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, shape) for x in inputs]

@@ -108,8 +108,11 @@ def counted(module, found: list[np.ndarray]) -> list[np.ndarray]:
     names = [str(a["pyc.name"].value) for a in function.attributes["res_attrs"]]
     by_name = dict(zip(names, found, strict=True))
     plain = [name for name in names if not name.endswith(".count")]
-    ends = {name: by_name.get(f"{name}.count") for name in plain}
-    return [by_name[n] if ends[n] is None else by_name[n][: int(ends[n])] for n in plain]
+    out = []
+    for name in plain:
+        count = by_name.get(f"{name}.count")
+        out.append(by_name[name] if count is None else by_name[name][: int(count)])
+    return out
 
 
 def tensors(case) -> tuple[onnx.ModelProto, list[np.ndarray], list[np.ndarray]] | str:

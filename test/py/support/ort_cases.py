@@ -98,7 +98,7 @@ def _free(index: int, x: np.ndarray) -> tuple[int, ...]:
     )
 
 
-def by_onnxruntime(case: Case) -> list[np.ndarray] | None:
+def by_onnxruntime(case: Case) -> Sequence[Any] | None:
     """What onnxruntime's CPU provider computes; None where it takes no such node."""
     import onnxruntime
 

@@ -67,7 +67,8 @@ def _images(rng: np.random.Generator) -> Iterator[Case]:
 
 def _volumes(rng: np.random.Generator) -> Iterator[Case]:
     for spatial in (1, 2, 3):
-        forms = ({}, {"strides": [2] * spatial}, {"dilations": [2] * spatial},
+        forms: tuple[dict[str, Any], ...] = (
+                 {}, {"strides": [2] * spatial}, {"dilations": [2] * spatial},
                  {"pads": [1] * 2 * spatial}, {"strides": [3] * spatial, "group": 2},
                  {"strides": [2] * spatial, "output_padding": [1] * spatial},
                  {"strides": [2] * spatial, "pads": [2] * spatial + [1] * spatial})  # fmt: skip

@@ -11,6 +11,7 @@ from pyc_mlir.frontends.onnx.ops import (
     microsoft,
     movement,
     reduction,
+    text,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "microsoft",
     "movement",
     "reduction",
+    "text",
 ]

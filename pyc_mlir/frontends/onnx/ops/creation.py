@@ -95,3 +95,15 @@ def eye_like(n: Node) -> Any:
     dtype = pyc_dtype(n.attr("dtype")) if n.attr("dtype") else n.type().dtype
     shifted = b.add(b.iota_like(n.x(), 0), np.array(n.attr("k", 0), np.int64))
     return b.cast(b.compare(b.iota_like(n.x(), 1), shifted, predicate="eq"), dtype=dtype)
+
+
+@node("OptionalHasElement")
+def has_element(n: Node) -> Any:
+    """True for an input that is given, as every argument of a program is."""
+    return n.b.constant(np.array(n.has(0)))
+
+
+@node("OptionalGetElement")
+def get_element(n: Node) -> Any:
+    """out = x: an optional argument of a program is given."""
+    return n.x()

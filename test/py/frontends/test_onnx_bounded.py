@@ -1,0 +1,154 @@
+"""Suppression of boxes that a model computes: a buffer of fixed size with a count, or a refusal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from modules import shared_context
+from onnx import TensorProto, helper, numpy_helper
+
+from pyc_mlir.artifact.import_report import UnsupportedModel
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.frontends.onnx.importer import import_onnx
+
+BOXES, CLASSES = 12, 2
+
+
+def detector(
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Sequence[str],
+    keep: int = 3,
+    free: bool = False,
+    least: bool = True,
+) -> onnx.ModelProto:
+    """Suppression of `boxes` and `scores` into `taken`, then these nodes."""
+    batch = "batch" if free else 1
+    inputs = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [batch, BOXES, 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, [batch, CLASSES, BOXES]),
+    ]
+    weights = {
+        "keep": np.array([keep]), "overlap": np.array([0.5], np.float32),
+        "least": np.array([0.2], np.float32), "two": np.array([2]), "one": np.array([1]),
+        "axis": np.array([1]), "zero": np.array([0]), "three": np.array([3]),
+    }  # fmt: skip
+    made = [numpy_helper.from_array(v, k) for k, v in weights.items()]
+    names = ["boxes", "scores", "keep", "overlap", "least"]
+    first = helper.make_node("NonMaxSuppression", names[: 5 if least else 4], ["taken"])
+    # Of outputs onnx itself finds types and ranks.
+    infos = [onnx.ValueInfoProto(name=name) for name in outputs]
+    graph = helper.make_graph([first, *nodes], "detector", inputs, infos, made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def drawn(batch: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(17)
+    corners = rng.random((batch, BOXES, 2)).astype(np.float32)
+    boxes = np.concatenate([corners, corners + rng.random((batch, BOXES, 2))], 2)
+    return boxes.astype(np.float32), rng.random((batch, CLASSES, BOXES)).astype(np.float32)
+
+
+def expected(boxes: np.ndarray, scores: np.ndarray, keep: int, least: float = 0.2) -> np.ndarray:
+    """ONNX's definition, box by box."""
+    rows = []
+    for image in range(len(boxes)):
+        for kind in range(CLASSES):
+            order = np.argsort(-scores[image, kind], kind="stable")
+            taken: list[int] = []
+            for i in order:
+                if scores[image, kind, i] <= least or len(taken) == keep:
+                    break
+                if all(overlap(boxes[image, i], boxes[image, j]) <= 0.5 for j in taken):
+                    taken.append(int(i))
+            rows += [(image, kind, i) for i in taken]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> float:
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    shared = max(sides[0], 0) * max(sides[1], 0)
+    areas = [(v[2] - v[0]) * (v[3] - v[1]) for v in (a, b)]
+    return shared / (sum(areas) - shared)
+
+
+# The box, its score and its class of each row, as exporters of detectors write it.
+ROWS = (
+    helper.make_node("Gather", ["taken", "two"], ["column"], axis=1),
+    helper.make_node("Squeeze", ["column", "axis"], ["index"]),
+    helper.make_node("Squeeze", ["boxes", "zero"], ["plain"]),
+    helper.make_node("Gather", ["plain", "index"], ["kept"]),
+    helper.make_node("Slice", ["taken", "one", "two", "axis"], ["kind"]),
+    helper.make_node("Cast", ["kind"], ["label"], to=TensorProto.FLOAT),
+    helper.make_node("Concat", ["kept", "label"], ["found"], axis=1),
+)
+
+
+def test_rows_are_those_of_the_definition_and_their_number_is_a_result() -> None:
+    for keep in (1, 3, BOXES):
+        model = detector((), ["taken"], keep)
+        boxes, scores = drawn()
+        rows, count = interpret(import_onnx(model, context=shared_context()), [boxes, scores])
+        assert rows.shape == (CLASSES * keep, 3)
+        np.testing.assert_array_equal(rows[: int(count)], expected(boxes, scores, keep))
+        assert (rows[int(count) :] == -1).all()
+
+
+def test_without_a_least_score_all_boxes_may_be_taken() -> None:
+    boxes, scores = drawn()
+    model = detector((), ["taken"], BOXES, least=False)
+    rows, count = interpret(import_onnx(model, context=shared_context()), [boxes, -scores])
+    wanted = expected(boxes, -scores, BOXES, -np.inf)
+    np.testing.assert_array_equal(rows[: int(count)], wanted)
+
+
+def test_any_number_of_images() -> None:
+    module = import_onnx(detector((), ["taken"], free=True), context=shared_context())
+    for batch in (1, 3):
+        boxes, scores = drawn(batch)
+        rows, count = interpret(module, [boxes, scores])
+        np.testing.assert_array_equal(rows[: int(count)], expected(boxes, scores, 3))
+
+
+def test_what_keeps_rows_apart_may_follow() -> None:
+    module = import_onnx(detector(ROWS, ["found"]), context=shared_context())
+    boxes, scores = drawn()
+    found, count = interpret(module, [boxes, scores])
+    wanted = expected(boxes, scores, 3)
+    np.testing.assert_array_equal(found[: int(count), :4], boxes[0][wanted[:, 2]])
+    np.testing.assert_array_equal(found[: int(count), 4], wanted[:, 1])
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("ReduceMax", ["taken"], ["y"], axes=[0], keepdims=0),
+        helper.make_node("Shape", ["taken"], ["y"]),
+        helper.make_node("Gather", ["taken", "two"], ["y"], axis=0),
+        helper.make_node("Concat", ["taken", "taken"], ["y"], axis=0),
+        helper.make_node("Slice", ["taken", "one", "two", "zero"], ["y"]),
+        helper.make_node("Unsqueeze", ["taken", "zero"], ["y"]),
+        helper.make_node("Add", ["taken", "taken2"], ["y"]),
+        helper.make_node("Transpose", ["taken"], ["y"]),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_what_mixes_rows_is_refused(node: onnx.NodeProto) -> None:
+    if node.op_type == "Add":
+        names = ["boxes", "scores", "two", "overlap"]
+        other = helper.make_node("NonMaxSuppression", names, ["taken2"])
+        nodes = (other, node)
+    else:
+        nodes = (node,)
+    with pytest.raises(UnsupportedModel) as caught:
+        import_onnx(detector(nodes, ["y"]), context=shared_context())
+    assert [f.op for f in caught.value.findings] == [node.op_type]
+
+
+def test_too_many_boxes_are_refused() -> None:
+    model = detector((), ["taken"], keep=1000)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2000
+    model.graph.input[1].type.tensor_type.shape.dim[2].dim_value = 2000
+    with pytest.raises(UnsupportedModel, match="1000 boxes"):
+        import_onnx(model, context=shared_context())
