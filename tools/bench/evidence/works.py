@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from pyc_mlir.tools.bench.workloads import cpu
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.database import default_url
 from pyc_mlir.tools.tune import profile
-from pyc_mlir.tools.tune.url import default_url
 
 SUITE = "works"
 
