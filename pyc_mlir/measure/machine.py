@@ -23,7 +23,6 @@ from pathlib import Path
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.hardware import read, read_caches
-from pyc_mlir.pipelines.target.target import available_cores
 
 # Of the CPU time of all cores between two readings: what a hypervisor may take, and what other
 # processes may use. A neighbour on another core takes memory bandwidth and frequency too.
@@ -169,7 +168,7 @@ def disturbances(
 
     own_seconds: CPU time that the measuring processes spent in between.
     """
-    count = cores or available_cores()
+    count = cores or os.cpu_count() or 1
     total = max((after.at - before.at) * count, 1e-9)
     stolen = (after.stolen - before.stolen) / total
     others = max(0.0, after.busy - before.busy - own_seconds) / total
@@ -187,7 +186,7 @@ def disturbances(
 
 def stolen_share(before: Counters, after: Counters, cores: int | None = None) -> float:
     """The share of all cores' time that the hypervisor took."""
-    total = (after.at - before.at) * (cores or available_cores())
+    total = (after.at - before.at) * (cores or os.cpu_count() or 1)
     return max(0.0, (after.stolen - before.stolen) / total) if total > 0 else 0.0
 
 

@@ -54,9 +54,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(store: "Store", flags: argparse.Namespace) -> int:
     """Measure the works of the models; a line for each session."""
     from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.survey.survey import Surveyed, name_of
+    from pyc_mlir.measure.survey.survey import Surveyed
 
-    programs = [Surveyed(name_of(model), model) for model in flags.models]
+    programs = [Surveyed(model, model) for model in flags.models]
     return survey(store, flags, programs, LocalMeasurer(f"pyc-tune {COMMAND}"))
 
 

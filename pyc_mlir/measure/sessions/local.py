@@ -8,7 +8,6 @@ to measure. Whatever a candidate does, crash, hang or compute something else, be
 """
 
 import functools
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.evidence.environment import current_place
-from pyc_mlir.evidence.rows import COLD, CRASH, REFUSED, TIMEOUT, WRONG, samples
+from pyc_mlir.evidence.rows import COLD, CRASH, OK, REFUSED, TIMEOUT, WRONG, samples
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.sessions.compiling import Compiled, Compiler
@@ -49,6 +48,7 @@ from pyc_mlir.measure.sessions.session import (
 )
 from pyc_mlir.measure.sessions.subjects import subject_of_work
 from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.util.children import temporary_folder
 
 ALLOCATOR = "recycling"
 # By how much a program may differ from itself before its machine counts as disturbed.
@@ -93,9 +93,15 @@ class LocalMeasurer:
         """See `Measurer`. Raises PycError also where the subject itself has no reference."""
         require_candidates(candidates)
         arguments, reference = self._expected(subject, plan)
+        if not reference.finite_share:
+            raise PycError(
+                ReasonCode.NO_ORACLE,
+                f"measuring {subject.graph.graph_id[:16]}: expected results that are finite and "
+                "that rounding does not decide, got none to compare; give other arguments",
+            )
         compiled = self._compiled(subject, candidates, plan)
-        with tempfile.TemporaryDirectory(prefix="pyc-measure-") as name:
-            session = _Session(plan, compiled, reference, Path(name), arguments)
+        with temporary_folder("pyc-measure-") as folder:
+            session = _Session(plan, compiled, reference, folder, arguments)
             with measure_token(self.holder, self.wait_seconds):
                 if plan.quiet:
                     machine.require_quiet(_before())
@@ -211,7 +217,7 @@ class _Session:
         """One for each candidate, in order."""
         made = []
         for number, one in enumerate(self.compiled):
-            status, reason = self._failed.get(number, ("ok", ""))
+            status, reason = self._failed.get(number, (OK, ""))
             result = Result(
                 one.candidate,
                 status,

@@ -8,7 +8,7 @@ enters at IREE is compared with IREE's interpreter vmvx, as under the contract's
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.signatures import signature_of
-from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -69,7 +68,18 @@ class Described:
 
 
 def described(source: Any, inputs: Sequence[Any] | None = None) -> Described:
-    """Read a program. Raises PycError as the front ends do."""
+    """Read a program; inputs as `compile` takes them. Raises PycError as the front ends do."""
+    found = _described(source, inputs)
+    if inputs is None or callable(source) or len(inputs) != len(found.signature.inputs):
+        return found
+    # Shapes refine the dynamic dimensions of what is no function.
+    shapes = [tuple(getattr(given, "shape", given)) for given in inputs]
+    pairs = zip(found.signature.inputs, shapes, strict=True)
+    refined = tuple(replace(a, shape=s) if len(s) == len(a.shape) else a for a, s in pairs)
+    return replace(found, signature=replace(found.signature, inputs=refined))
+
+
+def _described(source: Any, inputs: Sequence[Any] | None) -> Described:
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
@@ -81,8 +91,3 @@ def described(source: Any, inputs: Sequence[Any] | None = None) -> Described:
             name = ir.StringAttr(function.attributes["sym_name"]).value
             oracle = PycOracle(bytecode_of(loaded.module), name)
             return Described(oracle, signature_of(function), graph_of_program(function))
-
-
-def refused(message: str) -> PycError:
-    """The error for a subject that cannot be measured."""
-    return PycError(ReasonCode.BAD_ARGUMENT, f"measuring: expected {message}")

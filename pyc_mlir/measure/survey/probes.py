@@ -84,13 +84,12 @@ def _job(program: str, plan: Plan, folder: Path) -> Job:
     made = Compiler(subject, plan.timeout_seconds).compile(Candidate())
     if made.artifact is None or subject.arguments is None:
         raise PycError(ReasonCode.RUNTIME_FAILED, f"probe {program}: {made.reason}")
-    path, own = folder / f"{program}.vmfb", folder / program
+    path = folder / f"{program}.vmfb"
     write_file(path, made.data)
-    own.mkdir()
     return Job(
         TIME,
         (str(path),) * len(KINDS),
-        stored(subject.arguments, own),
+        stored(subject.arguments, folder, program),
         OnDevice(allocator=ALLOCATOR),
         plan.rounds,
         plan.warmup,

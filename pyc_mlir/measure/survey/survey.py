@@ -11,7 +11,6 @@ after an interruption of any kind the next run measures what is still lacking, a
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
@@ -77,17 +76,20 @@ class Survey:
         A program that cannot be read or compiled is skipped, with the reason.
         """
         end = None if budget_seconds is None else self.clock() + budget_seconds
-        tasks: list[_Task] = []
+        by_key: dict[tuple[str, str], _Task] = {}
         for program in programs:
             found = self._tasks(program)
-            known = {task.key for task in tasks}
-            tasks += [task for task in found if task.key not in known]
+            for task in found:
+                first = by_key.setdefault(task.key, task)
+                first.seconds += 0.0 if first is task else task.seconds
             yield f"{program.name}: {_counted(found)}"
-        tasks.sort(key=lambda task: -task.seconds)
+        tasks = sorted(by_key.values(), key=lambda task: -task.seconds)
         left = 0
         # All works once, then those that need another session: a small budget sees all of them.
-        for turn in range(self.enough.sessions + self.enough.processes):
-            waiting = [task for task in tasks if task.needs(self, turn)]
+        # What is disturbed is not repeated in the same run: the machine may stay as busy as it is.
+        needed = -(-self.enough.processes // self.plan.processes)
+        for _ in range(max(self.enough.sessions, needed)):
+            waiting = [task for task in tasks if task.needs(self)]
             left = len(waiting)
             for task in waiting:
                 if end is not None and self.clock() >= end:
@@ -95,8 +97,6 @@ class Survey:
                     return
                 yield task.measure(self)
                 left -= 1
-            if not waiting:
-                break
         yield from self._summary(0, "")
 
     def _tasks(self, program: Surveyed) -> list["_Task"]:
@@ -165,11 +165,14 @@ class _Task:
         what = self.name if self.work is None else f"{self.name[:11]} {self.work.ops}"
         return f"{what}, constants {self.constants}"
 
-    def needs(self, survey: Survey, turn: int) -> bool:
-        """Whether another session is lacking. Each run tries a task as often as is needed once."""
-        if self.title in survey.skipped or turn >= survey.enough.sessions:
+    def needs(self, survey: Survey) -> bool:
+        """Whether another session is lacking."""
+        if self.title in survey.skipped:
             return False
-        return any(not known.is_enough(survey.enough) for known in self._known(survey).values())
+        known = self._known(survey)
+        failed = {f"{self.title}: {n}": one.failure for n, one in known.items() if one.failure}
+        survey.skipped.update(failed)
+        return any(not one.is_enough(survey.enough) for one in known.values())
 
     def _known(self, survey: Survey) -> dict[str, Known]:
         if self.work is not None:
@@ -231,8 +234,3 @@ def _said(found: Measurement) -> str:
         parts.append(f"{result.candidate.name} {what}{why}")
     why = f" [disturbed: {'; '.join(found.disturbed)}]" if found.disturbed else ""
     return f"{', '.join(parts)}{why}"
-
-
-def name_of(source: Any) -> str:
-    """What a program is called: a file by its name."""
-    return Path(source).name if isinstance(source, str | Path) else str(source)

@@ -1,9 +1,12 @@
 """Measuring on this machine: statuses, checks and traces; never how long something took."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pyc_mlir import nn
+from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.evidence.rows import COLD, CRASH, OK, REFUSED, WRONG
 from pyc_mlir.measure import machine
@@ -118,3 +121,13 @@ def test_a_whole_program_and_choices_by_work():
     assert len(chosen) == 3 and set(chosen) == {"iree"}
     # Several threads: the caller's CPU time says nothing.
     assert not len(found.results[0].processes[0].cpu)
+
+
+def test_a_program_with_nothing_to_compare_is_refused():
+    always = Work((Input(X),), (Node("log", (0,), {}, X),))
+    subject = subject_of_work(always)
+    assert subject.arguments is not None
+    below = replace(subject, arguments=[-abs(a) for a in subject.arguments], reference=None)
+    with pytest.raises(PycError) as error:
+        LocalMeasurer().measure(below, [OWN], PLAN)
+    assert error.value.code is ReasonCode.NO_ORACLE

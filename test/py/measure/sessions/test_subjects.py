@@ -139,3 +139,14 @@ def test_programs_that_enter_at_iree_have_a_row_too():
     )
     subject = subject_of_program(text)
     assert subject.graph.kind == "program" and subject.arguments is not None
+
+
+def test_given_shapes_take_the_place_of_dynamic_ones():
+    text = (
+        "func.func @main(%a: tensor<?x4xf32>) -> tensor<?x4xf32> {\n"
+        '  %b = "pyc.relu"(%a) : (tensor<?x4xf32>) -> tensor<?x4xf32>\n'
+        "  return %b : tensor<?x4xf32>\n}\n"
+    )
+    for inputs, rows in ((None, NOMINAL_DIMENSION), ([(3, 4)], 3), ([np.zeros((5, 4))], 5)):
+        subject = subject_of_program(text, inputs)
+        assert subject.arguments is not None and subject.arguments[0].shape == (rows, 4)
