@@ -325,6 +325,12 @@ class ReasonCode(Enum):
         "drop the result; renew leases in time",
         "a worker that was suspended for an hour",
     )
+    MACHINE_BUSY = Reason(
+        "this machine is no place to measure now",
+        "another measurement runs, or other processes, the hypervisor or heat slow the machine",
+        "wait for what the message names",
+        "`pyc-tune profile` beside another one",
+    )
     REPLAY_MISMATCH = Reason(
         "a replay cannot make, or did not make, the program that its log was written for",
         "the program, target, versions or evidence are others than those of the log",

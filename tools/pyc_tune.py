@@ -13,6 +13,7 @@
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
+    pyc-tune profile MODEL...            measure what the database lacks of the models' works
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -28,7 +29,8 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.cli.database import VARIABLE, default_url
+from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.tune.url import VARIABLE, default_url
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
@@ -65,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser("import", help="take choices as candidates").add_argument(
         "file", metavar="FILE"
     )
+    profile.add(commands)
     commands.add_parser("verify", help="check every row")
     _add_gates(commands)
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
@@ -182,8 +185,8 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     if flags.keep_toolchains < 0:
         raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
     gone = collect(store, flags.keep_toolchains, flags.dry_run)
-    told = "would remove" if flags.dry_run else "removed"
-    print(f"{store.url}: {told} {gone.traces} traces of {len(gone.toolchains)} toolchains")
+    done = "would remove" if flags.dry_run else "removed"
+    print(f"{store.url}: {done} {gone.traces} traces of {len(gone.toolchains)} toolchains")
     return cli.OK
 
 
@@ -219,6 +222,7 @@ _COMMANDS = {
     "report": _report,
     "baseline": _gates,
     "baselines": _gates,
+    profile.COMMAND: profile.run,
     "verify": _verify,
     "gc": _collect,
 }

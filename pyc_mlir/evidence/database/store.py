@@ -193,6 +193,11 @@ class Store:
         with self.writing() as connection:
             trials.change(connection, trial, state=trials.FAILED, reason=reason, seconds=seconds)
 
+    def release(self, trial: Trial) -> None:
+        """Give a trial back that was not measured. Raises PycError (LEASE_LOST)."""
+        with self.writing() as connection:
+            trials.change(connection, trial, state=trials.WAITING, lease_until=None)
+
     def trials(self, study_id: str) -> list[Trial]:
         """The trials of a study in order."""
         query = sa.select(TRIALS).where(TRIALS.c.study_id == study_id).order_by(TRIALS.c.number)

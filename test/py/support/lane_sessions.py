@@ -20,7 +20,7 @@ SMALL, LARGE = Workload("g1", {"batch": 1}, cluster="small"), Workload("g1", {"b
 DEFAULT = Implementation("g1", {}, origin="default", arena_bytes=1000)
 BETTER = Implementation("g1", {"pass": "b"}, origin="tuner", arena_bytes=1000, compile_seconds=2.0)
 OTHER = Implementation("g1", {"pass": "c"}, origin="tuner", arena_bytes=1000)
-EQUAL = {"low": 0.99, "high": 1.01}
+EQUAL = {"cpu_ratio": 1.01, "wall_ratio": 1.3}
 ROUNDS = 20
 
 

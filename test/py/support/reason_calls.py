@@ -38,6 +38,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
 from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
@@ -362,6 +363,18 @@ def _(here: Here) -> Codes:
     suspended = store.claim(study.id, "suspended", seconds=-1)
     store.claim(study.id, "other", seconds=60)
     return told(lambda: store.finish(suspended, trace))
+
+
+@provokes(ReasonCode.MACHINE_BUSY)
+def _(here: Here) -> Codes:
+    path = here.folder / "token"
+
+    def again() -> None:
+        with measure_token("the second", path=path):
+            pass
+
+    with measure_token("the first", path=path):
+        return told(again)
 
 
 @provokes(ReasonCode.REPLAY_MISMATCH)
