@@ -27,7 +27,8 @@ from pyc_mlir.lanes.conditions import (
 )
 from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Rounds, Verdict
 
-DEFAULT = "default"
+# Origins of PyC's own choices, beside implementations that choose nothing.
+OWN = ("default", "incumbent")
 # An A/A probe's ratio in `Session.probe` and `SessionEnd.probe`: by CPU time where there is one.
 RATIOS = ("cpu_ratio", "wall_ratio")
 
@@ -49,14 +50,13 @@ def incumbent_of(store: Store, candidate: Implementation, scope: Scope) -> Imple
     same = store.find(Implementation, graph_id=candidate.graph_id, normalizer=candidate.normalizer)
     there = {s.impl_id for s in store.states(lane=STABLE, state=PROMOTED, **vars(scope))}
     found = [i for i in same if i.id in there and i.id != candidate.id] or [
-        i for i in same if i.origin == DEFAULT and i.id != candidate.id
+        i for i in same if (i.origin in OWN or not i.recipe) and i.id != candidate.id
     ]
     if len(found) != 1:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"recipe {candidate.id[:12]}: expected one recipe in use, or one of origin "
-            f"{DEFAULT!r}, for graph {candidate.graph_id[:12]}, got {len(found)}; name the "
-            "incumbent",
+            f"recipe {candidate.id[:12]}: expected one recipe in use, or one of PyC's own "
+            f"choice, for graph {candidate.graph_id[:12]}, got {len(found)}; name the incumbent",
         )
     return found[0]
 
