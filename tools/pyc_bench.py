@@ -28,6 +28,7 @@ SUITES: dict[str, str] = {
     "latency": "pyc_mlir.tools.bench.latency.suite:run",
     "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
+    "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
@@ -35,6 +36,11 @@ SUITES: dict[str, str] = {
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
+    "works": "pyc_mlir.tools.bench.evidence.works:run",
+    "strategies": "pyc_mlir.tools.bench.tune.strategies:run_suite",
+    "tune-workers": "pyc_mlir.tools.bench.tune.workers:run",
+    "policies": "pyc_mlir.tools.bench.predict.policies:run",
+    "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
@@ -80,7 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
         from pyc_mlir.tools.bench.report.compare import load_baseline
 
         again = ["--compare", arguments[1]]
-        rest = arguments[2:]
+        rest = list(arguments[2:])
         named = rest and not rest[0].startswith("-")
         suite = rest.pop(0) if named else load_baseline(arguments[1])[0].suite
         arguments = [suite, *again, *rest]

@@ -1,5 +1,8 @@
-"""`pyc-tune`: look into the benchmark database, exchange what it knows, keep it in order.
+"""`pyc-tune`: make a model faster by measuring, and keep what was learned in a database.
 
+    pyc-tune MODEL --budget 10min        measure choices of its kernels, tell what was gained
+    pyc-tune resume STUDY                go on with a study that was interrupted or killed
+    pyc-tune worker                      measure the trials of studies that run elsewhere
     pyc-tune ls                          what the database holds
     pyc-tune show ID                     a row; of a graph or implementation its times too
     pyc-tune why ID                      how an implementation came to its state, with verdicts,
@@ -14,6 +17,7 @@
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
     pyc-tune profile MODEL...            measure what the database lacks of the models' works
+    pyc-tune probe [--sessions N]        how small a difference this machine shows
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -29,8 +33,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.tune import profile
-from pyc_mlir.tools.tune.url import VARIABLE, default_url
+from pyc_mlir.tools.cli.database import VARIABLE, default_url
+from pyc_mlir.tools.tune import probe, profile
+from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
@@ -47,13 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     assert __doc__ is not None
-    parser = cli.Parser(TOOL, "Look into the benchmark database.", __doc__.split("\n\n", 1)[1])
-    parser.add_argument(
-        "--db",
-        metavar="URL",
-        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
-        "user's own file below $XDG_DATA_HOME or ~/.local/share",
-    )
+    description = "Tune models, and look into the benchmark database."
+    parser = cli.Parser(TOOL, description, __doc__.split("\n\n", 1)[1])
+    _add_database(parser, None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
     commands.add_parser("ls", help="what the database holds")
     for name, text in (("show", "a row by its id"), ("why", "how it came to its state")):
@@ -68,6 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
         "file", metavar="FILE"
     )
     profile.add(commands)
+    probe.add(commands)
     commands.add_parser("verify", help="check every row")
     _add_gates(commands)
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
@@ -79,7 +81,22 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"those measured last; default: {_KEPT_TOOLCHAINS}",
     )
     gc.add_argument("--dry-run", action="store_true", help="tell what would be removed")
+    add_study_commands(commands)
+    for command in commands.choices.values():
+        # The database may be named behind the command too.
+        if "--db" not in command.words():
+            _add_database(command, argparse.SUPPRESS)
     return parser
+
+
+def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
+    parser.add_argument(
+        "--db",
+        metavar="URL",
+        default=default,
+        help=f"the database, sqlite:///FILE or postgresql://...; default: ${VARIABLE}, else the "
+        "user's own file below $XDG_DATA_HOME or ~/.local/share",
+    )
 
 
 def _add_gates(commands: Any) -> None:
@@ -117,17 +134,26 @@ class _Command(cli.Parser):
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    flags = make_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    flags = make_parser().parse_args(with_command(given, (*_COMMANDS, *_STUDIES)))
     if flags.command is None:
-        raise _usage("expected a command, got none")
+        raise _usage("expected a command or a model, got none")
+    url = flags.db or default_url(os.environ)
+    if flags.command in _STUDIES:
+        # What these need takes a compiler, which looking into the database does without.
+        from pyc_mlir.tools.tune import tuning
+
+        return getattr(tuning, _STUDIES[flags.command])(url, flags)
     if flags.command == "report":
         require_writable(flags.output, "a file for the page")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
+    if flags.command == probe.COMMAND:
+        return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
     from pyc_mlir.evidence.database.store import Store
 
-    with Store.open(flags.db or default_url(os.environ)) as store:
+    with Store.open(url) as store:
         return _COMMANDS[flags.command](store, flags)
 
 
@@ -219,13 +245,16 @@ _COMMANDS = {
     "promote": _gates,
     "rollback": _gates,
     "lanes": _gates,
+    profile.COMMAND: profile.run,
     "report": _report,
     "baseline": _gates,
     "baselines": _gates,
-    profile.COMMAND: profile.run,
     "verify": _verify,
     "gc": _collect,
 }
+
+
+_STUDIES = {TUNE: "run_tune", "resume": "run_resume", "worker": "run_worker"}
 
 
 def _usage(problem: str) -> PycError:

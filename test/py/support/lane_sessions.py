@@ -1,6 +1,7 @@
 """Simulated sessions of a candidate and its incumbent, as rows of a database."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def place(toolchain: str = "1", machine: str = "m1") -> Place:
 class Bench:
     """Adds sessions to a store; `ratio` is candidate / incumbent, noise a log deviation."""
 
-    store: object
+    store: Any
     noise: float = 0.01
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
     made: int = 0

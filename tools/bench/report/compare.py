@@ -19,7 +19,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.cli.common import Parser
-from pyc_mlir.tools.tune.url import default_url
+from pyc_mlir.tools.cli.database import default_url
 from pyc_mlir.tune.verdict import ALPHA, Answer, Interval, student
 
 MIN_SESSIONS = 3

@@ -1,4 +1,4 @@
-"""Which benchmark database a command uses that is given none."""
+"""Where the benchmark database of a user lies."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ VARIABLE = "PYC_DB"
 
 
 def default_url(environment: Mapping[str, str]) -> str:
-    """The user's own database, whose folder is made."""
+    """What $PYC_DB names, else the user's own file, whose folder is made."""
     if given := environment.get(VARIABLE):
         return given
     base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
