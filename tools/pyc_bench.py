@@ -86,7 +86,7 @@ def _run(arguments: Sequence[str]) -> int:
         from pyc_mlir.tools.bench.report.compare import load_baseline
 
         again = ["--compare", arguments[1]]
-        rest = arguments[2:]
+        rest = list(arguments[2:])
         named = rest and not rest[0].startswith("-")
         suite = rest.pop(0) if named else load_baseline(arguments[1])[0].suite
         arguments = [suite, *again, *rest]

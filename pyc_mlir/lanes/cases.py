@@ -27,9 +27,10 @@ from pyc_mlir.lanes.conditions import (
 )
 from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Rounds, Verdict
 
-DEFAULT = "default"
-# Bounds of an A/A probe's ratio in `Session.probe` and `SessionEnd.probe`.
-LOW, HIGH = "low", "high"
+# Origins of PyC's own choices, beside implementations that choose nothing.
+OWN = ("default", "incumbent")
+# An A/A probe's ratio in `Session.probe` and `SessionEnd.probe`: by CPU time where there is one.
+RATIOS = ("cpu_ratio", "wall_ratio")
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,13 @@ def incumbent_of(store: Store, candidate: Implementation, scope: Scope) -> Imple
     same = store.find(Implementation, graph_id=candidate.graph_id, normalizer=candidate.normalizer)
     there = {s.impl_id for s in store.states(lane=STABLE, state=PROMOTED, **vars(scope))}
     found = [i for i in same if i.id in there and i.id != candidate.id] or [
-        i for i in same if i.origin == DEFAULT and i.id != candidate.id
+        i for i in same if (i.origin in OWN or not i.recipe) and i.id != candidate.id
     ]
     if len(found) != 1:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"recipe {candidate.id[:12]}: expected one recipe in use, or one of origin "
-            f"{DEFAULT!r}, for graph {candidate.graph_id[:12]}, got {len(found)}; name the "
-            "incumbent",
+            f"recipe {candidate.id[:12]}: expected one recipe in use, or one of PyC's own "
+            f"choice, for graph {candidate.graph_id[:12]}, got {len(found)}; name the incumbent",
         )
     return found[0]
 
@@ -158,18 +158,18 @@ def _rounds(ours: Trace, theirs: Trace) -> Rounds | None:
 
 
 def _probes(store: Store, sessions: Sequence[Session]) -> tuple[Probe, ...]:
-    """The probe of each session, before and after it: the widest of both bounds."""
+    """The worse probe of each session, before and after it; none of one that was disturbed."""
     made = []
     for session in sessions:
         ends = store.find(rows.SessionEnd, session_id=session.id)
         told = [session.probe, *(end.probe for end in ends)]
-        bounds = [(p[LOW], p[HIGH]) for p in told if LOW in p and HIGH in p]
-        if not bounds or not ends:
+        ratios = [next((p[name] for name in RATIOS if name in p), None) for p in told]
+        known = [ratio for ratio in ratios if ratio is not None]
+        disturbed = any(end.probe.get(rows.DISTURBED) for end in ends)
+        if disturbed or not ends or len(known) < len(told):
             made.append(Probe(session.id))
-            continue
-        # Both probes must be equal: the worse one counts.
-        worst = max(bounds, key=lambda b: max(b[0] - 1, 1 - b[1]))
-        made.append(Probe(session.id, *worst))
+        else:
+            made.append(Probe(session.id, max(known, key=lambda ratio: abs(ratio - 1))))
     return tuple(made)
 
 

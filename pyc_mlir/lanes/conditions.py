@@ -31,6 +31,8 @@ MIN_SESSIONS, MIN_MACHINES = 2, 2
 # Least speed-ups, incumbent / candidate: to replace a recipe, to become PyC's default, and what no
 # other workload may fall below.
 SWAP, NEW_DEFAULT, WORST = 1.03, 1.10, 0.97
+# By how much a program may differ from itself in a session that decides.
+MOST_APART = 0.05
 # How verdicts are made; another text when that changes.
 RULE = "paired rounds, Hodges-Lehmann, t over processes, alpha spent by look, 1"
 STEPS = (CANDIDATE, VERIFIED, MEASURED, SHADOW, PROMOTED)
@@ -57,16 +59,15 @@ class OnWorkload:
 
 @dataclass(frozen=True)
 class Probe:
-    """The comparison of a program with itself in a session: bounds of the ratio, None unknown."""
+    """The comparison of a program with itself in a session: the ratio, None where it is unknown."""
 
     session_id: str
-    low: float | None = None
-    high: float | None = None
+    ratio: float | None = None
 
     @property
     def equal(self) -> bool:
         """Whether the session did not tell a program from itself."""
-        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
+        return self.ratio is not None and abs(self.ratio - 1) <= MOST_APART
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,9 @@ GOALS: Mapping[str, Goal] = {
     "packing": Goal(
         "arenas and time of the packer", ("pack", "pack-made", "pack-orders", "pack-orders-cpu")
     ),
+    "selection": Goal(
+        "selections under a limit of memory, on a public contest's instances", ("iopddl",)
+    ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),

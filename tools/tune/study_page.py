@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from pyc_mlir.dialects.printable import told
+from pyc_mlir.dialects.printable import for_display
 from pyc_mlir.tools import explain
 from pyc_mlir.tools.tune.study_charts import frontier, prediction, progress, roofline
 from pyc_mlir.tools.tune.study_facts import Point, StudyFacts
@@ -40,7 +40,7 @@ def page(facts: StudyFacts) -> str:
         f'<div class="scroll" tabindex="0">{_table(facts.points)}</div></section></main>'
         '<div id="tip" role="status" hidden></div>'
     )
-    return told(
+    return for_display(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'

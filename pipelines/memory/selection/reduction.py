@@ -103,7 +103,7 @@ class _Reducer:
         allowed = self.tables[a, b] < FORBIDDEN
         if allowed.all() and min(allowed.shape) > 1:
             return
-        rows, columns = allowed.any(1), allowed.any(0)
+        rows, columns = np.asarray(allowed.any(1)), np.asarray(allowed.any(0))
         if not (rows.all() and columns.all()):
             self.keep(a, rows)
             self.keep(b, columns)

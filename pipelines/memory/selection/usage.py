@@ -37,14 +37,15 @@ class Usage:
         events = np.unique(problem.lives[alive])
         lives = np.searchsorted(events, problem.lives)
         parts: list[tuple[Ints, Ints, Ints, Floats]] = []
-        for node in alive:
+        for node in alive.tolist():
             group, ways = reduced.ways[node]
             ones = np.ones(len(ways), np.int64)
             numbers = np.arange(start[group], start[group + 1])
             used = np.asarray(problem.usages[node], np.float64)[ways]
             parts.append((numbers, lives[node, 0] * ones, lives[node, 1] * ones, used))
         if not parts:
-            parts = [(np.zeros(0, np.int64),) * 3 + (np.zeros(0),)]
+            none = np.zeros(0, np.int64)
+            parts = [(none, none, none, np.zeros(0))]
         way, begin, end, size = (np.concatenate(column) for column in zip(*parts, strict=True))
         # Nodes of a group that live alike are one entry.
         count = len(events) + 1
@@ -53,8 +54,8 @@ class Usage:
         way, begin, end = key // count // count, key // count % count, key % count
         used = size > 0
         first = np.searchsorted(way[used], np.arange(start[-1] + 1))
-        kept = (column[used] for column in (way, begin, end, size))
-        return Usage(start, *kept, first, max(len(events), 1), problem.limit)
+        way, begin, end, size = way[used], begin[used], end[used], size[used]
+        return Usage(start, way, begin, end, size, first, max(len(events), 1), problem.limit)
 
     def of_choice(self, choice: Ints) -> Floats:
         """Bytes at each time, f64[times], of a way of each group."""

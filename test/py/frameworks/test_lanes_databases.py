@@ -136,7 +136,7 @@ def test_costs_are_limits(store, bench):
     assert promote(store, BETTER, HERE, Wanted(limits=Limits(1000, 2.0)), "test").state == PROMOTED
 
 
-@pytest.mark.parametrize("probe", [{}, {"low": 1.01, "high": 1.2}])
+@pytest.mark.parametrize("probe", [{}, {"wall_ratio": 1.2}, {"cpu_ratio": 1.0, "disturbed": 1.0}])
 def test_a_session_that_tells_a_program_from_itself_decides_nothing(store, bench, probe):
     bench.session(0.8)
     bench.session(0.8, probe=probe, after=probe)
@@ -256,7 +256,7 @@ def test_the_commands(store, bench, capsys):
 
 def test_probes_of_both_ends_count(store, bench):
     bench.session(0.8)
-    bench.session(0.8, probe=EQUAL, after={"low": 0.8, "high": 0.9})
+    bench.session(0.8, probe=EQUAL, after={"cpu_ratio": 0.9})
     assert "tell a program from itself: no, 1 of 2" in refused(store)
 
 

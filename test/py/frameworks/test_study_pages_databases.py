@@ -10,7 +10,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from lane_sessions import DEFAULT, GRAPH, SMALL, place
 
 from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.rows import Implementation, Prediction, Session, Study, Trace
+from pyc_mlir.evidence.rows import Implementation, Prediction, Session, Study, Trace, samples
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_facts import best_so_far, facts_of
 from pyc_mlir.tools.tune.study_page import page
@@ -30,7 +30,7 @@ def study(store, budget) -> Study:
         way = Implementation("g1", {"pass": str(number)}, arena_bytes=arena)
         told = Prediction("m", way.id, SMALL.id, HERE.id, seconds * 1.1, seconds, seconds * 2)
         store.add(way, told)
-        store.finish(trial, Trace(session.id, way.id, SMALL.id, wall=[seconds] * 3))
+        store.finish(trial, Trace(session.id, way.id, SMALL.id, wall=samples([seconds] * 3)))
     store.fail(store.claim(made.id, "w", 60), "crash & burn")
     return made
 
@@ -44,7 +44,7 @@ def store(tmp_path):
 def test_facts(store):
     facts = facts_of(store, study(store, {}))
     assert [p.state for p in facts.points] == ["done"] * 4 + ["failed", "waiting"]
-    assert facts.clock == "wall" and facts.best.number == 1
+    assert facts.clock == "wall" and facts.best is not None and facts.best.number == 1
     assert best_so_far(facts.measured) == [(0, 2e-2), (1, 1e-2)]
     assert [p.number for p in facts.frontier()] == [1, 0, 2]
     assert facts.points[0].predicted == 1e-2 and facts.points[1].low == 1e-2

@@ -34,7 +34,7 @@ def pair(rng, ratio: float, session: str, process: int, noise=0.02, between=0.02
 
 
 def case(pairs, **changes) -> Case:
-    probes = tuple(Probe(p.session_id, 0.99, 1.01) for p in pairs)
+    probes = tuple(Probe(p.session_id, 1.01) for p in pairs)
     loads = (OnWorkload("w", tuple(pairs)),)
     return replace(Case(OURS, THEIRS, Scope(), loads, len(pairs), probes=probes), **changes)
 

@@ -132,7 +132,7 @@ def test_wrong_problems_are_refused():
 
 
 @pytest.mark.skipif(not CONTEST.exists(), reason="the contest's instances are not there")
-@pytest.mark.parametrize("path", sorted(CONTEST.glob("*.json.gz")), ids=lambda p: p.name[21:-8])
+@pytest.mark.parametrize("path", sorted(CONTEST.glob("*.json.gz")), ids=lambda p: p.name[19:-8])
 def test_instances_of_the_contest(path):
     problem = from_contest(gzip.decompress(path.read_bytes()))
     if len(problem.costs) > 1000 and not os.environ.get("PYC_FULL"):
@@ -142,4 +142,4 @@ def test_instances_of_the_contest(path):
     found = select(problem, WORK)
     assert problem.feasible(found.choice)
     if len(problem.costs) <= 1000:
-        assert known[path.name[21:-8]] / found.cost >= 0.9
+        assert known[path.name[19:-8]] / found.cost >= 0.9
