@@ -70,9 +70,9 @@ def internal_error(error: Exception) -> PycError:
     )
 
 
-def lacks_memory(said: str) -> bool:
+def lacks_memory(message: str) -> bool:
     """Whether a message of native code or the system says that memory ended."""
-    return any(words in said for words in _NO_MEMORY)
+    return any(words in message for words in _NO_MEMORY)
 
 
 def out_of_memory(
@@ -82,15 +82,15 @@ def out_of_memory(
 
     limits: by the number of a resource, what the process may have of it.
     """
-    said = one_line(error) or type(error).__name__
-    if not isinstance(error, MemoryError) and not lacks_memory(said):
+    message = one_line(error) or type(error).__name__
+    if not isinstance(error, MemoryError) and not lacks_memory(message):
         return None
     most = min((m for r in (RLIMIT_AS, RLIMIT_DATA) if (m := limits(r)[0]) >= 0), default=None)
     limit = "" if most is None else f" under a limit of {most >> 20} MiB (`ulimit -v`)"
     remedy = "give it more" if most is None else "raise the limit"
     return PycError(
         ReasonCode.OUT_OF_MEMORY,
-        f"memory: expected enough for this model{limit}, got: {said[:200]}; {remedy}, or take a "
+        f"memory: expected enough for this model{limit}, got: {message[:200]}; {remedy}, or take a "
         "smaller model",
     )
 

@@ -125,6 +125,11 @@ class OpDef:
 OPS: dict[str, type[OpDef]] = {}
 
 
+def is_commutative(name: str) -> bool:
+    """Whether `name` is an op whose two operands may change places."""
+    return name in OPS and OPS[name].commutative
+
+
 def evaluate(op: type[OpDef], arrays: Sequence[np.ndarray], **params: Any) -> np.ndarray:
     """Run the numpy reference of `op`; the result has exactly the inferred type's dtype.
 

@@ -39,10 +39,10 @@ def _escaped(found: "re.Match[str]") -> str:
     return _SHORT.get(found[0], f"\\u{ord(found[0]):04x}")
 
 
-def told(text: str) -> str:
+def for_display(text: str) -> str:
     """`text` as `printable`; the words of the command line, and the files in them, on one line."""
-    for name, said in _words(tuple(sys.argv[1:])).items():
-        text = text.replace(name, said)
+    for name, shown in _words(tuple(sys.argv[1:])).items():
+        text = text.replace(name, shown)
     return printable(text)
 
 
@@ -52,7 +52,7 @@ def _words(arguments: tuple[str, ...]) -> dict[str, str]:
     parts = (p for a in arguments for p in (a, *os.path.split(a), os.path.splitext(a)[0]))
     odd = [p for p in parts if p.strip() and not is_one_line(p)]
     # Errors have printable ones already.
-    pairs = {said: one_line(p) for p in odd for said in (p, printable(p))}
+    pairs = {shown: one_line(p) for p in odd for shown in (p, printable(p))}
     return dict(sorted(pairs.items(), key=lambda pair: -len(pair[0])))
 
 
@@ -64,7 +64,7 @@ class Shown:
 
     def write(self, text: str) -> int:
         """Write it, made printable."""
-        self.stream.write(told(text))
+        self.stream.write(for_display(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

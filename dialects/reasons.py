@@ -313,11 +313,23 @@ class ReasonCode(Enum):
         "add new rows under new ids",
         "a trace with other samples for a process that was recorded",
     )
+    NOT_PROMOTED = Reason(
+        "a recipe does not meet the conditions of the state that it was to have",
+        "too few sessions, processes or machines, a gain that is unclear or too small, faults",
+        "measure what the message says is needed; `pyc-tune why ID` lists every condition",
+        "`pyc-tune promote ID --lane stable` after one session",
+    )
     LEASE_LOST = Reason(
         "a trial is no longer held by the worker that reports on it",
         "the lease expired, and another worker has the trial, or it is done",
         "drop the result; renew leases in time",
         "a worker that was suspended for an hour",
+    )
+    MACHINE_BUSY = Reason(
+        "this machine is no place to measure now",
+        "another measurement runs, or other processes, the hypervisor or heat slow the machine",
+        "wait for what the message names",
+        "`pyc-tune profile` beside another one",
     )
     REPLAY_MISMATCH = Reason(
         "a replay cannot make, or did not make, the program that its log was written for",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyc_mlir.runtime.device import Device
     from pyc_mlir.runtime.load import load
     from pyc_mlir.runtime.program import Program
+    from pyc_mlir.simulation.simulator import simulate
 
     __version__: str
 
@@ -47,6 +48,7 @@ __all__ = [
     "jit",
     "load",
     "nn",
+    "simulate",
     "spec",
     "trace",
 ]
@@ -68,6 +70,7 @@ _HOMES = {
     "interpret": "pyc_mlir.dialects.ir.interpreter",
     "jit": "pyc_mlir.api",
     "load": "pyc_mlir.runtime.load",
+    "simulate": "pyc_mlir.simulation.simulator",
     "spec": "pyc_mlir.frontends.python.specs",
     "trace": "pyc_mlir.frontends.python.trace",
 }

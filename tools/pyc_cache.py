@@ -97,17 +97,17 @@ def _about(parts: Mapping[str, Any]) -> str:
     return f"text {text} for {parts.get('options.target.name', '?')}"
 
 
-def why_text(store: Store, asked: Sequence[str]) -> str:
+def why_text(store: Store, queried: Sequence[str]) -> str:
     """The parts of two keys that differ, with both values; of the latest one that can be read.
 
     Raises PycError: BAD_ARGUMENT, CACHE_DAMAGED for an entry whose key cannot be read.
     """
     entries = store.entries()
-    if not entries or len(asked) > 2:
-        got = "an empty cache" if not entries else f"{len(asked)} names"
+    if not entries or len(queried) > 2:
+        got = "an empty cache" if not entries else f"{len(queried)} names"
         raise _usage(f"expected at most two entries of {store.folder}, got {got}")
     whole = (e.name for e in entries if _parts(store, e.name))
-    names = [_named(entries, n) for n in asked] or [next(whole, entries[0].name)]
+    names = [_named(entries, n) for n in queried] or [next(whole, entries[0].name)]
     mine = _parts(store, names[0])
     others = names[1:] or [e.name for e in entries if e.name != names[0]]
     known = [(name, parts) for name in others if (parts := _parts(store, name))]

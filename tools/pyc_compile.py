@@ -70,7 +70,7 @@ def _run(argv: Sequence[str], began: float | None = None) -> int:
     # MLIR and IREE take half a second to import, which --help need not wait for.
     from pyc_mlir.tools.cli import compile_driver
 
-    with cli.Progress(sys.stderr, asked=flags.progress) as progress:
+    with cli.Progress(sys.stderr, requested=flags.progress) as progress:
         output = compile_driver.run(flags, progress, sys.stdin.buffer, began)
     _write(flags, output)
     if flags.verbose:
@@ -194,14 +194,14 @@ def _check_replay(flags: argparse.Namespace) -> None:
     if not is_binary(flags):
         raise _usage("expected --replay only where a program is made, got text")
     allowed = ("model", "output", "emit", "input", "replay", "calibration", "iree_flags", "log")
-    told = ("verbose", "progress", "list_targets")
+    own_flags = ("verbose", "progress", "list_targets")
     defaults = vars(make_parser().parse_args([]))
     clauses = {name: clause.flag for name, clause in CLAUSES.items()}
     named = {**flags_of_options(), **clauses}
     for name, value in vars(flags).items():
         # A replay asks no cache.
         is_default = value == defaults[name] or (name == "cache" and not value)
-        if name not in (*allowed, *told) and not is_default:
+        if name not in (*allowed, *own_flags) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")
             raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
 

@@ -13,11 +13,15 @@ from pathlib import Path
 
 from pyc_mlir.artifact import memory_report
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log
+from pyc_mlir.artifact.compile_log import CompileLog, read_compile_log, recipe_at
 from pyc_mlir.debug.diff import diff
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.log import Listed
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.profile.profile import Profile
+from pyc_mlir.simulation.comparison import comparison
+from pyc_mlir.simulation.residuals import Residuals
+from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
 from pyc_mlir.tools.explain import text_page as explain_text
@@ -45,6 +49,7 @@ examples:
   pyc-explain model.vmfb --op dense --log decisions.jsonl
   pyc-explain model.vmfb --json - | jq .manifest.memory
   pyc-explain model.vmfb --why CODEGEN_FALLBACK
+  pyc-explain model.vmfb --what-if recipe.json --wisdom wisdom.json
   pyc-explain model.onnx
   pyc-explain --diff before.vmfb after.vmfb
   pyc-explain --bisect good.vmfb bad.vmfb model.onnx --check 'python judge.py {}'
@@ -67,7 +72,7 @@ def _run(argv: Sequence[str]) -> int:
         return cli.OK
     if flags.diff is not None:
         a, b = map(read_compile_log, flags.diff)
-        print(explain_diff.told(diff(a, b), flags.decisions), end="")
+        print(explain_diff.text(diff(a, b), flags.decisions), end="")
         return cli.OK
     if _MODEL.search(flags.program):
         return _model(flags)
@@ -75,7 +80,9 @@ def _run(argv: Sequence[str]) -> int:
     if flags.log is not None:
         log = read_compile_log(flags.log)
         recorded = replace(recorded, decisions=log.decisions, events=log.events)
-    if flags.why is not None:
+    if flags.what_if is not None:
+        print(_what_if(recorded, flags), end="")
+    elif flags.why is not None:
         print(explain_why.why(recorded, explain_why.code_named(flags.why)), end="")
     elif recorded.artifact is None:
         print(_log(recorded, flags), end="")
@@ -105,6 +112,8 @@ def _check(flags: argparse.Namespace) -> None:
         raise _usage("expected a PROGRAM, got none")
     if flags.diff is not None and flags.program is not None:
         raise _usage(f"expected two files with --diff, got {flags.program} too")
+    if flags.what_if is None and (flags.wisdom or flags.residuals):
+        raise _usage("expected --what-if beside --wisdom and --residuals, got none")
     if flags.html == flags.json == "-":
         raise _usage("expected one of --html - and --json -, got both")
     if flags.bisect is not None and (flags.check is None) == (flags.by is None):
@@ -132,6 +141,19 @@ def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace
         short = flags.decisions or flags.op is not None
         text = explain_text.decisions if short else explain_text.overview
         print(text(subject, _levels()), end="")
+
+
+def _what_if(recorded: CompileLog, flags: argparse.Namespace) -> str:
+    """The estimate of a program under the recipe that the flags name.
+
+    Raises PycError: FILE_ACCESS, BAD_ARGUMENT and BAD_WISDOM for the files, RECIPE_MISMATCH.
+    """
+    if recorded.artifact is None:
+        raise _usage(f"expected a program for --what-if, got the log {recorded.name}")
+    wisdom = None if flags.wisdom is None else Wisdom.load(flags.wisdom)
+    residuals = None if flags.residuals is None else Residuals.load(flags.residuals)
+    simulator = Simulator.of(recorded.artifact, wisdom, residuals)
+    return comparison(simulator.estimate(recipe_at(flags.what_if)), simulator.estimate())
 
 
 def _log(recorded: CompileLog, flags: argparse.Namespace) -> str:
@@ -192,8 +214,22 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="measured times in place of predicted ones: what `pyc-run --profile FILE` wrote",
     )
+    _add_what_if(parser)
     _add_bisect(parser)
     return parser
+
+
+def _add_what_if(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what-if", "estimate the program under other choices")
+    group.add_argument(
+        "--what-if",
+        metavar="RECIPE",
+        help="a recipe, a log or a program whose choices are tried; nothing is compiled",
+    )
+    group.add_argument("--wisdom", metavar="FILE", help="measured rows, as of pyc-compile")
+    group.add_argument(
+        "--residuals", metavar="FILE", help="errors of earlier estimates: `pyc-bench predict`"
+    )
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:

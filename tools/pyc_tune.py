@@ -2,10 +2,15 @@
 
     pyc-tune ls                          what the database holds
     pyc-tune show ID                     a row; of a graph or implementation its times too
-    pyc-tune why ID                      how an implementation came to its state, with verdicts
+    pyc-tune why ID                      how an implementation came to its state, with verdicts,
+                                         and what its next states ask for
+    pyc-tune promote ID [--lane LANE]    take a recipe into use as far as its measurements allow
+    pyc-tune rollback ID [--lane LANE]   reverse its last transition
+    pyc-tune lanes                       the recipes of both lanes and their states
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
+    pyc-tune profile MODEL...            measure what the database lacks of the models' works
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -16,11 +21,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.tune import profile
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
@@ -58,7 +65,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands.add_parser("import", help="take choices as candidates").add_argument(
         "file", metavar="FILE"
     )
+    profile.add(commands)
     commands.add_parser("verify", help="check every row")
+    _add_gates(commands)
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
     gc.add_argument(
         "--keep-toolchains",
@@ -69,6 +78,24 @@ def make_parser() -> argparse.ArgumentParser:
     )
     gc.add_argument("--dry-run", action="store_true", help="tell what would be removed")
     return parser
+
+
+def _add_gates(commands: Any) -> None:
+    promote = commands.add_parser("promote", help="take a recipe into use")
+    promote.add_argument("--cluster", metavar="NAME", default="", help="of workloads; or all")
+    promote.add_argument(
+        "--new-default", action="store_true", help="ask for the speed-up of a new default"
+    )
+    promote.add_argument("--incumbent", metavar="ID", help="compare with this recipe")
+    promote.add_argument("--arena-bytes", metavar="N", type=int, help="the most that it may need")
+    promote.add_argument("--compile-seconds", metavar="N", type=float, help="the most to compile")
+    promote.add_argument("--env", metavar="ID", help="an environment; default: this one")
+    rollback = commands.add_parser("rollback", help="reverse a recipe's last transition")
+    rollback.add_argument("--toolchain", metavar="HASH", help="its beginning, where several have")
+    for command in (promote, rollback):
+        command.add_argument("id", metavar="ID")
+        command.add_argument("--lane", choices=LANES, default=STABLE)
+    commands.add_parser("lanes", help="recipes and their states")
 
 
 class _Command(cli.Parser):
@@ -108,7 +135,10 @@ def _look(store: "Store", flags: argparse.Namespace) -> int:
     elif flags.command == "show":
         print(look.shown(store, flags.id), end="")
     else:
+        from pyc_mlir.tools.tune import gates
+
         print(look.reasons(store, flags.id), end="")
+        print("".join(gates.outlook(store, gates.implementation(store, flags.id))), end="")
     return cli.OK
 
 
@@ -151,9 +181,15 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     if flags.keep_toolchains < 0:
         raise _usage(f"expected a number of toolchains, got {flags.keep_toolchains}")
     gone = collect(store, flags.keep_toolchains, flags.dry_run)
-    told = "would remove" if flags.dry_run else "removed"
-    print(f"{store.url}: {told} {gone.traces} traces of {len(gone.toolchains)} toolchains")
+    done = "would remove" if flags.dry_run else "removed"
+    print(f"{store.url}: {done} {gone.traces} traces of {len(gone.toolchains)} toolchains")
     return cli.OK
+
+
+def _gates(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.tools.tune import gates
+
+    return getattr(gates, f"run_{flags.command}")(store, flags)
 
 
 _COMMANDS = {
@@ -162,6 +198,10 @@ _COMMANDS = {
     "why": _look,
     "export": _export,
     "import": _import,
+    "promote": _gates,
+    "rollback": _gates,
+    "lanes": _gates,
+    profile.COMMAND: profile.run,
     "verify": _verify,
     "gc": _collect,
 }

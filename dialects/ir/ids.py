@@ -80,12 +80,12 @@ class OpIds:
         regions = [self._visit_block(b, arguments) for r in op.regions for b in r.blocks]
         attributes = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
         name, results = op.name, list(op.results)
-        said = [part for n, attr in attributes for part in (n, self._attribute_text(attr))]
+        texts = [part for n, attr in attributes for part in (n, self._attribute_text(attr))]
         types = [self._type_text(r.type) for r in results]
         read = [self._values.get(v) or (f"later:{v.type}",) * 2 for v in op.operands]
         exact, by_type = (
             _hash(name, *parameters, *types, *[v[i] for v in read], *[r[i] for r in regions])
-            for i, parameters in enumerate((said, [] if name == "pyc.constant" else said))
+            for i, parameters in enumerate((texts, [] if name == "pyc.constant" else texts))
         )
         for i, result in enumerate(results):
             self._values[result] = f"{exact}:{i}", f"{by_type}:{i}"

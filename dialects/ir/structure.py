@@ -15,7 +15,7 @@ from functools import cached_property
 from pyc_mlir.dialects.ir.attributes import attributes_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import attribute_content
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import is_commutative
 from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 
 # Counts up when the text of any program changes.
@@ -70,7 +70,6 @@ class _Reader:
     def _visit(self, op: ir.Operation, arguments: str) -> None:
         inner = [(self.read(b, arguments), 0) for r in op.regions for b in r.blocks]
         operands = [self._values.get(v) or self._later(v) for v in op.operands]
-        definition = OPS.get(op.name.removeprefix("pyc."))
         # A constant by its type alone is one of many.
         sharable = not inner and (self._exact or op.name != _CONSTANT)
         for place, result in enumerate(op.results):
@@ -79,7 +78,7 @@ class _Reader:
             Vertex(
                 self._label(op),
                 (*operands, *inner),
-                definition is not None and definition.commutative,
+                is_commutative(op.name.removeprefix("pyc.")),
                 sharable,
             )
         )
@@ -96,5 +95,5 @@ class _Reader:
         if op.name == _CONSTANT and not self._exact:
             return f"{op.name} : {types}"
         kept = [(n, attr) for n, attr in attributes_of(op) if not n.startswith("pyc.")]
-        said = ", ".join(f"{n}={attribute_content(attr).decode()}" for n, attr in sorted(kept))
-        return f"{op.name} {{{said}}} : {types}"
+        listed = ", ".join(f"{n}={attribute_content(attr).decode()}" for n, attr in sorted(kept))
+        return f"{op.name} {{{listed}}} : {types}"

@@ -37,9 +37,9 @@ _REMEDIES = {
 def file_error(error: OSError, expected: str, path: str | Path | None = None) -> PycError:
     """The error for `path` (None: the one that `error` names) where `expected` was wanted."""
     place = one_line(path if path is not None else error.filename or "file")
-    said = error.strerror or str(error)
+    cause = error.strerror or str(error)
     remedy = _REMEDIES.get(error.errno or 0, "check it, or name another")
-    return PycError(ReasonCode.FILE_ACCESS, f"{place}: expected {expected}, got: {said}; {remedy}")
+    return PycError(ReasonCode.FILE_ACCESS, f"{place}: expected {expected}, got: {cause}; {remedy}")
 
 
 def open_plain(path: str | Path, *, flags: int = 0, folder: int | None = None) -> FileIO:

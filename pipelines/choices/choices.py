@@ -4,16 +4,21 @@ A pass finds out what is legal and offers the legal alternatives; a `Recipe` rep
 answer, else a `Policy` prefers one; the answer is recorded as a `Decision`. A bad policy can
 therefore make a program slow, never wrong. All of a decision but its `measured` object is
 deterministic, byte for byte.
+
+An alternative may have variants: the same kernel with other knobs, called
+``gemm:matmul[height=4]``. There are too many to list. A pass gives them as `Variants`; recipes and
+policies name one, and the pass builds and checks it.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
+from pyc_mlir.pipelines.choices.space import Config, Space, variant_name
 from pyc_mlir.pipelines.target.cost import Cost
 
 SCHEMA_VERSION = 1
@@ -83,6 +88,59 @@ def _node_name(match: "re.Match[str]") -> str:
     return f"{PurePath(file).name}:{line}" if file is not None else name or alone or ""
 
 
+class Variants(Protocol):
+    """Legal answers at a site beyond those that are listed."""
+
+    def alternative(self, name: str) -> Alternative | None:
+        """The variant of that name; None where it cannot be built."""
+        ...
+
+    def spaces(self) -> Mapping[str, Space]:
+        """The spaces around listed alternatives that have any, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class TunableSite:
+    """A site at which there is something to choose: alternatives as they were listed, best first.
+
+    `spaces` are by the name of the alternative; each one's default is that alternative.
+    """
+
+    site: Site
+    alternatives: tuple[Alternative, ...]
+    spaces: Mapping[str, Space] = field(default_factory=dict)
+
+    def choice(self, alternative: str, config: Config) -> str:
+        """What recipes call a configuration of an alternative's space."""
+        return variant_name(alternative, self.spaces[alternative].label(config))
+
+
+@dataclass(frozen=True)
+class _Offered:
+    """What can be answered at a site, by name: what is listed, and variants of it."""
+
+    listed: tuple[Alternative, ...]
+    variants: Variants | None
+
+    def get(self, name: str) -> Alternative | None:
+        found = next((a for a in self.listed if a.name == name), None)
+        if found is None and self.variants is not None:
+            return self.variants.alternative(name)
+        return found
+
+    def with_those(self, names: Iterable[str]) -> tuple[Alternative, ...]:
+        """What is listed, then the variants among `names`, once each."""
+        return (*self.listed, *self._variants(names))
+
+    def _variants(self, names: Iterable[str]) -> Iterator[Alternative]:
+        listed = {a.name for a in self.listed}
+        for name in dict.fromkeys(names):
+            found = None if name in listed else self.get(name)
+            if found is not None:
+                yield found
+
+
 @runtime_checkable
 class Policy(Protocol):
     """Prefers one of the legal alternatives."""
@@ -111,11 +169,20 @@ class Explains(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesVariants(Protocol):
+    """A policy that knows of variants: legal ones of them stand behind what it chooses among."""
+
+    def variants(self, site: Site) -> Sequence[str]:
+        """Names to consider at a site, in a fixed order; what is none there is left out."""
+        ...
+
+
 @dataclass(frozen=True)
 class FirstIsBest:
-    """The default policy: passes list their alternatives best first."""
+    """The policy `heuristic`, for compiles that name none: passes list alternatives best first."""
 
-    name: str = "default"
+    name: str = "heuristic"
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the first alternative's name."""
@@ -231,46 +298,71 @@ class Choices:
     policy: Policy = field(default_factory=FirstIsBest)
     recipe: Recipe | None = None
     _log: list[Decision] = field(default_factory=list, init=False)
+    _asked: dict[Site, _Offered] = field(default_factory=dict, init=False)
 
     @property
     def log(self) -> tuple[Decision, ...]:
         """What was decided so far, in order."""
         return tuple(self._log)
 
+    @property
+    def tunable(self) -> tuple[TunableSite, ...]:
+        """The sites so far with more than one alternative, or a space, in order."""
+        sites = (
+            TunableSite(site, offered.listed, offered.variants.spaces() if offered.variants else {})
+            for site, offered in self._asked.items()
+        )
+        return tuple(s for s in sites if len(s.alternatives) > 1 or s.spaces)
+
     def choose(
-        self, site: Site, alternatives: Sequence[Alternative], evidence: Sequence[str] = ()
+        self,
+        site: Site,
+        alternatives: Sequence[Alternative],
+        evidence: Sequence[str] = (),
+        variants: Variants | None = None,
     ) -> Alternative:
-        """Return one of `alternatives` and record the decision.
+        """Return one of `alternatives`, or a variant, and record the decision.
+
+        The record lists the alternatives, and behind them a variant that was chosen.
 
         Raises PycError: INVALID_CHOICE when the policy names none of them, RECIPE_MISMATCH when
         the recipe does.
         """
         assert alternatives, "a choice without legal alternatives is the pass's fault"
-        by_name = {a.name: a for a in alternatives}
-        recorded = self.recipe.choices.get(site.key) if self.recipe else None
-        if self.recipe is not None and self.recipe.tolerant and recorded not in by_name:
-            recorded = None
-        carried = self._carried(site, by_name) if recorded is None else None
-        name = recorded or carried or self.policy.prefer(site, alternatives)
-        if name not in by_name:
+        offered = self._asked[site] = _Offered(tuple(alternatives), variants)
+        recorded = self._recorded(site, offered)
+        carried = self._carried(site, offered) if recorded is None else None
+        named = self.policy.variants(site) if isinstance(self.policy, NamesVariants) else ()
+        considered = offered.with_those(named)
+        name = recorded or carried or self.policy.prefer(site, considered)
+        answer = offered.get(name)
+        if answer is None:
             code = ReasonCode.INVALID_CHOICE if recorded is None else ReasonCode.RECIPE_MISMATCH
             source = f"policy `{self.policy.name}`" if recorded is None else "the recipe"
+            listed = sorted(a.name for a in alternatives)
+            more = "" if variants is None else " or a legal variant of one"
             raise PycError(
-                code,
-                f"{site.key}: expected one of {sorted(by_name)}, {source} answered {name!r}",
+                code, f"{site.key}: expected one of {listed}{more}, {source} answered {name!r}"
             )
-        by, grounds = self._grounds(site, alternatives, name, recorded, carried)
+        by, grounds = self._grounds(site, considered, name, recorded, carried)
         # What failed before a fallback does not fail again: it is not tried.
         seen = grounds if by == FALLBACK else (*evidence, *grounds)
-        self.record(Decision(site, name, tuple(alternatives), by, seen))
-        return by_name[name]
+        self.record(Decision(site, name, offered.with_those([name]), by, seen))
+        return answer
 
-    def _carried(self, site: Site, offered: Iterable[str]) -> str | None:
+    def _recorded(self, site: Site, offered: _Offered) -> str | None:
+        """The choice that the recipe has for this very site."""
+        if self.recipe is None or site.key not in self.recipe.choices:
+            return None
+        found = self.recipe.choices[site.key]
+        return None if self.recipe.tolerant and offered.get(found) is None else found
+
+    def _carried(self, site: Site, offered: _Offered) -> str | None:
         """The choice that a recipe of another graph has for a site's work, if it is offered."""
         if self.recipe is None or not self.recipe.made_for or not site.work:
             return None
         found = self.recipe.works.get(site.work_key)
-        return found if found is not None and found in offered else None
+        return found if found is not None and offered.get(found) is not None else None
 
     def _grounds(
         self,

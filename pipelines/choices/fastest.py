@@ -57,6 +57,11 @@ class Fastest:
             )
         return judged.chosen
 
+    def variants(self, site: Site) -> Sequence[str]:
+        """The choices that were measured here for a site; some are variants."""
+        known = self.wisdom.about(site.pass_name, site.op_id, site.work)
+        return sorted({row.choice for row in known if self._is_here(row)})
+
     def evidence(
         self, site: Site, alternatives: Sequence[Alternative], chosen: str
     ) -> Sequence[str]:

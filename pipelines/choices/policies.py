@@ -19,6 +19,8 @@ GROUP = "pyc_mlir.policies"
 # The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
 PLANNER_MODES = ("latency_first", "balanced", "memory_first")
 DEFAULT_MODE = "balanced"
+# The policy of compiles that name none, and the name that people try for it.
+DEFAULT, _TRIED = FirstIsBest().name, "default"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Preset:
 
 
 BUILT_IN: dict[str, Policy] = {
-    "default": FirstIsBest(),
+    DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
@@ -68,10 +70,11 @@ def load_policy(name: str) -> Policy:
 
     registered = {point.name: point for point in entry_points(group=GROUP)}
     if name not in registered:
+        hint = did_you_mean(DEFAULT if name == _TRIED else name, (*BUILT_IN, *registered))
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"policy: expected one of {', '.join(sorted({*BUILT_IN, *registered}))}, got {name!r}"
-            f"{did_you_mean(name, (*BUILT_IN, *registered))}",
+            f"{hint}",
         )
     return _made(registered[name])
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "pyc_mlir.passes"
 
 BUILT_IN: dict[str, tuple[str, str]] = {
-    "pyc-canonicalize": ("pyc_mlir.pipelines.pyc.canonicalize", "Canonicalize"),
+    "pyc-canonicalize": ("pyc_mlir.pipelines.pyc.canonicalize.canonicalize", "Canonicalize"),
     "pyc-infer-shapes": ("pyc_mlir.pipelines.pyc.infer_shapes", "InferShapes"),
     "pyc-decompose": ("pyc_mlir.pipelines.pyc.decompose", "Decompose"),
     "pyc-recognize": ("pyc_mlir.pipelines.pyc.recognize.recognize", "Recognize"),

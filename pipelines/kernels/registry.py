@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.target.cost import Cost
@@ -69,6 +70,8 @@ class Family:
     - `sample(random, target)`: random knobs that are legal for the target, and arguments for some
       calls, for tests.
     - `match(work, target)`: kernels for the first ops of a group, best first; none by default.
+    - `space(offer, target)`: the legal knob sets around an offer, whose `default` is the offer
+      itself; all compute the same within `reference`'s bound. None, the default, for no other one.
 
     `knobs` is their type.
     """
@@ -80,6 +83,7 @@ class Family:
     reference: Callable[..., tuple[np.ndarray, np.ndarray]]
     sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
     match: Callable[[Work, Target], Sequence[Offer]] = lambda work, target: ()
+    space: Callable[[Offer, Target], Space | None] = lambda offer, target: None
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """True where the family has this kernel for the target."""

@@ -44,14 +44,14 @@ class Decompose:
         composite = {n for n, d in OPS.items() if d.decompose is not None}
         if not self.only:
             return composite
-        asked = {n.strip() for n in self.only.split(",")}
-        if asked - composite:
+        wanted = {n.strip() for n in self.only.split(",")}
+        if wanted - composite:
             raise PycError(
                 ReasonCode.INVALID_PIPELINE,
                 f"pyc-decompose: `only`: expected composite ops {sorted(composite)}, "
-                f"got {sorted(asked - composite)}",
+                f"got {sorted(wanted - composite)}",
             )
-        return asked
+        return wanted
 
 
 def decompose_op(op: ir.Operation) -> bool:

@@ -98,7 +98,7 @@ def _fold(conv: ir.Operation) -> Fold | None:
     lost = (np.abs(new) < np.finfo(out.dtype).tiny) & (wide != 0)
     if lost.any() or not (np.isfinite(new).all() and np.isfinite(offset).all()):
         return None
-    return Fold(conv, tuple(ops), new, offset.reshape((1, -1, 1, 1) if axis == 1 else (-1,)))
+    return Fold(conv, tuple(ops), new, offset.reshape((-1, 1, 1) if axis == 1 else (-1,)))
 
 
 def _only_user(value: ir.Value) -> ir.Operation | None:

@@ -3,24 +3,27 @@
 Comes in: functions of pyc ops, fused into groups. Goes out: the same, with ``pyc.kernel`` on those
 groups and ops for which a generated kernel was chosen (`groups.py`). Every family says what it
 has for a group (`match`); the choice is between its kernels and IREE's code, ranked by predicted
-seconds, one decision for each group. Where no family has one, the decision says that too.
+seconds, one decision for each group. Where no family has one, the decision says that too. A recipe
+or a policy may name a variant of an offer: a knob set of the family's `space`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
+from pyc_mlir.pipelines.choices.space import Space, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, COMPUTES, SELECT
 from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.kernels.variants import with_settings
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
@@ -129,17 +132,66 @@ def _choose(
     evidence: Sequence[str],
 ) -> Found | None:
     work = members.work()
-    rest = {name: _iree_cost(work, o.covers, context.target) for name, (_, o) in offers.items()}
-    listed = [
-        Alternative(name, o.cost + rest[name], encode(o.knobs)) for name, (_, o) in offers.items()
-    ]
+    variants = KernelVariants(work, context.target, offers)
+    listed = [variants.priced(name, offer) for name, (_, offer) in offers.items()]
     why = "IREE's own code generation" if offers else "no family has a kernel for it"
     iree = Alternative(IREE, _iree_cost(work, 0, context.target), why)
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
     computes = f"{COMPUTES}{' '.join(ids[o] for o in members.ops)}"
-    return offers.get(context.choices.choose(site, ranked, (computes, *evidence)).name)
+    chosen = context.choices.choose(site, ranked, (computes, *evidence), variants).name
+    return variants.found(chosen)
+
+
+@dataclass(frozen=True)
+class KernelVariants:
+    """The kernels of a group and those with other knobs: `choices.Variants`."""
+
+    work: Work
+    target: Target
+    offers: Mapping[str, Found]
+
+    def spaces(self) -> Mapping[str, Space]:
+        """Those that the families of the offers give."""
+        found = {name: self._space(name) for name in self.offers}
+        return {name: space for name, space in found.items() if space is not None}
+
+    def alternative(self, name: str) -> Alternative | None:
+        """The offer or variant of that name."""
+        found = self.found(name)
+        return None if found is None else self.priced(name, found[1])
+
+    def found(self, name: str) -> Found | None:
+        """The family and the offer that a name stands for; None for what is not legal."""
+        base, label = split_variant(name)
+        if not label or base not in self.offers:
+            return self.offers.get(name)
+        family, offer = self.offers[base]
+        space = self._space(base)
+        try:
+            settings = {} if space is None else space.settings(space.labelled(label))
+        except PycError:
+            settings = {}
+        if not settings:
+            return None
+        knobs = with_settings(offer.knobs, settings)
+        return family, replace(offer, knobs=knobs, cost=self._cost(family, offer, knobs))
+
+    def priced(self, name: str, offer: Offer) -> Alternative:
+        """An offer as an alternative: its cost with what it leaves to IREE, and its knobs."""
+        rest = _iree_cost(self.work, offer.covers, self.target)
+        return Alternative(name, offer.cost + rest, encode(offer.knobs))
+
+    def _space(self, name: str) -> Space | None:
+        family, offer = self.offers[name]
+        return FAMILIES[family].space(offer, self.target)
+
+    def _cost(self, family: str, offer: Offer, knobs: Any) -> Cost:
+        """Of other knobs. With dynamic sizes the offer's: its family knows which it counted."""
+        if knobs.kernel("variant").sizes:
+            return offer.cost
+        return FAMILIES[family].cost(knobs, self.target, {})
 
 
 def _iree_cost(work: Work, covers: int, target: Target) -> Cost:

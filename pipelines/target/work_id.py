@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.opdef import OPS
+from pyc_mlir.dialects.opdef import is_commutative
 from pyc_mlir.dialects.types import TensorType, dtype_name
 from pyc_mlir.dialects.util.canonical import Vertex, canonical_text
 from pyc_mlir.pipelines.target.work import Input, Work
@@ -38,7 +38,7 @@ def work_text(work: Work) -> str:
         Vertex(
             f"{node.name}{params_text(node.params)} : {node.type}",
             tuple((operand, 0) for operand in node.operands),
-            node.name in OPS and OPS[node.name].commutative,
+            is_commutative(node.name),
         )
         for node in work.nodes
     ]
@@ -53,8 +53,8 @@ def _input_label(value: Input) -> str:
 
 def params_text(params: Mapping[str, Any]) -> str:
     """Parameters of an op as text, sorted by name: ``{axis=1}``; empty without any."""
-    said = ", ".join(f"{name}={_value_text(params[name])}" for name in sorted(params))
-    return f"{{{said}}}" if said else ""
+    listed = ", ".join(f"{name}={_value_text(params[name])}" for name in sorted(params))
+    return f"{{{listed}}}" if listed else ""
 
 
 def _value_text(value: Any) -> str:

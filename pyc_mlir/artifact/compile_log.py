@@ -29,6 +29,7 @@ from pyc_mlir.pipelines.choices.log import (
     events_of,
     parse_log,
 )
+from pyc_mlir.pipelines.choices.recipe_file import RecipeFile, is_recipe
 
 # What the manifest says of the way to a program.
 CONDITIONS = (
@@ -131,6 +132,12 @@ def _check_conditions(head: Conditions, name: str) -> None:
 
 
 def recipe_at(path: str | Path) -> Recipe:
-    """The choices of a program or a log, for use with any program; raises as `read_compile_log`."""
+    """The choices of a program, a log or a recipe's file, for use with any program.
+
+    Raises as `read_compile_log`, and PycError (BAD_ARGUMENT) for a malformed recipe.
+    """
+    data = read_file(path, "a program, a log or a recipe")
+    if is_recipe(data):
+        return RecipeFile.from_bytes(data, str(path)).recipe
     log = read_compile_log(path)
     return Recipe.from_log(log.decisions, str(log.conditions.get("graph_id", "")))

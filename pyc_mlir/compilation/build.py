@@ -196,17 +196,8 @@ def _plans(lowered: Lowered, options: Options, only: Mapping[str, str]) -> PlanR
 
 def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Failure]) -> Artifact:
     """The artifact of what a setting gave. Raises PycError where it breaks the contract."""
-    choices, lowered, options, arena = begun.choices, begun.lowered, begun.options, made.arena
-    assert arena is not None, "a compile always reads the account"
-    if setting != begun.setting:
-        reasons = fallback_reasons(failures, begun.attempt.way)
-        choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
-    choices.record(*made.decisions)
-    if begun.wants_entry and arena.missing:
-        reason = (ReasonCode.NO_ARENA_ENTRY, arena.missing)
-        choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
-    elif begun.wants_entry:
-        choices.annotate(begun.site(ARENA_SITE), arena.evidence)
+    choices, lowered, options = begun.choices, begun.lowered, begun.options
+    arena = _recorded(begun, made, setting, failures)
     choices.require_recipe_used(lowered.graph_id)
     account = _account(lowered, options, arena)
     _require_kept(account, options.contract, arena)
@@ -222,6 +213,46 @@ def complete(begun: Begun, made: Generated, setting: str, failures: Sequence[Fai
         samples.to_bytes() if samples.samples else b"",
         Evidence(begun.oracle),
     )
+
+
+def _recorded(
+    begun: Begun, made: Generated, setting: str, failures: Sequence[Failure] = ()
+) -> ArenaEntry:
+    """Record the decisions of what a setting gave; what came of the second entry."""
+    choices, arena = begun.choices, made.arena
+    assert arena is not None, "a compile always reads the account"
+    if setting != begun.setting:
+        reasons = fallback_reasons(failures, begun.attempt.way)
+        choices.record_fallback(begun.site(FUSION_SITE), setting, reasons)
+    choices.record(*made.decisions)
+    if begun.wants_entry and arena.missing:
+        reason = (ReasonCode.NO_ARENA_ENTRY, arena.missing)
+        choices.record_fallback(begun.site(ARENA_SITE), NONE, [reason])
+    elif begun.wants_entry:
+        choices.annotate(begun.site(ARENA_SITE), arena.evidence)
+    return arena
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program up to its memory plan: decisions, the account, the report; no code.
+
+    A compile states the same, unless IREE has no code for the chosen setting of fusion and another
+    one takes its place.
+    """
+
+    decisions: tuple[Decision, ...]
+    account: Account
+    memory: bytes
+
+
+def plan_only(lowered: Lowered, options: Options) -> Planned:
+    """Plan the memory of a lowered program and generate no code. Raises as `compile`."""
+    begun = begin(lowered, attempts_under(options)[0], ())
+    made = begun.request.plan(begun.setting)
+    arena = _recorded(begun, made, begun.setting)
+    memory = report_bytes(made.memory) if made.memory.regions else b""
+    return Planned(begun.choices.log, _account(lowered, begun.options, arena), memory)
 
 
 def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) -> dict[str, Any]:

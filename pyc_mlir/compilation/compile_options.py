@@ -72,7 +72,7 @@ class CompileOptions:
     policy: str | Policy | None = field(
         default=None,
         metadata=_option(
-            "who prefers one of the legal alternatives: a policy, or its name; none is PyC's own",
+            "who prefers one of the legal alternatives: a policy, or its name; none is `heuristic`",
             "--policy",
             "NAME",
             "decisions",

@@ -91,11 +91,19 @@ class Request:
 
         Raises as `compile_module`, and PycError (BUDGET_IMPOSSIBLE, BUDGET_NOT_FOUND).
         """
+        return self._run(setting, with_code=True)
+
+    def plan(self, setting: str) -> Generated:
+        """The same up to the memory plan: no code is generated, and `vmfb` is empty."""
+        return self._run(setting, with_code=False)
+
+    def _run(self, setting: str, *, with_code: bool) -> Generated:
         flags = (*_FLAGS[setting], *self.flags)
         planning = None if self.plans is None else Planning(self.target, self.plans, self.ranges)
         way = _iree_alone() if planning is None else Way(planning.run, from_async=True)
         # What comes of one setting is no part of what is asked of the next one.
         arena = None if self.arena is None else replace(self.arena)
+        vmfb = b""
         with opened(self.code, self.target, flags, self.dump_phases, self.locations) as session:
             if setting == UNFUSED:
                 unfuse(session.module)
@@ -105,8 +113,9 @@ class Request:
                 way.whole(session)
             else:
                 arena.compile(session, way)
-            run(session, self.target, start="stream")
-            vmfb = session.vmfb()
+            if with_code:
+                run(session, self.target, start="stream")
+                vmfb = session.vmfb()
         if planning is None:
             return Generated(vmfb, arena)
         return Generated(vmfb, arena, planning.decisions, planning.report)

@@ -4,7 +4,8 @@
 signature, decisions, graph id, and where each op came from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -31,7 +32,14 @@ from pyc_mlir.frontends.graph_report import graph_report
 from pyc_mlir.frontends.sources import Source, load_source
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Recipe, Site
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Choices,
+    Decision,
+    Recipe,
+    Site,
+    TunableSite,
+)
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
@@ -234,6 +242,27 @@ def _optimize(module: ir.Module, options: Options, context: PassContext) -> None
     select(module, context, "+".join(context.kernels or ()))
 
 
+@contextmanager
+def optimized(
+    source: Any, inputs: Sequence[Any] | None, options: Options
+) -> Iterator[tuple[Source, PassContext]]:
+    """The program after the pyc passes and the choice of kernels, and what was decided.
+
+    One that enters at IREE has no module. Raises as `lower`.
+    """
+    with new_context() as context, ir.Location.unknown():
+        loaded = load_source(source, inputs, context)
+        passes = context_of(options)
+        if loaded.module is None:
+            yield loaded, passes
+            return
+        with loaded.module.context, ir.Location.unknown():
+            _refine(loaded.module, None if callable(source) else inputs, passes)
+            declare_ranges(entry_function(loaded.module), options.ranges)
+            _optimize(loaded.module, options, passes)
+            yield loaded, passes
+
+
 def emit(
     source: Any, inputs: Sequence[Any] | None, options: Options, stage: str
 ) -> tuple[str, tuple[Decision, ...]]:
@@ -242,20 +271,33 @@ def emit(
     Constants are complete. A module that enters at IREE has no ``pyc`` stage, and bytecode is no
     text: PycError (BAD_ARGUMENT). Raises as `lower`.
     """
+    with optimized(source, inputs, options) as (made, context):
+        if made.module is None:
+            return _foreign_text(made, stage), context.choices.log
+        if stage == "linalg":
+            run_pipeline(made.module, TO_LINALG, context)
+            _drop_argument_attributes(made.module)
+        return str(made.module), context.choices.log
+
+
+def tunable_sites(
+    source: Any, inputs: Sequence[Any] | None, options: Options
+) -> tuple[TunableSite, ...]:
+    """What there is to choose in the front end and the pyc passes, for tools that tune.
+
+    Sites in the order of the passes, as the options' recipe and policy lead to them: another
+    choice may lead to other sites. Raises as `lower`.
+    """
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
-            return _foreign_text(loaded, stage), context_of(options).choices.log
-        module = loaded.module
-        with module.context, ir.Location.unknown():
+            return ()
+        with loaded.module.context, ir.Location.unknown():
             context = context_of(options)
-            _refine(module, None if callable(source) else inputs, context)
-            declare_ranges(entry_function(module), options.ranges)
-            _optimize(module, options, context)
-            if stage == "linalg":
-                run_pipeline(module, TO_LINALG, context)
-                _drop_argument_attributes(module)
-            return str(module), context.choices.log
+            _refine(loaded.module, None if callable(source) else inputs, context)
+            declare_ranges(entry_function(loaded.module), options.ranges)
+            _optimize(loaded.module, options, context)
+            return context.choices.tunable
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:

@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.choices.contract import (
     conflict,
 )
 from pyc_mlir.pipelines.choices.fastest import Fastest
-from pyc_mlir.pipelines.choices.policies import load_policy, planner_modes
+from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
 from pyc_mlir.pipelines.target.calibration import Calibration
@@ -143,12 +143,15 @@ def resolve(
     contract = given.contract or Contract()
     contract.check(target.name)
     policy, recipe, folder = _resolved_policy(given), given.recipe, given.dump_phases
+    recipe = recipe_at(recipe) if isinstance(recipe, str | Path) else recipe
     modes = planner_modes(policy) if not given.planner_mode else (given.planner_mode,)
+    if modes != (UNPLANNED,):
+        modes = tuple(dict.fromkeys((*modes, *_modes_of(recipe))))
     options = Options(
         target=target,
         contract=contract,
         policy=policy,
-        recipe=recipe_at(recipe) if isinstance(recipe, str | Path) else recipe,
+        recipe=recipe,
         dump_phases=None if folder is None else Path(folder),
         calibration=calibration,
         planner_modes=() if modes == (UNPLANNED,) else modes,
@@ -188,6 +191,13 @@ def _resolved_policy(given: CompileOptions) -> Policy:
         toolchain=here.toolchain,
         require_evidence=given.require_evidence,
     )
+
+
+def _modes_of(recipe: Recipe | None) -> tuple[str, ...]:
+    """The planner's modes whose plans a recipe chooses: they are offered beside the policy's."""
+    chosen = {} if recipe is None else recipe.choices
+    named = {choice for site, choice in chosen.items() if site.startswith("plan-memory:")}
+    return tuple(mode for mode in PLANNER_MODES if mode in named)
 
 
 def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]:

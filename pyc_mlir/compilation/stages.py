@@ -114,7 +114,7 @@ REQUESTED, DEFAULT, CHEAPEST = "requested", "default", "cheapest"
 SITE = Site("compile-stage", "module")
 REASONS = {
     REQUESTED: "the options as they are",
-    DEFAULT: "no recipe, the default policy, one balanced plan",
+    DEFAULT: "no recipe, the policy `heuristic`, one balanced plan",
     CHEAPEST: "IREE's memory plan, one entry, plain fusion",
 }
 OFFERED = tuple(Alternative(name, reason=reason) for name, reason in REASONS.items())

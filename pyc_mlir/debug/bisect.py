@@ -100,8 +100,8 @@ class _Mixing:
             self.vanished |= {s for s in mixed if chosen.get(s) != recipe.choices[s]}
             answer, why = self.check(artifact), ""
         self.tries += 1
-        said = {True: "bad", False: "good", None: "cannot be told"}[answer]
-        self.tell(f"{self.tries}: {len(applied)} of {len(self.sites)} bad choices: {said}{why}")
+        verdict = {True: "bad", False: "good", None: "cannot be told"}[answer]
+        self.tell(f"{self.tries}: {len(applied)} of {len(self.sites)} bad choices: {verdict}{why}")
         return answer
 
 
@@ -158,9 +158,9 @@ def _useless(nothing: NothingToFind, good: CompileLog, bad: CompileLog) -> PycEr
 
 def unchecked(options: Options) -> Options:
     """The options without the clauses that compare or refuse a program: the check does that."""
-    asked = options.contract
+    contract = options.contract
     kept = Contract(
-        memory_budget_bytes=asked.memory_budget_bytes, max_concurrency=asked.max_concurrency
+        memory_budget_bytes=contract.memory_budget_bytes, max_concurrency=contract.max_concurrency
     )
     return replace(options, contract=kept)
 
@@ -193,8 +193,8 @@ def error_check(source: Any, inputs: Sequence[Any] | None, options: Options) -> 
 
     Raises PycError (NO_ORACLE) where there is no reference.
     """
-    asked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
-    lowered = lower(source, inputs, asked)
+    checked = replace(options, contract=Contract(max_error=ROUNDING), recipe=None)
+    lowered = lower(source, inputs, checked)
     samples = make_samples(oracle_of(lowered), lowered.signature)
 
     def check(artifact: Artifact) -> bool | None:

@@ -52,7 +52,7 @@ def find_culprits(changes: Sequence[Change], is_bad: Test[Change]) -> Culprits[C
         found, rest = (*rest[low:high], *found), rest[:low]
         if search.ask(found):
             break
-    return Culprits(found, len(search.asked), sum(a is None for a in search.asked.values()))
+    return Culprits(found, len(search.answers), sum(a is None for a in search.answers.values()))
 
 
 class _Search(Generic[Change]):
@@ -60,15 +60,15 @@ class _Search(Generic[Change]):
 
     def __init__(self, changes: tuple[Change, ...], is_bad: Test[Change]) -> None:
         self.changes = changes
-        self.asked: dict[tuple[Change, ...], bool | None] = {}
+        self.answers: dict[tuple[Change, ...], bool | None] = {}
         self._is_bad = is_bad
 
     def ask(self, applied: Sequence[Change]) -> bool | None:
         """Whether it is bad with these."""
         key = tuple(applied)
-        if key not in self.asked:
-            self.asked[key] = self._is_bad(key)
-        return self.asked[key]
+        if key not in self.answers:
+            self.answers[key] = self._is_bad(key)
+        return self.answers[key]
 
     def step(self, rest: Sequence[Change], found: Sequence[Change]) -> tuple[int, int]:
         """Between which prefixes of `rest`, beside what was found, good turns bad.

@@ -16,13 +16,13 @@ def minimal(parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool]) -> t
     `fails` is asked about each subset once: O(n^2) times at worst, about 2 log2 n for one culprit.
     """
     left, count = tuple(parts), 2
-    asked: dict[tuple[int, ...], bool] = {}
+    answers: dict[tuple[int, ...], bool] = {}
     numbers = tuple(range(len(left)))
 
     def ask(chosen: tuple[int, ...]) -> bool:
-        if chosen not in asked:
-            asked[chosen] = fails([left[i] for i in chosen])
-        return asked[chosen]
+        if chosen not in answers:
+            answers[chosen] = fails([left[i] for i in chosen])
+        return answers[chosen]
 
     if ask(()):
         return ()

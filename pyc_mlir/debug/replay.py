@@ -147,8 +147,8 @@ def first_difference(before: Sequence[Decision], now: Sequence[Decision]) -> str
     if len(before) == len(now):
         return ""
     key, chosen = longer[min(len(before), len(now))].site.key, longer is before
-    told = "recorded, got none" if chosen else "not recorded, got one"
-    return f"{key}: expected the decision {told}"
+    state = "recorded, got none" if chosen else "not recorded, got one"
+    return f"{key}: expected the decision {state}"
 
 
 def _essence(decision: Decision) -> dict[str, Any]:
@@ -172,5 +172,5 @@ def _difference(old: Decision, new: Decision) -> str:
     )
 
 
-def _mismatch(said: str) -> PycError:
-    return PycError(ReasonCode.REPLAY_MISMATCH, f"replay: {said}")
+def _mismatch(problem: str) -> PycError:
+    return PycError(ReasonCode.REPLAY_MISMATCH, f"replay: {problem}")

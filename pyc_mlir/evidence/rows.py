@@ -24,6 +24,8 @@ CONSTANTS = (WARM, COLD)
 # Of a trace: measured; wrong results; the process ended; it took too long; nothing was made.
 OK, WRONG, CRASH, TIMEOUT, REFUSED = "ok", "wrong", "crash", "timeout", "refused"
 STATUSES = (OK, WRONG, CRASH, TIMEOUT, REFUSED)
+# In the probe of a session's end: 1 where the machine was no place to measure.
+DISTURBED = "disturbed"
 # Of a verdict, as `pyc_mlir/tune/verdict.py` gives them.
 ANSWERS = ("faster", "slower", "unclear")
 
@@ -97,7 +99,8 @@ class Implementation(Row):
     """A way to compile a graph: its recipe, {site or pass: choice}, and what it came to.
 
     knobs: as the kernel's alternative names them. parent: the implementation that it was made from.
-    origin: who proposed it (``default``, ``tuner``, ``wisdom <hash>``). artifact_key: in the cache.
+    origin: who proposed it (``heuristic``, ``tuner``, ``wisdom <hash>``).
+    artifact_key: in the cache.
     """
 
     table: ClassVar[str] = "implementations"

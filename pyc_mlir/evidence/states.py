@@ -3,7 +3,8 @@
     candidate -> verified -> measured -> shadow -> promoted -> suspended -> retired
 
 `quarantined` may follow any. Whether a condition for a step is met is decided elsewhere, with a
-verdict; the database only refuses steps that are none.
+verdict; the database only refuses steps that are none. Scopes name a toolchain: under another one
+a recipe starts again, as `suspended` if it was in use under the one before.
 """
 
 from collections.abc import Mapping
@@ -15,9 +16,9 @@ PROMOTED, SUSPENDED, RETIRED, QUARANTINED = "promoted", "suspended", "retired", 
 STABLE, EXPERIMENTAL = "stable", "experimental"
 LANES = (STABLE, EXPERIMENTAL)
 # A suspended recipe comes back through measurements; a new toolchain lifts a quarantine by having
-# another scope.
+# another scope, and suspends there what another toolchain's scope has in use.
 FOLLOWERS: Mapping[str, tuple[str, ...]] = {
-    NEW: (CANDIDATE,),
+    NEW: (CANDIDATE, SUSPENDED),
     CANDIDATE: (VERIFIED, RETIRED),
     VERIFIED: (MEASURED, RETIRED),
     MEASURED: (SHADOW, PROMOTED, RETIRED),
@@ -40,6 +41,15 @@ class Scope:
     cluster: str = ""
     hardware: str = ""
     toolchain: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A state to come, and why."""
+
+    state: str
+    reason: str
+    verdict_id: str | None = None
 
 
 @dataclass(frozen=True)

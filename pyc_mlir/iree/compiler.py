@@ -20,6 +20,7 @@ from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, che
 from pyc_mlir.iree.sources import FORMED, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
+from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 from pyc_mlir.iree.workarounds.slice_views import share_parts
 from pyc_mlir.pipelines.target.target import Target
 
@@ -71,9 +72,9 @@ def compile_module(
 def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
     """`Session.run` with PyC's steps at the ends of phases.
 
-    Dispatches are named after their ops as soon as they are formed. Kernels are let go at the end
-    of `flow`, and get their code at that of `stream` if another phase follows. Contraction is
-    forbidden at the end of code generation.
+    Dispatches are named after their ops as soon as they are formed. At the end of `flow` kernels
+    are let go and stores of single elements flattened. At the end of `stream` kernels get their
+    code if another phase follows. At the end of code generation contraction is forbidden.
     """
     place = PHASES.index
     if place(start) < place(FORMED) <= place(to):
@@ -83,6 +84,7 @@ def run(session: Session, target: Target, to: str = "end", start: str = "start")
     if place(start) < place("flow") <= place(to):
         session.run(to="flow", start=start)
         let_go(session.module)
+        flatten_stores(session.module)
         start = "flow"
     if place("stream") < place(to):
         if start != "stream":
@@ -207,13 +209,13 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
     place = _place(_where(chosen), locations) or chosen.location or "module"
     noise = ("see current operation", "called from")
     notes = [n for n in chosen.notes if not any(word in n for word in noise)]
-    said = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
+    message = "; ".join([chosen.message, *notes])[:_SAID_LIMIT]
     expected = (
         "a module that IREE can read"
         if error.code is ReasonCode.INVALID_IR
         else f"a module that IREE compiles for target `{target.name}`"
     )
-    return CompileError(error.code, f"{place}: expected {expected}, got: {said}", errors)
+    return CompileError(error.code, f"{place}: expected {expected}, got: {message}", errors)
 
 
 def _where(diagnostic: Diagnostic) -> str:

@@ -304,8 +304,8 @@ class Session:
 
     def _failure(self, code: ReasonCode, what: str) -> CompileError:
         errors = [d for d in self.diagnostics if d.severity == "error"] or self.diagnostics
-        said = str(errors[0]) if errors else "no diagnostic"
-        return CompileError(code, f"{what}, got {said}", self.diagnostics)
+        detail = str(errors[0]) if errors else "no diagnostic"
+        return CompileError(code, f"{what}, got {detail}", self.diagnostics)
 
     def _output(self, write: Any) -> bytes:
         output = api.Output.open_membuffer()

@@ -140,9 +140,9 @@ def groups_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> list[G
 
 def ops_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> tuple[str, ...]:
     """What a dispatch computes, in words: whole groups, or those of their ops that are sources."""
-    told = []
+    names = []
     for group in groups_behind(sources, groups):
         whole = group.name in sources
         members = [m for m in group.members if whole or m in sources]
-        told.append("+".join(map(op_name, members)))
-    return tuple(told)
+        names.append("+".join(map(op_name, members)))
+    return tuple(names)

@@ -97,8 +97,8 @@ def code_of(row: "Row") -> str:
 def summary(profile: "Profile") -> str:
     """Where the time of a call goes, and what no generated kernel covers: one or two sentences."""
     whole = profile.seconds or 1.0
-    said = "measured" if profile.measured else "predicted, not measured"
-    head = f"A call takes {quantity(profile.seconds, 's')} ({said})"
+    basis = "measured" if profile.measured else "predicted, not measured"
+    head = f"A call takes {quantity(profile.seconds, 's')} ({basis})"
     parts = [f"{profile.kernels / whole:.0%} in generated kernels"]
     if profile.uncovered:
         most = ", ".join(f"{n} {share:.0%}" for n, share in uncovered(profile)[:3])
@@ -143,10 +143,10 @@ def html(profile: "Profile") -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
     )
-    said = "".join(f"<p>{escape(line.strip())}</p>" for line in notes(profile).splitlines())
+    paragraphs = "".join(f"<p>{escape(line.strip())}</p>" for line in notes(profile).splitlines())
     return (
         f"<p>{escape(summary(profile))}</p><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>{said}"
+        f"<tbody>{rows}</tbody></table>{paragraphs}"
     )
 
 

@@ -28,7 +28,7 @@ class Difference:
     error: float
     largest: float
     place: tuple[int, ...] = ()
-    said: str = ""
+    problem: str = ""
 
     @property
     def relative(self) -> float:
@@ -36,8 +36,8 @@ class Difference:
         return self.error / self.largest if self.largest else self.error
 
     def __str__(self) -> str:
-        if self.said:
-            return f"{self.name}: {self.said}"
+        if self.problem:
+            return f"{self.name}: {self.problem}"
         where = f", at {self.place}" if self.error else ""
         return f"{self.name}: {self.relative:.2g} of the largest {self.largest:.4g}{where}"
 
@@ -99,8 +99,8 @@ def _copied(leaf: Any) -> Any:
 
 def _difference(name: str, got: Any, want: Any) -> Difference:
     if got.shape != want.shape or got.dtype != want.dtype:
-        said = f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
-        return Difference(name, float("inf"), 1.0, said=said)
+        problem = f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
+        return Difference(name, float("inf"), 1.0, problem=problem)
     if not want.numel():
         return Difference(name, 0.0, 0.0)
     one, other = (t.detach().to(torch.float64) for t in (got, want))

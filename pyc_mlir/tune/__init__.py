@@ -1,1 +1,1 @@
-"""Searching for better choices: spaces of configurations, strategies, verdicts on measurements."""
+"""Searching for better choices: strategies, verdicts on measurements."""

@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from pyc_mlir.tune.space import Config, Space
+from pyc_mlir.pipelines.choices.space import Config, Space
 from pyc_mlir.tune.surrogate import Surrogate, fitted
 
 Search = Generator[Config, float | None, None]

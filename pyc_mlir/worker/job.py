@@ -65,15 +65,19 @@ class Job:
         trusted: bool = True,
         clock: Callable[[], float] = time.monotonic,
         spent: float = 0.0,
+        give_up_seconds: float | None = None,
     ) -> None:
         """Take a worker and make the program travel. Raises PycError as `travelling`.
 
-        spent: seconds of the limit that are over already.
+        spent: seconds of the limit that are over already. give_up_seconds: when a compile without a
+        limit is ended; None is `UNTRUSTED_SECONDS` for what is not trusted, else never.
         """
         self._clock, self._began = clock, clock() - spent
         self._options, self._trusted = options, trusted
         self.limit = options.contract.max_compile_seconds
-        self._end = self.limit if trusted or self.limit is not None else UNTRUSTED_SECONDS
+        if give_up_seconds is None and not trusted:
+            give_up_seconds = UNTRUSTED_SECONDS
+        self._end = give_up_seconds if self.limit is None else self.limit
         self._below = () if self.limit is None else stages_below(options)
         self._first = Attempt(options.policy, stage, trusted, clock)
         self._second: Attempt | None = None
@@ -182,7 +186,7 @@ class Job:
         if self.limit is None:
             return PycError(
                 ReasonCode.COMPILE_TIMEOUT,
-                f"a source that is not trusted: expected a program within {self._end:g} s, got "
+                f"a compile in a worker: expected a program within {self._end:g} s, got "
                 f"none: the compile was ended while {self._first.doing}; set `{CLAUSE}` in the "
                 "contract to another limit",
             )

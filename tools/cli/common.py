@@ -23,7 +23,7 @@ from pyc_mlir.dialects.errors import (
     missing_compiler,
     out_of_memory,
 )
-from pyc_mlir.dialects.printable import Shown, one_line, shown_streams, told
+from pyc_mlir.dialects.printable import Shown, for_display, one_line, shown_streams
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
@@ -212,7 +212,7 @@ def explain(tool: str, error: PycError) -> str:
     A message of several lines shows source text: its code stands on the first line. One that
     reads as a compiler's diagnostic already (``file:1:2: error: ...``) gets no prefix.
     """
-    first, newline, rest = told(error.message).partition("\n")
+    first, newline, rest = for_display(error.message).partition("\n")
     prefix = "" if ": error: " in first else f"{tool}: error: "
     return f"{prefix}{first} [{error.code.name}]{newline}{rest}"
 
@@ -235,7 +235,7 @@ class Progress:
     def __init__(
         self,
         err: TextIO,
-        asked: bool = False,
+        requested: bool = False,
         clock: Callable[[], float] = time.perf_counter,
         delay: float = 2.0,
         interval: float = 0.25,
@@ -246,7 +246,7 @@ class Progress:
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
         # Log records that are shown tell the same, line by line.
-        self._enabled = (asked or self._in_place) and not logger(COMPILE).isEnabledFor(INFO)
+        self._enabled = (requested or self._in_place) and not logger(COMPILE).isEnabledFor(INFO)
         self._began = clock()
         self._stage = self._shown = ""
         self._done = threading.Event()

@@ -113,8 +113,8 @@ def _cache_asked(flags: argparse.Namespace) -> bool | str | None:
 def _program(artifact: Artifact, path: str, progress: Progress) -> Output:
     """A program with its log: the conditions first, what the cache did last."""
     data = to_bytes(artifact)
-    told = () if artifact.cached is None else (artifact.cached.event,)
-    log = (head_of(artifact, data), *artifact.decisions, *told)
+    events = () if artifact.cached is None else (artifact.cached.event,)
+    log = (head_of(artifact, data), *artifact.decisions, *events)
     text = summary(path, len(data), artifact, progress.seconds)
     return Output(data, log, text, contract_report(artifact))
 

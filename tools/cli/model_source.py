@@ -107,7 +107,7 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
             f"{path}: expected FILE.py:FUNCTION with one of its functions "
             f"({', '.join(own) or 'it has none'}), got {name!r}",
         )
-    return _told(found, ReasonCode.UNTRACEABLE, f"`{name}` to run on traced arrays")
+    return _with_code(found, ReasonCode.UNTRACEABLE, f"`{name}` to run on traced arrays")
 
 
 def _import_file(path: Path) -> Any:
@@ -119,13 +119,13 @@ def _import_file(path: Path) -> Any:
     sys.modules[name] = module  # as an import would, for what looks itself up
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        _told(spec.loader.exec_module, ReasonCode.BAD_MODEL, "a file to import")(module)
+        _with_code(spec.loader.exec_module, ReasonCode.BAD_MODEL, "a file to import")(module)
     finally:
         sys.path.pop(0)
     return module
 
 
-def _told(function: Callable[..., Any], code: ReasonCode, expected: str) -> Callable[..., Any]:
+def _with_code(function: Callable[..., Any], code: ReasonCode, expected: str) -> Callable[..., Any]:
     """`function`, with what the user's code raises told as a PycError; our own faults pass."""
 
     @functools.wraps(function)
@@ -207,12 +207,12 @@ def with_shapes_of(
 
 
 def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | None]:
-    said = [
+    given = [
         InputShape(a.name, tuple(d if isinstance(d, int) else None for d in a.shape), a.dtype)
         for a in recorded.inputs
     ]
     if callable(source):
-        return source, _specs(source, said)
+        return source, _specs(source, given)
     if holds_bytecode(source):
         # Only a worker reads it, and what enters at IREE takes no shapes.
         return source, None
@@ -223,7 +223,7 @@ def _as_recorded(source: Any, recorded: Signature) -> tuple[Any, list[Any] | Non
     with loaded.module.context:
         declared = signature_of(entry_function(loaded.module)).inputs
     same = [a.shape for a in declared] == [a.shape for a in recorded.inputs]
-    return with_shapes(loaded, () if same else said)
+    return with_shapes(loaded, () if same else given)
 
 
 def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[Any]:
@@ -234,11 +234,11 @@ def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[A
     assigned = assign(names, shapes)
     known = []
     for name in names:
-        declared, said = annotated.get(name), assigned[name]
+        declared, given = annotated.get(name), assigned[name]
         if declared is not None:
             known.append(Argument(name, declared.dtype, declared.dims))
-        elif said is not None:
-            known.append(_from_text(name, said))
+        elif given is not None:
+            known.append(_from_text(name, given))
     merged = {a.name: TensorSpec(a.dtype, *a.shape) for a in refine(known, assigned)}
     specs: list[Any] = []
     for parameter in parameters:
@@ -251,14 +251,14 @@ def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[A
     return specs
 
 
-def _from_text(name: str, said: InputShape) -> Argument:
-    if said.dtype is None:
+def _from_text(name: str, given: InputShape) -> Argument:
+    if given.dtype is None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"--input {name}: expected an element type too, as the function does not annotate "
-            f"it, such as {name}={'x'.join(_dims_text(said.dims))}xf32",
+            f"it, such as {name}={'x'.join(_dims_text(given.dims))}xf32",
         )
-    return Argument(name, said.dtype, said.dims)
+    return Argument(name, given.dtype, given.dims)
 
 
 def _dims_text(dims: Sequence[Dim]) -> list[str]:
@@ -293,34 +293,34 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names) or "the model has no inputs"
 
 
-def refine(declared: Sequence[Argument], said: Mapping[str, InputShape | None]) -> list[Argument]:
+def refine(declared: Sequence[Argument], given: Mapping[str, InputShape | None]) -> list[Argument]:
     """The arguments with the sizes given; a size given to a named dimension holds wherever the
     name stands."""
     sizes: dict[str, int] = {}
-    merged = [_merge(argument, said[argument.name], sizes) for argument in declared]
+    merged = [_merge(argument, given[argument.name], sizes) for argument in declared]
     return [
         replace(a, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in a.shape))
         for a in merged
     ]
 
 
-def _merge(declared: Argument, said: InputShape | None, sizes: dict[str, int]) -> Argument:
+def _merge(declared: Argument, given: InputShape | None, sizes: dict[str, int]) -> Argument:
     """`declared` with the sizes given for dynamic dimensions; those of named ones go to `sizes`."""
-    if said is None:
+    if given is None:
         return declared
-    if said.dtype is not None and said.dtype != declared.dtype:
+    if given.dtype is not None and given.dtype != declared.dtype:
         raise PycError(
             ReasonCode.ARGUMENT_DTYPE,
             f"--input {declared.name}: expected {dtype_name(declared.dtype)} as in the model, "
-            f"got {dtype_name(said.dtype)}",
+            f"got {dtype_name(given.dtype)}",
         )
-    if not _fits(said.dims, declared.shape):
+    if not _fits(given.dims, declared.shape):
         raise PycError(
             ReasonCode.ARGUMENT_SHAPE,
             f"--input {declared.name}: expected a shape within {declared}, "
-            f"got {'x'.join(_dims_text(said.dims)) or 'scalar'}",
+            f"got {'x'.join(_dims_text(given.dims)) or 'scalar'}",
         )
-    pairs = list(zip(said.dims, declared.shape, strict=True))
+    pairs = list(zip(given.dims, declared.shape, strict=True))
     for new, old in pairs:
         if isinstance(old, str) and new is not None and sizes.setdefault(old, new) != new:
             raise PycError(

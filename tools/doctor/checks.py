@@ -105,9 +105,9 @@ def _evidence_lines(place: Place) -> list[str]:
     gpus = [f"{g['name']} {g['memory_mib']} MiB, driver {g['driver']}" for g in facts["gpus"]]
     virtual = f"virtual ({facts['hypervisor']})" if facts["hypervisor"] else ""
     governor = f"governor {facts['governor']}" if facts["governor"] else ""
-    said = [f"{facts['cores']} cores", *facts["caches"], virtual, governor, *gpus]
+    facts_text = [f"{facts['cores']} cores", *facts["caches"], virtual, governor, *gpus]
     lines = [f"  {part:10} {getattr(place, part)[:_SHOWN]}" for part in PARTS]
-    lines[0] += f"  {', '.join(filter(None, said))}"
+    lines[0] += f"  {', '.join(filter(None, facts_text))}"
     return lines
 
 

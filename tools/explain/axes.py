@@ -61,10 +61,10 @@ def px(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") -> str:
+def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
     """SVG text at a place."""
     place = f'x="{px(x)}" y="{px(y)}" class="{kind}" text-anchor="{anchor}"'
-    return f"<text {place}>{escape(said)}</text>"
+    return f"<text {place}>{escape(content)}</text>"
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -27,7 +27,7 @@ def run(flags: argparse.Namespace) -> str:
     source, inputs = with_shapes_of(model, bad.signature, shapes)
     check = _check(flags, source, inputs, options)
     found = bisect(source, inputs, good, bad, options, check, _tell)
-    return told(found)
+    return text(found)
 
 
 def _check(flags: argparse.Namespace, source: object, inputs: list | None, o: Options) -> Check:
@@ -40,7 +40,7 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def told(found: Bisection) -> str:
+def text(found: Bisection) -> str:
     """The culprits with what both logs say of them, and what it took."""
     several = len(found.culprits.changes) > 1
     head = "these decisions together" if several else "this decision"

@@ -9,7 +9,7 @@ from pyc_mlir.tools.explain.facts import size
 _SHOWN = 100
 
 
-def told(found: Difference, every: bool = False) -> str:
+def text(found: Difference, every: bool = False) -> str:
     """Conditions, choices, sizes; with `every` also choices that stayed, on other grounds."""
     if found.is_empty:
         return f"no difference: {found.same} equal decisions\n"
@@ -21,9 +21,9 @@ def told(found: Difference, every: bool = False) -> str:
     if every:
         parts.append(_section("the same choice on other grounds", _all(found.restated)))
     rest = f"{found.same} choices are the same"
-    told = f", {len(found.restated)} of them on other grounds" if found.restated else ""
+    restated = f", {len(found.restated)} of them on other grounds" if found.restated else ""
     more = "; --decisions shows them" if found.restated and not every else ""
-    return "\n".join([*(p for p in parts if p), f"{rest}{told}{more}\n"])
+    return "\n".join([*(p for p in parts if p), f"{rest}{restated}{more}\n"])
 
 
 def _section(title: str, text: str) -> str:

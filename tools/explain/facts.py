@@ -112,7 +112,7 @@ class Subject:
                 "transients": self.working_memory()[0],
             }
         parts = [account[name] for name in _PARTS]
-        rows = [(said, account[name]) for name, said in _PARTS.items()]
+        rows = [(label, account[name]) for name, label in _PARTS.items()]
         return [*rows, ("total", None if None in parts else sum(parts))]
 
     def working_memory(self) -> tuple[int | None, int | None]:

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.dialects.printable import told
+from pyc_mlir.dialects.printable import for_display
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.memory.layout import Layout
 from pyc_mlir.profile.profile import Profile
@@ -75,7 +75,7 @@ def page(subject: Subject) -> str:
             '</main><div id="tip" role="status" hidden></div>',
         ]
     )
-    return told(
+    return for_display(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
@@ -105,10 +105,10 @@ def _overview(subject: Subject) -> str:
     unit, rows = in_table(subject.account())
     account = _table(("memory of one call", unit), rows, "numbers account")
     note = "" if subject.stories() else f'<p class="note">{_NO_REPORT}</p>'
-    told = [
+    clauses = [
         (c.clause, str(c).partition(" = ")[2]) for c in subject.artifact.contract_report.clauses
     ]
-    contract = _table(("contract", "as compiled"), told, "facts") if told else ""
+    contract = _table(("contract", "as compiled"), clauses, "facts") if clauses else ""
     return (
         f'<section class="overview"><div class="tiles">{tiles}{note}</div>{account}{contract}'
         "</section>"
@@ -176,13 +176,13 @@ def _live(story: Story) -> str:
 def _legend(keys: Sequence[tuple[str, str]]) -> str:
     """What the marks mean; a key that is a line is drawn as one."""
     items = []
-    for kind, said in keys:
+    for kind, label in keys:
         mark = (
             f'<line x1="0" y1="7" x2="22" y2="7" class="{kind}"/>'
             if kind.startswith(("line", "bound"))
             else f'<rect x="1" y="1" width="20" height="12" class="{kind}"/>'
         )
-        items.append(f"<li>{svg(22, 14, said, mark)}<span>{escape(said)}</span></li>")
+        items.append(f"<li>{svg(22, 14, label, mark)}<span>{escape(label)}</span></li>")
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -296,7 +296,7 @@ def _decision(decision: Decision) -> str:
         (
             "✓" if a.name == decision.chosen else "",
             a.name,
-            ", ".join(f"{name} {said}" for name, said in cost_of(a)),
+            ", ".join(f"{name} {amount}" for name, amount in cost_of(a)),
             folded(a.reason)[0],
         )
         for a in decision.alternatives
@@ -307,9 +307,9 @@ def _decision(decision: Decision) -> str:
         for a in decision.alternatives
         if folded(a.reason)[1]
     )
-    said = [f"evidence: {e}" for e in decision.evidence]
-    said += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
-    evidence = "".join(f'<p class="note">{escape(text)}</p>' for text in said)
+    lines = [f"evidence: {e}" for e in decision.evidence]
+    lines += [f"measured: {name} {value:g}" for name, value in decision.measured.items()]
+    evidence = "".join(f'<p class="note">{escape(text)}</p>' for text in lines)
     table = _table(("", "alternative", "predicted cost", "reason"), rows)
     names = ", ".join(a.name for a in others) or "nothing"
     return (

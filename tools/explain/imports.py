@@ -21,10 +21,10 @@ def run(flags: argparse.Namespace) -> int:
         allow_bytecode()
     report = _report(flags)
     if flags.json is not None:
-        text = json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n"
-        cli.write_text(flags.json, text)
+        page = json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n"
+        cli.write_text(flags.json, page)
     if flags.json != "-":
-        print(told(flags.program, report), end="")
+        print(text(flags.program, report), end="")
     return cli.REFUSED if report.breaks else cli.OK
 
 
@@ -37,7 +37,7 @@ def _report(flags: argparse.Namespace) -> ImportReport:
         return error.report
 
 
-def told(name: str, report: ImportReport) -> str:
+def text(name: str, report: ImportReport) -> str:
     """The report, then each break with its place."""
     places = (report.name if b.place is None else f"{report.name}:{b.place}" for b in report.breaks)
     lines = (f"  {p}: {b}\n" for p, b in zip(places, report.breaks, strict=True))

@@ -102,12 +102,12 @@ def _peaks(region: RegionReport, series: list[tuple[str, Layout]], x: Scale, y: 
         left = at > (x.start + x.end) / 2
         meets = any(abs(at - a) < 230 and abs(height - h) < 18 for a, h in taken)
         taken.append((at, height))
-        said = f"{role(region, name)}: {size(layout.peak_bytes)}"
+        label = f"{role(region, name)}: {size(layout.peak_bytes)}"
         kind = line_kind(region, name)
         dot = f'<circle cx="{px(at)}" cy="{px(height)}" r="4.5" class="dot {kind}"/>'
         below = height + 20 if meets else height - 7
         place = at - 8 if left else at + 8
-        parts += [dot, text(place, below, said, "peak", "end" if left else "start")]
+        parts += [dot, text(place, below, label, "peak", "end" if left else "start")]
     return parts
 
 
@@ -239,10 +239,10 @@ def frontier_chart(region: RegionReport) -> str:
     way = "L".join(f"{px(x(p.seconds))} {px(y(p.arena_bytes))}" for p in region.frontier)
     parts.append(f'<path d="M{way}" class="line frontier"/>')
     for p in region.frontier:
-        said = f"{size(p.arena_bytes)} at {quantity(p.seconds, 's')}"
+        label = f"{size(p.arena_bytes)} at {quantity(p.seconds, 's')}"
         parts.append(
             f'<circle cx="{px(x(p.seconds))}" cy="{px(y(p.arena_bytes))}" r="5" class="point">'
-            f"<title>{said}</title></circle>"
+            f"<title>{label}</title></circle>"
         )
     for (seconds, arena), names in marks.items():
         at, up = x(seconds), y(arena)
@@ -250,8 +250,8 @@ def frontier_chart(region: RegionReport) -> str:
         left = at > (x.start + x.end) / 2
         parts.append(f'<circle cx="{px(at)}" cy="{px(up)}" r="8.5" class="ring {kind}"/>')
         place, anchor = (at - 13, "end") if left else (at + 13, "start")
-        said = ", ".join(f"{n} (runs)" if n == region.chosen else n for n in names)
-        parts.append(text(place, up - 9, said, "peak", anchor))
+        label = ", ".join(f"{n} (runs)" if n == region.chosen else n for n in names)
+        parts.append(text(place, up - 9, label, "peak", anchor))
     return svg(width, height, "the arena against the predicted time", "".join(parts))
 
 

@@ -171,8 +171,8 @@ def decision_text(decision: Listed, short: bool = False) -> str:
         mark = ">" if a.name == decision.chosen else " "
         costs = ", ".join(f"{name} {text}" for name, text in cost_of(a))
         reason = folded(a.reason)[0] if short else a.reason
-        said = "; ".join(t for t in (costs, reason) if t)
-        lines.append(f"    {mark} {a.name:<{width}}  {said}".rstrip() + "\n")
+        note = "; ".join(t for t in (costs, reason) if t)
+        lines.append(f"    {mark} {a.name:<{width}}  {note}".rstrip() + "\n")
     lines += [f"      evidence: {e}\n" for e in decision.evidence]
     lines += [f"      measured: {name} {value:g}\n" for name, value in decision.measured.items()]
     return head + "".join(lines)

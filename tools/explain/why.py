@@ -31,11 +31,11 @@ def why(recorded: CompileLog, code: ReasonCode) -> str:
 def _decisions(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:
     yield from _measured(recorded, code)
     for decision in (*recorded.decisions, *recorded.events):
-        said = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
-        if said:
+        mentions = [text for text in _words(decision) if re.search(rf"\b{code.name}\b", text)]
+        if mentions:
             where = f" at {decision.site.location}" if decision.site.location else ""
             head = f"{decision.site.key}: {decision.chosen} (by {decision.decided_by}){where}"
-            yield "".join((f"  {head}\n", *(f"    {text}\n" for text in said)))
+            yield "".join((f"  {head}\n", *(f"    {text}\n" for text in mentions)))
 
 
 def _measured(recorded: CompileLog, code: ReasonCode) -> Iterator[str]:

@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -27,6 +28,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
 )
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -202,4 +204,19 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, 1, (feed,), cost(knobs, target, taken))]
 
 
-FAMILY = Family("argmax", Argmax, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
+    knobs: Argmax = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    return knob_space(
+        knobs,
+        {
+            "rows_per_workgroup": (1, 4, 16, 64) if rows is None else parts_of(target, rows),
+            "chunk": (256, 512, 1024, 2048, 4096, 8192),
+            "unroll": UNROLLS,
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("argmax", Argmax, refusal, cost, reference, sample, match, space)

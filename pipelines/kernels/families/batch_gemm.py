@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
@@ -31,6 +32,7 @@ from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums
+from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
@@ -40,6 +42,7 @@ _UNROLL = 4
 _ROWS_FOR_A_COPY = 24
 _DEEP = 16  # a panel's depth is a multiple of it: the lanes of any target
 _DEPTH_IN_PLACE = 512
+_BLOCKS = (32, 64, 128, 256, 512)  # of the depth, to try
 
 
 @dataclass(frozen=True)
@@ -401,4 +404,24 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
 
 
-FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Register tiles, blocks of the depth, copies or none, and shares of workgroups."""
+    knobs: BatchGemm = offer.knobs
+    what = knobs.what
+    rows = what.rows if isinstance(what.rows, int) else None
+    across = max(1, known(what.columns) // knobs.panel)
+    return knob_space(
+        knobs,
+        {
+            "height": [h for h in HEIGHTS if rows is None or h <= rows],
+            "panel": PANELS,
+            "depth_block": [b for b in _BLOCKS if b < known(what.depth)],
+            "unroll": UNROLLS,
+            "local": (False, True),
+            "workgroups": cuts(target, prod(map(known, what.batch)), known(what.rows), across),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("batch_gemm", BatchGemm, refusal, cost, reference, sample, match, space)

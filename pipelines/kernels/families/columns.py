@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -32,6 +34,7 @@ from pyc_mlir.pipelines.target.work import Work, sizes
 # Vectors of a row that registers hold next to the rows that are being added.
 FEW = 4
 _PAGE = 4096  # bytes
+_STRIPS = (256, 1024, 2048, 4096, 8192)  # to try
 
 
 @dataclass(frozen=True)
@@ -276,4 +279,21 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, 1, (Feed(value, found.cuts),), cost(knobs, target, taken))]
 
 
-FAMILY = Family("columns", Columns, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Columns of a strip, rows at once, vectors of a turn, and results in registers or memory."""
+    knobs: Columns = offer.knobs
+    columns = knobs.columns if isinstance(knobs.columns, int) else max(_STRIPS)
+    return knob_space(
+        knobs,
+        {
+            "strip": [s for s in _STRIPS if s < columns],
+            "outers": () if knobs.outer == 1 else (1, 4, 16),
+            "at_once": (1, 2, 4, 8, 16),
+            "unroll": UNROLLS,
+            "registers": (False, True),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("columns", Columns, refusal, cost, reference, sample, match, space)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
@@ -21,6 +22,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -229,4 +231,21 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
 
-FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Parts of workgroups, vectors of a block, and stores through the caches or past them."""
+    knobs: Elementwise = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    columns = knobs.columns if isinstance(knobs.columns, int) else _PART
+    return knob_space(
+        knobs,
+        {
+            "rows_part": (1, 4, 16, 64) if rows is None else parts_of(target, rows),
+            "columns_part": {-(-part // LINE) * LINE for part in parts_of(target, columns)},
+            "unroll": UNROLLS,
+            "streaming": (False, True),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("elementwise", Elementwise, refusal, cost, reference, sample, match, space)

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -205,4 +207,19 @@ def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool
     return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 
 
-FAMILY = Family("full_reduce", FullReduce, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
+    knobs: FullReduce = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    return knob_space(
+        knobs,
+        {
+            "rows_per_workgroup": (1, 4, 16, 64) if rows is None else parts_of(target, rows),
+            "chunk": (1024, 4096, 16384, 65536),
+            "unroll": (*UNROLLS, 16),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("full_reduce", FullReduce, refusal, cost, reference, sample, match, space)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.packing import Packing, Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
@@ -32,6 +33,7 @@ from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums, refuse_tile
+from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -41,6 +43,7 @@ _DEPTH_LIMIT = 1024
 _STRIP_COLUMNS = 256
 _HEIGHT, _UNROLL = 6, 4
 _PAGE = 1024  # numbers in 4 KiB
+_BLOCKS = (128, 256, 512, 1024)  # of depth, rows and columns, to try
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class Gemm:
     """The knobs of C[rows, columns] = epilogue(A[rows, depth] B).
 
     `height` and `panel` are the rows and columns of the register tile; `depth_block`,
-    `row_block` (a multiple of `height`) and `strip` (a multiple of `panel`) are what caches
-    hold; `workgroups` cuts rows and columns. `far`: B comes from memory, not from a cache, and is
+    `row_block` and `strip` (columns) are what caches hold at most, in whole tiles, one at least;
+    `workgroups` cuts rows and columns. `far`: B comes from memory, not from a cache, and is
     prefetched a page ahead where it is read only once.
     """
 
@@ -68,11 +71,11 @@ class Gemm:
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        counts = (self.columns, self.depth, self.height, self.unroll, *self.workgroups)
-        if self.rows == 0 or min(counts) < 1:
-            raise _refusal("sizes, height, unroll and workgroups of at least 1", self)
-        if self.panel % LINE or self.strip % self.panel or self.row_block % self.height:
-            raise _refusal("panel in lines of 16, strip in panels, row_block in heights", self)
+        sizes = (self.columns, self.depth, self.panel, self.height, self.unroll)
+        if self.rows == 0 or min(*sizes, self.row_block, self.strip, *self.workgroups) < 1:
+            raise _refusal("sizes, tile, blocks, unroll and workgroups of at least 1", self)
+        if self.panel % LINE:
+            raise _refusal("panel in lines of 16", self)
         if self.depth_block % self.unroll:
             raise _refusal("depth_block in multiples of unroll", self.depth_block)
 
@@ -169,8 +172,9 @@ class Product:
         panels = knobs.panels
         first, end = share(k, 1, knobs.workgroups[1], Index.of(panels.full))
         if panels.full:
-            with k.range(first, end, knobs.strip // knobs.panel) as j:
-                self._strip(Strip(j, least(j + knobs.strip // knobs.panel, end), knobs.panel))
+            step = max(1, knobs.strip // knobs.panel)
+            with k.range(first, end, step) as j:
+                self._strip(Strip(j, least(j + step, end), knobs.panel))
         if panels.last_width:
             with k.when(k.workgroup(1).equals(knobs.workgroups[1] - 1)):
                 start, base = Index.of(0), panels.edge * knobs.depth
@@ -192,7 +196,7 @@ class Product:
         k, height = self.k, self.knobs.height
         tiles = self.a.shape[0] // height
         first, end = share(k, 0, self.knobs.workgroups[0], tiles)
-        step = self.knobs.row_block // height
+        step = max(1, self.knobs.row_block // height)
         if tiles.number != 0:
             with (
                 k.range(first, end, step) as i,
@@ -458,4 +462,25 @@ def is_narrow(columns: int | str | None) -> bool:
     return isinstance(columns, int) and columns < _NARROW
 
 
-FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Register tiles, what caches hold of the product, and shares of workgroups."""
+    knobs: Gemm = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    whole = -(-knobs.depth // max(UNROLLS)) * max(UNROLLS)
+    return knob_space(
+        knobs,
+        {
+            "height": [h for h in HEIGHTS if rows is None or h <= rows],
+            "panel": PANELS,
+            "unroll": UNROLLS,
+            "depth_block": [*(b for b in _BLOCKS if b < knobs.depth), whole],
+            "row_block": [b for b in _BLOCKS if rows is None or b < rows],
+            "strip": [s for s in _BLOCKS if s < knobs.columns],
+            "workgroups": cuts(target, known(knobs.rows), knobs.panels.full),
+            "far": (False, True) if rows is not None and rows <= max(HEIGHTS) else (),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("gemm", Gemm, refusal, cost, reference, sample, match, space)

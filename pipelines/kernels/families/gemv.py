@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
@@ -29,6 +30,7 @@ from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices,
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
+from pyc_mlir.pipelines.kernels.variants import cuts, knob_space
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
@@ -36,6 +38,7 @@ ROWS = 6
 _STREAMED = 4
 _UNIT = 64  # columns that workgroups do not cut
 _STRIP_BYTES = 16 << 10
+_STRIPS = (512, 1024, 2048, 4096, 8192)  # to try
 _STRIP_LEAST = 1024  # shorter runs are not worth a prefetcher's start
 
 
@@ -261,4 +264,20 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
 
 
-FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Rows of B at once and strips of C, which dots of transposed rows have not; shares."""
+    knobs: Gemv = offer.knobs
+    what = knobs.what
+    sums = not what.transposed
+    return knob_space(
+        knobs,
+        {
+            "at_once": (1, 2, 4, 8, 12, 16) if sums else (),
+            "strip": [s for s in _STRIPS if sums and s < known(what.columns)],
+            "workgroups": cuts(target, prod(map(known, what.batch)), known(what.columns) // _UNIT),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("gemv", Gemv, refusal, cost, reference, sample, match, space)

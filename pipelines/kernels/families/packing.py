@@ -12,11 +12,14 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
+from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
+from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -212,4 +215,14 @@ def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
     return knobs, [[values.normal(size=sizes).astype(np.float32)] for _ in range(3)]
 
 
-FAMILY = Family("packing", Packing, refusal, cost, reference, sample)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Shares of panels, whose width is that of the product that reads them."""
+    knobs: Packing = offer.knobs
+    return knob_space(
+        knobs,
+        {"workgroups": shares(target, knobs.panels.full)},
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("packing", Packing, refusal, cost, reference, sample, space=space)

@@ -24,6 +24,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.row_passes import (
     Row,
     log_softmax,
@@ -45,6 +46,7 @@ from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, longes
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -368,4 +370,19 @@ def _along_rows(node: Node, rank: int) -> bool:
     return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
 
 
-FAMILY = Family("rows", Rows, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Vectors of a block, rows that are prefetched ahead, and rows of a workgroup."""
+    knobs: Rows = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    return knob_space(
+        knobs,
+        {
+            "rows_per_workgroup": (1, 4, 16, 64) if rows is None else parts_of(target, rows),
+            "unroll": UNROLLS,
+            "ahead": (0, 1, 2, 4),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("rows", Rows, refusal, cost, reference, sample, match, space)

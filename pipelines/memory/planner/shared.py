@@ -96,8 +96,8 @@ class _Reduction:
         tasks = tuple(map(self._task, self.problem.tasks))
         problem = Problem(tasks, tuple(map(self._buffer, self.buffers)), self.problem.concurrency)
         tasks = tuple(
-            replace(task, after=tuple(sorted(before - told)))
-            for task, before, told in zip(
+            replace(task, after=tuple(sorted(before - implied)))
+            for task, before, implied in zip(
                 tasks, self.problem.predecessors, problem.predecessors, strict=True
             )
         )

@@ -95,8 +95,8 @@ class Chunk:
             for name, o in offers.items()
         ]
         ops = "+".join(graph.nodes[i].name for i in found.region.ops)
-        said = (evidence, f"region {ops}")
-        return offers[choices.choose(site, alternatives, said).name].parts
+        grounds = (evidence, f"region {ops}")
+        return offers[choices.choose(site, alternatives, grounds).name].parts
 
 
 def _name(offer: Offer) -> str:

@@ -105,16 +105,16 @@ def _outermost(out: TensorType) -> int | None:
 def _closure(graph: Graph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
     """The dimension of every op that can run in parts along with `end`."""
     dims = {end: dim}
-    asked: dict[int, set[int | None]] = {}
+    requested: dict[int, set[int | None]] = {}
 
     def ask(i: int) -> None:
         for operand, wanted in zip(graph.nodes[i].operands, along(graph, i, dims[i]), strict=True):
             if operand is not None:
-                asked.setdefault(operand, set()).add(wanted)
+                requested.setdefault(operand, set()).add(wanted)
 
     ask(end)
     for i in range(end - 1, max(-1, end - WINDOW), -1):
-        wanted = asked.get(i, set())
+        wanted = requested.get(i, set())
         if len(wanted) != 1 or i in taken or not dims.keys() >= set(graph.users[i]):
             continue
         (at,) = wanted

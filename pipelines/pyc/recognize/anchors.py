@@ -10,7 +10,8 @@ from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 # How many ops a walk visits.
 _REACH = 24
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "neg", "cast", "sqrt", "rsqrt"})
+# Arithmetic, casts and roots: what guesses look through.
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "neg", "cast", "sqrt", "rsqrt"})
 _VIEWS = frozenset({"cast", "reshape", "broadcast_to"})
 
 
@@ -75,7 +76,7 @@ def followers(anchor: Node, graph: Graph) -> list[Node]:
 
 def arguments(node: Node) -> Iterator[Node]:
     """The values that alone, with numbers, determine a function's argument; the nearest first."""
-    walked = [n for n in walk(node, _ARITHMETIC, _REACH) if n.number is None]
+    walked = [n for n in walk(node, ARITHMETIC, _REACH) if n.number is None]
     for cut in walked:
         if is_float(cut.type.dtype) and _depends_only_on(node, cut):
             yield cut
@@ -103,7 +104,7 @@ def _depends_only_on(node: Node, cut: Node) -> bool:
         top = pending.pop()
         if top is cut or top.number is not None or top in seen:
             continue
-        if len(seen) == _REACH or top.name not in _ARITHMETIC:
+        if len(seen) == _REACH or top.name not in ARITHMETIC:
             return False
         seen.add(top)
         pending.extend(top.operands)

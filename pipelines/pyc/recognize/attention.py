@@ -1,19 +1,19 @@
 """Guesses of attention: two products around a softmax."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pyc_mlir.dialects.types import BOOL, DTYPES
 from pyc_mlir.pipelines.pyc.recognize.anchors import peeled, unscaled
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
 _MOVES = frozenset({"reshape", "transpose", "cast"})
 _LAYERS = 8
+Guard = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ def attentions(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     scores = _scores(anchor.operands[0])
     if scores is None:
         return
-    for root in _products(anchor, graph):
+    for root, guard in _products(anchor, graph):
         for causal in (True, False):
-            yield from _candidates(root, scores, causal)
+            yield from (replace(c, guard=guard) for c in _candidates(root, scores, causal))
 
 
-def _products(probabilities: Node, graph: Graph) -> Iterator[Node]:
+def _products(probabilities: Node, graph: Graph) -> Iterator[tuple[Node, Guard | None]]:
     """The products of the softmax, and of a guard behind it, with values."""
     for reader in dict.fromkeys(graph.of(probabilities)):
         if reader.name == "matmul":
-            yield reader
-        elif reader.name == "select":
-            yield from (r for r in graph.of(reader) if r.name == "matmul")
+            yield reader, None
+        elif reader.name == "select" and probabilities in reader.operands[1:]:
+            yield from ((r, _guarded) for r in graph.of(reader) if r.name == "matmul")
 
 
 def _scores(node: Node, left: int = _LAYERS) -> _Scores | None:
@@ -100,19 +100,11 @@ def _with_keys(root: Node, scores: _Scores, causal: bool) -> Iterator[Candidate]
         moved = moved.operands[0]
     signs = tuple(kept for _, kept in scores.conditions)
     build = partial(_build, {"scale": factor, "is_causal": causal}, signs)
-    guard = None if causal and not _always_sees(scores) else partial(_guarded, signs)
     others = (root.operands[1], *masks)
     if moved is not keys and moved.type.shape == wanted:
         leaves = (query, moved, *others)
-        yield Candidate("attention", root, leaves, partial(build, False), guard)
-    yield Candidate("attention", root, (query, keys, *others), partial(build, True), guard)
-
-
-def _always_sees(scores: _Scores) -> bool:
-    """Whether a causal bound, with no other mask, leaves some key to every query."""
-    rows, columns = scores.product.type.shape[-2:]
-    alone = not scores.conditions and scores.added is None
-    return alone and rows is not None and columns is not None and rows <= columns
+        yield Candidate("attention", root, leaves, partial(build, False))
+    yield Candidate("attention", root, (query, keys, *others), partial(build, True))
 
 
 def _build(
@@ -144,18 +136,12 @@ def _joined(b: Any, masks: Sequence[Any], signs: tuple[bool, ...]) -> list[Any]:
     return [mask]
 
 
-def _guarded(
-    signs: tuple[bool, ...], b: Any, out: Any, query: Any, key: Any, value: Any, *masks: Any
-) -> Any:
-    """0 where the mask leaves no key to a query: the softmax is NaN there, and the guard 0."""
-    if not masks:
-        return out
-    (mask,) = _joined(b, masks, signs)
-    axes = (b.type_of(mask).rank - 1,)
-    if b.type_of(mask).dtype == BOOL:
-        best = b.reduce_max(b.cast(mask, dtype=DTYPES["i8"]), axes=axes, keepdims=True)
-        sees = b.compare(best, b.scalar(0, best), predicate="gt")
-    else:
-        best = b.reduce_max(mask, axes=axes, keepdims=True)
-        sees = b.compare(best, b.scalar(-np.inf, mask), predicate="ne")
-    return b.select(sees, out, b.scalar(0, out))
+def _guarded(b: Any, out: Any, query: Any, key: Any, value: Any, *masks: Any) -> Any:
+    """What a guard behind the softmax makes of rows that are NaN: 0 in place of probabilities.
+
+    A row of probabilities is NaN throughout or nowhere. Zeros times values are 0, or NaN where a
+    value is infinite or NaN; so is ``sum(0 value)``, for all rows alike.
+    """
+    zeros = b.mul(value, b.scalar(0, value))
+    nothing = b.reduce_sum(zeros, axes=(b.type_of(value).rank - 2,), keepdims=True)
+    return b.select(b.compare(out, out, predicate="ne"), nothing, out)

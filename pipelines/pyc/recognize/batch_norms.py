@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number
+from pyc_mlir.pipelines.pyc.recognize.anchors import ARITHMETIC, followers, number
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.norms import is_root
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
 
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "sqrt", "rsqrt", "pow", "cast", "neg"})
 _VIEWS = frozenset({"reshape", "broadcast_to"})
 _REACH = 32
 
@@ -48,9 +47,9 @@ def _read(root: Node) -> tuple[list[Node], list[Node], list[float]]:
             numbers[value] = None
         elif node.type == root.type:
             images.append(node)
-        elif node.type.rank == 1 and node.name not in _ARITHMETIC:
+        elif node.type.rank == 1 and node.name not in ARITHMETIC:
             vectors.append(node)
-        if node.name in _ARITHMETIC or node.name in _VIEWS:
+        if node.name in ARITHMETIC or node.name in _VIEWS:
             pending.extend(node.operands)
     return images, vectors if len(vectors) <= 4 else [], list(numbers)
 

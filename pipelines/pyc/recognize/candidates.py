@@ -26,8 +26,8 @@ _WIDE = frozenset({"layernorm", "rmsnorm", "gelu", "silu", "sigmoid"})
 class Candidate:
     """`name` of `leaves`, in place of `root`; `build` makes it from a builder and the leaves.
 
-    `guard` makes of the builder, the composite and the leaves what the program makes of a NaN
-    guard; None where a guard cannot be kept.
+    `guard` makes of the builder, the composite and the leaves what the program's guard against NaN
+    does, for all operands; None where there is none, or it cannot be kept.
     """
 
     name: str
@@ -43,13 +43,15 @@ class Match:
 
     ops: those between the leaves and the root, the root last. same: whether the composite does the
     same operations, so that it rounds alike. guards: what the program does about infinities or NaN
-    that the composite leaves away (`Reals`).
+    that the composite leaves away (`Reals`). guarded: whether it keeps a guard against NaN behind
+    itself.
     """
 
     candidate: Candidate
     ops: tuple[Node, ...]
     same: bool
     guards: frozenset[str]
+    guarded: bool = False
 
     @property
     def root(self) -> Node:
@@ -59,8 +61,8 @@ class Match:
     def make(self, b: Any, leaves: Sequence[Any]) -> Any:
         """The composite, and the guard behind it."""
         out = self.candidate.build(b, *leaves)
-        guarded = "nan guard" in self.guards and self.candidate.guard is not None
-        return self.candidate.guard(b, out, *leaves) if guarded and self.candidate.guard else out
+        guard = self.candidate.guard
+        return guard(b, out, *leaves) if self.guarded and guard is not None else out
 
     @property
     def as_exact(self) -> bool:
@@ -102,9 +104,11 @@ def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
         same = [Same(terms, candidate.leaves).whole(n, shape) for n in (spelled, root)]
     except TooLarge:
         return None
-    if "nan guard" in ours.guards and candidate.guard is None:
+    guarded = "nan guard" in ours.guards
+    if len(ours.nan_guarded) > (candidate.guard is not None):
         return None
-    return Match(candidate, ops, same[0] == same[1], frozenset(ours.guards))
+    left = frozenset(ours.guards - {"nan guard"})
+    return Match(candidate, ops, same[0] == same[1], left, guarded)
 
 
 def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:

@@ -8,13 +8,14 @@ gives guesses; a guess counts if its ops compute what the composite's own decomp
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.recognize.activations import activations
@@ -24,7 +25,12 @@ from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate, Match, confir
 from pyc_mlir.pipelines.pyc.recognize.cost import costs
 from pyc_mlir.pipelines.pyc.recognize.norms import norms
 from pyc_mlir.pipelines.pyc.recognize.softmax import softmaxes
-from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, replace
+from pyc_mlir.pipelines.pyc.rewriting import (
+    as_type,
+    defining_op,
+    functions_of,
+    replace,
+)
 from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node, read_graph
 
 KEEP = "keep"
@@ -54,9 +60,10 @@ class Recognize:
                 ids = OpIds(function, ids_seen) if matches else None
                 chosen = [m for m in matches if ids and _is_chosen(m, ids, context)]
                 kept.update(_op(m.root) for m in matches if m not in chosen)
+                replaced: dict[Node, ir.Value] = {}
                 for match in chosen:
                     made[match.candidate.name] += 1
-                    _apply(match)
+                    replaced[match.root] = _apply(match, replaced)
         return {"composites": made.total(), **dict(sorted(made.items()))}
 
 
@@ -77,8 +84,8 @@ def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
 
 
 def _computing(match: Match) -> list[Node]:
-    """The ops of a match that no other one may have."""
-    return [n for n in match.ops if is_own(n)]
+    """The ops of a match that no other one may have; the root is one, whatever it computes."""
+    return [n for n in match.ops if is_own(n) or n is match.root]
 
 
 def _op(node: Node) -> ir.Operation:
@@ -112,14 +119,19 @@ def _reason(match: Match) -> str:
     return "may err more" if not guards else f"treats infinities or NaN otherwise: {guards}"
 
 
-def _apply(match: Match) -> None:
-    """The composite at the place of the root."""
+def _apply(match: Match, replaced: Mapping[Node, ir.Value]) -> ir.Value:
+    """The composite at the place of the root; its value.
+
+    `replaced` has the values of earlier matches by their roots: one composite reads another.
+    """
     root = _op(match.root)
     makers = [_op(n).location for n in match.ops if n.name != "constant"]
+    leaves = [replaced.get(leaf, leaf.value) for leaf in match.candidate.leaves]
     with ir.InsertionPoint(root), ir.Location.fused(makers, context=root.context):
-        out = match.make(IRBuilder(), [leaf.value for leaf in match.candidate.leaves])
+        out = as_type(match.make(IRBuilder(), leaves), from_mlir(root.result.type))
     replace(root, out)
     # What is left behind would count as a reader of what the next round may find.
     for node in reversed(match.ops[:-1]):
         if not any(True for _ in node.value.uses):
             _op(node).erase()
+    return out

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
+from pyc_mlir.dialects.opdef import is_commutative
 from pyc_mlir.dialects.types import DTYPES, is_float
 from pyc_mlir.pipelines.pyc.terms.nodes import Node
 from pyc_mlir.pipelines.pyc.terms.reading import Place, Reading
@@ -23,17 +24,19 @@ _KNOWN = (
     math.sqrt(math.pi), 2 / math.sqrt(math.pi),
 )  # fmt: skip
 CONSTANTS = (*_KNOWN, *(1 / known for known in _KNOWN))
-_COMMUTATIVE = ("add", "mul", "maximum", "minimum", "and", "or")
 _ODD = ("erf", "tanh", "sin")
 _POWERS = 4
+# The greatest whole number whose root is looked for.
+_WIDEST = 1 << 16
 
 
 def meant(value: float, dtype: np.dtype) -> float:
     """The real number that a constant of an element type is the rounding of.
 
     A constant of `CONSTANTS` where `value` is its rounding (f32 and f64: or within two units in
-    the last place), the inverse of a whole number where only one can be meant; else the shortest
-    decimal number that is rounded to it.
+    the last place), in f32 and f64 the root of a whole number or its inverse, the inverse of a
+    whole number where only one can be meant; else the shortest decimal number that is rounded to
+    it.
     """
     if not is_float(dtype) or not math.isfinite(value) or value == 0:
         return value
@@ -42,12 +45,27 @@ def meant(value: float, dtype: np.dtype) -> float:
         exact = math.copysign(known, value)
         if value == _rounded(exact, dtype) or abs(value - exact) <= 2 * eps * known:
             return exact
+    if eps and (root := _root(value, dtype)) is not None:
+        return root
     n = round(1 / value) if abs(value) > 1e-6 else 0
     step = float(2.0 ** (-9 if dtype == DTYPES["bf16"] else -12)) if eps == 0.0 else eps
     if n and abs(n) * step < 1 / 8 and _rounded(1 / n, dtype) == value:
         return 1 / n
     decimal = float(str(np.array(value).astype(dtype)))
     return decimal if _rounded(decimal, dtype) == value else value
+
+
+def _root(value: float, dtype: np.dtype) -> float | None:
+    """The root of a whole number, or its inverse, that a number is the rounding of.
+
+    Attention is scaled by the root of a head's width, which models store rounded.
+    """
+    for power in (0.5, -0.5):
+        n = round(abs(value) ** (1 / power)) if 1 / _WIDEST < value * value < _WIDEST else 0
+        exact = math.copysign(n**power, value) if n else 0.0
+        if n and _rounded(exact, dtype) == value:
+            return exact
+    return None
 
 
 def _rounded(value: float, dtype: np.dtype) -> float:
@@ -75,7 +93,7 @@ class Same(Reading):
         one = self.terms.constant(1.0)
         if node.name == "mul" and one in parts:
             return parts[0] if parts[1] == one else parts[1]
-        ordered = sorted(parts) if node.name in _COMMUTATIVE else parts
+        ordered = sorted(parts) if is_commutative(node.name) else parts
         kept = tuple((k, str(v)) for k, v in sorted(node.params.items()))
         return self.terms.atom("op", node.name, kept, parts=ordered)
 
@@ -93,12 +111,13 @@ class Reals(Reading):
 
     `guards` names what was left away since it changes infinities or NaN only: ``max guard``, a
     maximum replaced by 0 where it is -inf (softmax is NaN there either way); ``finite guard``, also
-    where it is +inf; ``nan guard``, a NaN replaced by 0.
+    where it is +inf; ``nan guard``, a NaN replaced by 0, of each value in `nan_guarded`.
     """
 
     def __init__(self, terms: Terms, leaves: Sequence[Node]) -> None:
         super().__init__(terms, leaves)
         self.guards: set[str] = set()
+        self.nan_guarded: set[Poly] = set()
 
     def number(self, node: Node) -> Poly:
         """The number that is meant."""
@@ -168,7 +187,7 @@ class Reals(Reading):
             return self._negated(parts[0])
         if name == "log":
             return self._log(parts[0])
-        ordered = sorted(parts) if name in _COMMUTATIVE else parts
+        ordered = sorted(parts) if is_commutative(name) else parts
         return t.atom(name, parts=ordered)
 
     def _odd(self, name: str, x: Poly) -> Poly:
@@ -314,6 +333,7 @@ class Reals(Reading):
         predicate = test.data[0]
         if sides == {kept} and predicate == ("eq" if when else "ne"):
             self.guards.add("nan guard")
+            self.nan_guarded.add(kept)
             return kept
         top = t.single(kept)
         if top is None or top.head != "max":

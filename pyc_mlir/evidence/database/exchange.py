@@ -25,7 +25,7 @@ from pyc_mlir.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.evidence.environment import Place
-from pyc_mlir.evidence.rows import OK, Graph, Implementation
+from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd
 from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, Scope
 from pyc_mlir.pipelines.choices.wisdom import Subject, Wisdom, WisdomRow
 
@@ -91,14 +91,20 @@ def measured(
 def export_wisdom(
     store: Store, hardware: str = "", toolchain: str = "", least_sessions: int = 1
 ) -> Wisdom:
-    """What is known of choices of single sites; quarantined implementations are left out.
+    """What is known of choices of single sites.
+
+    A quarantine that names a toolchain holds for rows of that toolchain. Sessions on a machine that
+    was disturbed are left out.
 
     hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row.
     """
-    bad = {state.impl_id for state in store.states(state=QUARANTINED)}
+    bad = {(state.impl_id, state.scope.toolchain) for state in store.states(state=QUARANTINED)}
+    ends = store.find(SessionEnd)
+    noisy = {end.session_id for end in ends if end.probe.get(DISTURBED)}
     groups: dict[tuple[str, ...], list[Measured]] = {}
     for one in measured(store, (), hardware, toolchain):
-        if len(one.recipe) == 1 and one.impl_id not in bad:
+        is_bad = bad & {(one.impl_id, t) for t in ("", one.toolchain)}
+        if len(one.recipe) == 1 and not is_bad and one.session_id not in noisy:
             key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
             groups.setdefault(key, []).append(one)
     callers = {p.context for p in store.places().values() if _runs_in_caller(p)}

@@ -31,7 +31,7 @@ from pyc_mlir.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, T
 from pyc_mlir.evidence.database.trials import Trial
 from pyc_mlir.evidence.environment import Place, canonical
 from pyc_mlir.evidence.rows import JSON, ROWS, SAMPLED, Graph, Row, Trace, samples, to_columns
-from pyc_mlir.evidence.states import STABLE, Scope, State
+from pyc_mlir.evidence.states import STABLE, Scope, State, Step
 
 R = TypeVar("R", bound=Row)
 # Facts that are noted when a row is first added, and are no part of what it is.
@@ -193,6 +193,11 @@ class Store:
         with self.writing() as connection:
             trials.change(connection, trial, state=trials.FAILED, reason=reason, seconds=seconds)
 
+    def release(self, trial: Trial) -> None:
+        """Give a trial back that was not measured. Raises PycError (LEASE_LOST)."""
+        with self.writing() as connection:
+            trials.change(connection, trial, state=trials.WAITING, lease_until=None)
+
     def trials(self, study_id: str) -> list[Trial]:
         """The trials of a study in order."""
         query = sa.select(TRIALS).where(TRIALS.c.study_id == study_id).order_by(TRIALS.c.number)
@@ -220,8 +225,22 @@ class Store:
             given = (lane, state, decided_by, reason, verdict_id, self.moment(connection))
             return lanes.move(connection, impl_id, scope, *given)
 
+    def walk(
+        self, impl_id: str, scope: Scope, lane: str, steps: Sequence[Step], decided_by: str
+    ) -> list[State]:
+        """Take a recipe through several states at once; a promotion suspends what it replaces.
+
+        Raises PycError as `transition`, NOT_PROMOTED for a second promotion on one day.
+        """
+        with self.writing() as connection:
+            given = (steps, decided_by, self.moment(connection))
+            return lanes.walk(connection, impl_id, scope, lane, *given)
+
     def rollback(self, impl_id: str, scope: Scope, lane: str = STABLE, by: str = "") -> State:
-        """Reverse the last transition of a recipe. Raises PycError (BAD_ARGUMENT) without one."""
+        """Reverse the last transition of a recipe, and what a promotion had replaced comes back.
+
+        Raises PycError (BAD_ARGUMENT) without one that can be reversed.
+        """
         with self.writing() as connection:
             return lanes.reverse(connection, impl_id, scope, lane, by, self.moment(connection))
 

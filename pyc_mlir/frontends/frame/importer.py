@@ -193,7 +193,12 @@ class Importer:
     def _outputs(self, operands: Sequence[Any], apply: Apply) -> Any:
         """Run a handler in the cheapest way: folded, on sizes, or emitting ops."""
         out = self._computed(operands, apply)
-        return apply(self.b, lambda i: self.emitted(operands[i])) if out is None else out
+        if out is not None:
+            return out
+        try:
+            return apply(self.b, lambda i: self.emitted(operands[i]))
+        except Untracked as error:
+            raise unsupported(f"a dynamic size in {error}: expected a static one") from error
 
     def _computed(self, operands: Sequence[Any], apply: Apply) -> Any:
         """The outputs as arrays or sizes if they are known now, else None."""

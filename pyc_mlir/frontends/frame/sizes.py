@@ -58,6 +58,21 @@ class Size:
     def __rsub__(self, other: "int | Size") -> "int | Size":
         return -self + other
 
+    def __floordiv__(self, other: "int | Size") -> "int | Size":
+        return quotient(self, other)
+
+    def __lt__(self, other: "int | Size") -> bool:
+        return _ordering(self, other) < 0
+
+    def __le__(self, other: "int | Size") -> bool:
+        return _ordering(self, other) <= 0
+
+    def __gt__(self, other: "int | Size") -> bool:
+        return _ordering(self, other) > 0
+
+    def __ge__(self, other: "int | Size") -> bool:
+        return _ordering(self, other) >= 0
+
     def __str__(self) -> str:
         factor = [] if self.factor == 1 else [str(self.factor)]
         return "*".join([*factor, *self.atoms])

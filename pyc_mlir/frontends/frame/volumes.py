@@ -12,7 +12,7 @@ import numpy as np
 
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.shaping import product, reshape_to
+from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
 from pyc_mlir.frontends.frame.sizes import Size
 
 
@@ -124,3 +124,61 @@ def _pooled(
         pads=(low[0], 0, high[0], 0),
     )
     return reshape_to(b, out, (n, c, b.dims(out)[2], height, width))
+
+
+def transposed_conv3d(
+    b: Any,
+    x: Any,
+    weight: Any,
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> Any:
+    """The gradient of a convolution: `conv3d` of x with zeros between, by reversed weights.
+
+    weight: [c, f / groups, kd, kh, kw]. low, high: how much of the full result falls away at the
+    ends of each axis; below 0, zeros are added to it.
+    """
+    kernel = [int(k) for k in b.type_of(weight).shape[2:]]
+    reach = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
+    for axis, stride in enumerate(strides, start=2):
+        x = _apart(b, x, axis, stride)
+    start, stop = ([max(0, r - c) for r, c in zip(reach, cut, strict=True)] for cut in (low, high))
+    out = conv3d(b, x, _reversed(b, weight, groups), (1, 1, 1), start, stop, dilations, groups)
+    # What is cut beyond the reach of a window holds no product, nor do zeros that are added.
+    for axis, (r, first, last) in enumerate(zip(reach, low, high, strict=True), start=2):
+        if first > r or last > r:
+            size = b.dims(out)[axis]
+            if isinstance(size, Size):
+                raise unsupported("pads larger than the window: expected static sizes")
+            out = take(b, out, axis, max(0, first - r), size - max(0, last - r))
+    return out
+
+
+def _apart(b: Any, x: Any, axis: int, stride: int) -> Any:
+    """x with `stride - 1` zeros between neighbours along an axis of static size."""
+    dims = b.dims(x)
+    size = dims[axis]
+    if isinstance(size, Size):
+        raise unsupported("a dynamic size of a transposed convolution over volumes: expected none")
+    if stride == 1 or size == 0:
+        return x
+    wide = b.expand_dims(x, axis + 1)
+    none = (0,) * (len(dims) + 1)
+    high = tuple(stride - 1 if i == axis + 1 else 0 for i in range(len(dims) + 1))
+    wide = b.pad(wide, low=none, high=high, value=0.0)
+    flat = reshape_to(b, wide, (*dims[:axis], size * stride, *dims[axis + 1 :]))
+    return take(b, flat, axis, 0, size * stride - stride + 1)
+
+
+def _reversed(b: Any, weight: Any, groups: int) -> Any:
+    """[c, f / groups, ...] as [f, c / groups, ...], reversed along the window."""
+    channels, few, *kernel = b.type_of(weight).shape
+    for axis in (2, 3, 4):
+        index = np.arange(kernel[axis - 2])[::-1].astype(np.int64)
+        weight = b.gather(weight, b.constant(index), axis=axis)
+    apart = b.reshape(weight, shape=(groups, channels // groups, few, *kernel))
+    turned = b.transpose(apart, permutation=(0, 2, 1, 3, 4, 5))
+    return b.reshape(turned, shape=(groups * few, channels // groups, *kernel))

@@ -20,6 +20,7 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to
 from pyc_mlir.frontends.hlo.call import made_by
+from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
 from pyc_mlir.frontends.linalg.bodies import constant, scalar
 from pyc_mlir.frontends.linalg.structured import UNDEFINED, Structured, captured, lower
 from pyc_mlir.frontends.stablehlo.op import tensor_type
@@ -32,10 +33,12 @@ _DYNAMIC = -(2**63)
 
 
 def import_linalg(module: ir.Module, source: str) -> ir.Module:
-    """The pyc module with the only function of a verified module, which is changed on the way.
+    """The pyc module with the entry function of a verified module, which is changed on the way.
+
+    Functions that it calls are written out.
 
     Raises UnsupportedModel for operations that PyC cannot express, all of them listed; PycError
-    (INVALID_IR) for a module without a single function.
+    (INVALID_IR) for a module without an entry.
     """
     with module.context, ir.Location.unknown():
         for pipeline in (_FROM_TOSA, _GENERALIZE):
@@ -52,22 +55,15 @@ class _LinalgImporter:
 
     def __init__(self, module: ir.Module, source: str) -> None:
         self.source = source
-        self.functions = [
-            v.operation for v in module.body.operations if v.operation.name == "func.func"
-        ]
+        self.functions = functions_of(module)
         self.importer = Importer(source)
         self.values: dict[Any, Any] = {}
         self.count = 0
+        self.depth = 0
 
     def run(self) -> ir.Module:
         """Build the module; raise UnsupportedModel after all operations were tried."""
-        whole = [f for f in self.functions if len(f.regions[0].blocks) == 1]
-        if len(self.functions) != 1 or not whole:
-            raise PycError(
-                ReasonCode.INVALID_IR,
-                f"{self.source}: expected one function of one block, got {len(self.functions)}",
-            )
-        (function,) = whole
+        name, function = entry_of(self.functions, self.source)
         block = function.regions[0].blocks[0]
         arguments = []
         for i, value in enumerate(block.arguments):
@@ -86,7 +82,6 @@ class _LinalgImporter:
                 raise unsupported("a result that is undefined")
             return [(f"result{i}", self.importer.emitted(v)) for i, v in enumerate(results)]
 
-        name = ir.StringAttr(function.attributes["sym_name"]).value
         return self.importer.function(name, arguments, body)
 
     def _refused(self) -> UnsupportedModel:
@@ -99,6 +94,7 @@ class _LinalgImporter:
             if op.name == "func.return":
                 return [self.values[v] for v in op.operands]
             self.count += 1
+            check_visited(self.count, self.source)
             outputs = self._operation(op)
             for i, result in enumerate(op.results):
                 self.values[result] = outputs[i] if i < len(outputs) else MISSING
@@ -112,6 +108,8 @@ class _LinalgImporter:
             if op.name == "tensor.empty":
                 return (UNDEFINED,)
             operands = [self.values[v] for v in op.operands]
+            if op.name == "func.call":
+                return self._call(op, operands)
             if op.name == "linalg.generic":
                 return self._generic(site, op, operands)
             if op.name == "tensor.pad":
@@ -127,6 +125,19 @@ class _LinalgImporter:
         return self.importer.node(
             site, known, lambda b, lift: handler(b, op, _Operands(known, lift))
         )
+
+    def _call(self, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
+        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        check_depth(self.depth, name, self.source)
+        if name not in self.functions:
+            raise unsupported(f"a call of `{name}`: expected a function of one block")
+        block = self.functions[name].regions[0].blocks[0]
+        self.values.update(zip(block.arguments, operands, strict=True))
+        self.depth += 1
+        try:
+            return self._block(block)
+        finally:
+            self.depth -= 1
 
     def _generic(self, site: Site, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
         """A structured operation: what is undefined stays so, a filled start is known."""

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
@@ -23,6 +24,8 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
 from pyc_mlir.frontends.frame.sizes import Extent, Size
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
+from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
+from pyc_mlir.frontends.onnx.bounds import all_nodes
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
 from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, Node, pyc_dtype
 from pyc_mlir.frontends.onnx.model import (
@@ -71,6 +74,8 @@ class _Importer:
         self.weights = prepared.weights
         self.source = source
         self.values: dict[str, Any] = {}
+        # The number of rows that count, of values that are buffers (bounded.py).
+        self.counts: dict[str, Any] = {}
         # The node of the model's own graph that is being imported, from 0.
         self._place = 0
 
@@ -92,7 +97,10 @@ class _Importer:
         if self.importer.findings:
             untried = [place - 1 for place in self.importer.untried]
             raise self._refused(self.importer.findings, untried)
-        return [(o.name, self._result(o.name)) for o in self.graph.output]
+        names = [o.name for o in self.graph.output]
+        counted = [name for name in names if name in self.counts]
+        results = [(name, self._result(name)) for name in names]
+        return [*results, *((f"{n}.count", self.importer.emitted(self.counts[n])) for n in counted)]
 
     def _read_initializers(self) -> None:
         if self.graph.sparse_initializer:
@@ -138,7 +146,10 @@ class _Importer:
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
         site = Site(node_name(node), qualified_op(node), index + 1)
-        if node.op_type in CONTROL and is_default_domain(node):
+        count = self._count(site, node, operands)
+        if count is MISSING:
+            outputs = ()
+        elif node.op_type in CONTROL and is_default_domain(node):
             outputs = self._controlled(site, node, operands)
         elif qualified_op(node) in HANDLERS:
             outputs = self.importer.node(site, operands, partial(_apply, node, operands))
@@ -146,8 +157,33 @@ class _Importer:
             why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             outputs = ()
+        if qualified_op(node) in SOURCES and len(outputs) > 1:
+            count = outputs[1]
         for i, output in enumerate(node.output):
             self.values[output] = outputs[i] if i < len(outputs) else MISSING
+            self.counts.pop(output, None)
+            if count is not None:
+                self.counts[output] = count
+
+    def _count(self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
+        """How many rows of the node's results count, None for all; MISSING if it mixes them."""
+        names = {name for inner in all_nodes([node]) for name in inner.input}
+        bounded = [name in self.counts for name in node.input]
+        if names.isdisjoint(self.counts):
+            return None
+        ranks = [self._rank(operand) for operand in operands]
+        try:
+            require_rows_apart(node, operands, ranks, bounded)
+            return same_count(self.counts, node.input)
+        except PycError as error:
+            self.importer.record(site, error)
+            return MISSING
+
+    def _rank(self, value: Any) -> int:
+        """The rank of a value; 0 for one that is left out or missing."""
+        if isinstance(value, ir.Value):
+            return self.importer.b.type_of(value).rank
+        return value.ndim if isinstance(value, np.ndarray) else 0
 
     def _controlled(
         self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]

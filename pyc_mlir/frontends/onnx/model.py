@@ -212,6 +212,15 @@ def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.Model
             f"{source.name}: opset {opset} could not be converted to {OLDEST}: {error}; export "
             f"the model with opset {OLDEST} or newer",
         ) from error
+    given = {i.name: i.type for i in model.graph.input}
+    for info in converted.graph.input:
+        # onnx drops the batch from the inputs of a Scan of opset 8, and of the model with them.
+        if given.get(info.name, info.type) != info.type:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_OP,
+                f"{source.name}: opset {opset} could not be converted to {OLDEST} without another "
+                f"shape of the input `{info.name}`; export the model with opset {OLDEST} or newer",
+            )
     if opset < _RESIZE_WITH_COORDINATES:
         _state_coordinates(converted)
     return converted

@@ -28,16 +28,17 @@ def refused(
 ) -> ImportReport:
     """The report about a model with breaks; `untried` are numbers of nodes, from 0.
 
+    Nodes of graphs inside of a node have the number of that one, which counts once.
     A break that is no node, as weights are none, counts as one more.
     """
     nodes, opset = model.graph.node, opset_of(model) or onnx.defs.onnx_opset_version()
     told = tuple(_with_family(b, nodes, opset) for b in breaks)
     work = _works(model, opset)
     lost = {b.place - 1 for b in breaks if b.place is not None}
-    flops = _total(work)
-    lost_flops = None if flops is None else _total([work[i] for i in sorted(lost.union(untried))])
+    flops, left = _total(work), set(untried) - lost
+    lost_flops = None if flops is None else _total([work[i] for i in sorted(lost | left)])
     total = len(nodes) + len(breaks) - len(lost)
-    return ImportReport(total, NODES, name, told, len(untried), flops=flops, lost_flops=lost_flops)
+    return ImportReport(total, NODES, name, told, len(left), flops=flops, lost_flops=lost_flops)
 
 
 def _works(model: onnx.ModelProto, opset: int) -> list[int | None]:

@@ -24,13 +24,11 @@ from pyc_mlir.frontends.frame.sizes import Extent, Size, sizes
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
+from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
 from pyc_mlir.frontends.stablehlo.op import Op, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 
-# Operations that an import may visit, calls and loops written out, and calls within calls: hostile
-# modules name one function many times over, or itself.
-MAX_VISITED, MAX_CALLS = 200_000, 64
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
 # Custom calls that compute nothing: checks of dynamic sizes, which PyC's guards make themselves.
 _CHECKS = frozenset({"shape_assertion"})
@@ -53,7 +51,7 @@ class StableHloImporter:
 
     def __init__(self, module: ir.Module, source: str) -> None:
         self.source = source
-        self.functions = _functions(module)
+        self.functions = functions_of(module)
         self.importer = Importer(source)
         self.loops = Loops()
         self.count = 0
@@ -62,7 +60,7 @@ class StableHloImporter:
 
     def run(self) -> ir.Module:
         """Build the module; raise UnsupportedModel after all operations were tried."""
-        name, entry = _entry(self.functions, self.source)
+        name, entry = entry_of(self.functions, self.source)
         block = entry.regions[0].blocks[0]
         arguments = [self._argument(i, a) for i, a in enumerate(block.arguments)]
 
@@ -98,12 +96,7 @@ class StableHloImporter:
             if operation.name in ("func.return", "stablehlo.return"):
                 return operands
             self.count += 1
-            if self.count > MAX_VISITED:
-                raise PycError(
-                    ReasonCode.UNSUPPORTED_ATTRIBUTE,
-                    f"{self.source}: expected at most {MAX_VISITED} operations with calls and "
-                    "loops written out",
-                )
+            check_visited(self.count, self.source)
             outputs = self._operation(operation, operands, values)
             for i, result in enumerate(operation.results):
                 values[result] = outputs[i] if i < len(outputs) else MISSING
@@ -162,12 +155,7 @@ class StableHloImporter:
 
     def _call(self, name: str, operands: Sequence[Any]) -> Sequence[Any]:
         block = self.functions[name].regions[0].blocks[0]
-        if self.depth >= MAX_CALLS:
-            raise PycError(
-                ReasonCode.UNSUPPORTED_ATTRIBUTE,
-                f"{self.source}: function `{name}`: expected at most {MAX_CALLS} calls within "
-                "each other",
-            )
+        check_depth(self.depth, name, self.source)
         self.depth += 1
         try:
             return self.block(block, dict(zip(block.arguments, operands, strict=True)))
@@ -258,33 +246,6 @@ _STRUCTURED: dict[str, Callable[..., Sequence[Any]]] = {
 
 def _selected(operands: Sequence[Any], b: Any, lift: Lift) -> Any:
     return select_branch(Call(b, operands, lift))
-
-
-def _functions(module: ir.Module) -> dict[str, ir.Operation]:
-    found = {}
-    for view in module.body.operations:
-        operation = view.operation
-        if operation.name == "func.func" and len(operation.regions[0].blocks) == 1:
-            found[ir.StringAttr(operation.attributes["sym_name"]).value] = operation
-    return found
-
-
-def _entry(functions: dict[str, ir.Operation], source: str) -> tuple[str, ir.Operation]:
-    """The function `main`, or the only public one. Raises PycError (INVALID_IR)."""
-    public = {
-        n: f
-        for n, f in functions.items()
-        if "sym_visibility" not in f.attributes
-        or ir.StringAttr(f.attributes["sym_visibility"]).value == "public"
-    }
-    if "main" in public:
-        return "main", public["main"]
-    if len(public) == 1:
-        return next(iter(public.items()))
-    raise PycError(
-        ReasonCode.INVALID_IR,
-        f"{source}: expected a function `main` or one public function, got {len(public)}",
-    )
 
 
 def _symbol(attribute: ir.Attribute) -> str:

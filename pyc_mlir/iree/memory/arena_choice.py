@@ -101,10 +101,10 @@ class ArenaEntry:
     def evidence(self) -> str:
         """What was compared, in words."""
         fresh = ", ".join(map(str, self.left_out))
-        said = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
-        said += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
-        said += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
-        return "; ".join(said)
+        reasons = [f"a call of it needs {self.twin} bytes, one of `{self.function}` {self.main}"]
+        reasons += [f"in mode {mode} {needed}" for mode, needed in self.in_modes.items()]
+        reasons += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
+        return "; ".join(reasons)
 
     def compile(self, session: Session, way: Way) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
@@ -123,7 +123,7 @@ class ArenaEntry:
 
     def _made(self, session: Session, start: Any, into_buffers: bool, way: Way) -> bool:
         """Try it once; whether there is an entry that needs no more than `main`."""
-        said = len(session.diagnostics)
+        before = len(session.diagnostics)
         try:
             self.missing = self._add(session, start, into_buffers, way)
             if self.missing:
@@ -137,7 +137,7 @@ class ArenaEntry:
         except CompileError as error:
             # Perhaps the entry is at fault; if not, the compile without it fails too.
             self.missing, self.twin = f"IREE: {_words(error)}", None
-            del session.diagnostics[said:]
+            del session.diagnostics[before:]
             return False
         self._read(session)
         if not self.proven:

@@ -50,19 +50,19 @@ class Budget:
 class Need:
     """The smallest program found: its constants, results and one arena, in bytes, and its latency.
 
-    asked, seconds: predicted seconds of the preferred plan and of this one.
+    preferred, seconds: predicted seconds of the preferred plan and of this one.
     """
 
     constants: int
     outputs: int
     arena: int
-    asked: float
+    preferred: float
     seconds: float
 
     @property
     def slower(self) -> float:
         """The latency that it costs, as a share of the preferred plan's."""
-        return self.seconds / self.asked - 1.0 if self.asked else 0.0
+        return self.seconds / self.preferred - 1.0 if self.preferred else 0.0
 
 
 class BudgetNotKept(PycError):
@@ -89,7 +89,7 @@ class BudgetNotKept(PycError):
     def or_better(self, other: "BudgetNotKept") -> "BudgetNotKept":
         """The refusal after a second search over other dispatches: the smaller need of both."""
         best = other if other.smallest < self.smallest else self
-        need = replace(best.need, asked=self.need.asked)
+        need = replace(best.need, preferred=self.need.preferred)
         proven = self.proven and other.proven
         return BudgetNotKept(self.budget, need, proven=proven)
 

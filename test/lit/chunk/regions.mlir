@@ -13,7 +13,7 @@
 
 // Heads at a time. The mask has none, so that every part reads all of it.
 // LOG: "id": "pyc-chunk:attention.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "split:4", "decided_by": "default"
+// LOG-SAME: "chosen": "split:4", "decided_by": "heuristic"
 // LOG-SAME: {"name": "keep", "cost": {{{.*}}"workspace_bytes": 8388608,
 // LOG-SAME: "evidence": ["mode balanced", "region attention"]
 // FIVE: the recipe answered 'split:5' [RECIPE_MISMATCH]

@@ -10,13 +10,13 @@
 
 // What stands before the product is scaled with it.
 // LOG: "id": "pyc-fold-norms:conv2d.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "fold", "decided_by": "default"
+// LOG-SAME: "chosen": "fold", "decided_by": "heuristic"
 // LOG-SAME: "reason": "products are rounded before the sum"
 // LOG-SAME: "reason": "add+mul+sub behind the convolution"
 // CHECK-LABEL: func.func @norm
 // CHECK: %[[W:.*]] = "pyc.constant"() {value = dense<{{\[\[\[\[}}2.0{{.*}}, {{.*}}6.0
 // CHECK-NEXT: %[[Y:.*]] = "pyc.conv2d"(%arg0, %[[W]]) {strides = array<i64: 2, 2>}
-// CHECK-NEXT: %[[B:.*]] = "pyc.constant"() {value = dense<{{\[\[\[\[}}1.0{{.*}}, {{.*}}2.0
+// CHECK-NEXT: %[[B:.*]] = "pyc.constant"() {value = dense<{{\[\[\[}}1.0{{.*}}, {{.*}}2.0
 // CHECK-NEXT: %[[Z:.*]] = "pyc.add"(%[[Y]], %[[B]])
 // CHECK-NEXT: return %[[Z]]
 // KEEP-LABEL: func.func @norm

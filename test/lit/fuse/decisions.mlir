@@ -10,7 +10,7 @@
 // RUN: not pyc-opt %s --pyc-fuse --pyc-recipe=%t.other 2>&1 | filecheck %s --check-prefix OTHER
 
 // CHECK: "id": "pyc-fuse:matmul.{{[0-9a-f]+}}"
-// CHECK-SAME: "chosen": "fuse:matmul+relu", "decided_by": "default"
+// CHECK-SAME: "chosen": "fuse:matmul+relu", "decided_by": "heuristic"
 // CHECK-SAME: {"name": "fuse:matmul+relu", "cost": {{{.*}}"traffic_bytes": 128}
 // CHECK-SAME: {"name": "keep", "cost": {{{.*}}"traffic_bytes": 256}
 // KEEP-NOT: "pyc.group"

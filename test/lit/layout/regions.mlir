@@ -13,7 +13,7 @@
 
 // Weights are laid out here; the bias needs one dimension; pooling and mean follow.
 // LOG: "id": "pyc-layout:conv2d.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "NHWC", "decided_by": "default"
+// LOG-SAME: "chosen": "NHWC", "decided_by": "heuristic"
 // LOG-SAME: {"name": "NHWC", "cost": {"seconds": {{.*}}, "reason": "2 convolutions and poolings, 1 transposes of 200704 bytes"}
 // LOG-SAME: {"name": "keep", "cost": {"seconds": {{.*}}, "reason": "2 convolutions and poolings, 0 transposes of 0 bytes"}
 // CHECK-LABEL: func.func @classifier

@@ -9,7 +9,7 @@
 // RUN: pyc-opt %s --pyc-recognize --pyc-recipe=%t.keep | filecheck %s --check-prefix KEEP
 
 // LOG: "id": "pyc-recognize:div.{{[0-9a-f]+}}"
-// LOG-SAME: "chosen": "softmax", "decided_by": "default"
+// LOG-SAME: "chosen": "softmax", "decided_by": "heuristic"
 // LOG-SAME: "reason": "the same operations"
 // LOG-SAME: "reason": "5 ops as they are"
 // LOG: "chosen": "layernorm"

@@ -20,7 +20,7 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.load import Device, load
 
 DECISION = Decision(
-    Site("pyc-fuse", "add.1"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "default"
+    Site("pyc-fuse", "add.1"), "fuse", (Alternative("fuse", Cost(1e-6), "é"),), "heuristic"
 )
 
 

@@ -45,4 +45,4 @@ def test_sizes_that_the_program_computes(case) -> None:
     program = pyc_mlir.compile(linalg_of(model))
     np.testing.assert_array_equal(program(*inputs), wanted)
     plans = [d for d in program.artifact.decisions if d.site.pass_name == "plan-memory"]
-    assert plans and {d.decided_by for d in plans} == {"default"}
+    assert plans and {d.decided_by for d in plans} == {"heuristic"}

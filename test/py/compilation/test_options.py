@@ -85,7 +85,7 @@ def test_a_policy_object_is_no_data():
         with pytest.raises(ValueError, match="policy: expected the name of one"):
             CompileOptions(policy=policy).to_data()
     with pytest.raises(ValueError, match="policy: expected"):
-        CompileOptions.from_data({"policy": {"name": "default"}})
+        CompileOptions.from_data({"policy": {"name": "heuristic"}})
 
 
 @pytest.mark.parametrize("data", [{"kernls": "all"}, {"kernels": 3}, {"dims": {"n": [1]}}, []])

@@ -51,7 +51,7 @@ from pyc_mlir.evidence.states import (
 PLACE = Place({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
 GRAPH = Graph("w1-1", "work", "w1-1", "work 1\n", 1)
 WORKLOAD = Workload(GRAPH.graph_id, {"n": 4}, ("f32",), {"seed": 0}, "small")
-DEFAULT = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "gemm:matmul"}, origin="default")
+DEFAULT = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "gemm:matmul"}, origin="heuristic")
 TUNED = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "iree"}, parent=DEFAULT.id)
 SESSION = Session(PLACE.id, "1", 1, 30, 0, 5, "2026-01-01T00:00:00+00:00", {"a/a": 1.0})
 STUDY = Study(GRAPH.graph_id, (WORKLOAD.id,), PLACE.id, "seconds", "s", "random", 0, {"seconds": 9})

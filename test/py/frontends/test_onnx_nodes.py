@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import FULL, sample
-from onnx_cases import array, cases, close, import_case, tensors
+from onnx_cases import array, cases, close, counted, import_case, tensors, with_dynamic_sizes
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ir.interpreter import interpret
@@ -18,21 +18,23 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.onnx.importer import import_onnx
 
 # How many cases must be equal: of all 1,884, and of the sample.
-ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1602, 500, 420
+ALL_EQUAL, SAMPLE, SAMPLE_EQUAL = 1618, 500, 420
+DYNAMIC_EQUAL, DYNAMIC_SAMPLE, DYNAMIC_SAMPLE_EQUAL = 1170, 250, 140
 STORED_EQUAL, STORED_SAMPLE, STORED_SAMPLE_EQUAL = 104, 50, 39
 
 
-def outcome(case, context) -> str:
+def outcome(case, context, dynamic: bool = False) -> str:
     found = tensors(case)
     if isinstance(found, str):
         return found
     model, inputs, wanted = found
+    model = with_dynamic_sizes(model) if dynamic else model
     try:
         module, rest = import_case(model, inputs, context)
     except PycError:
         return "refused"
     assert module.operation.verify()
-    found = interpret(module, rest)
+    found = counted(module, interpret(module, rest))
     pairs = zip(found, wanted, strict=True)
     return "equal" if all(close(f, w, case) for f, w in pairs) else "wrong"
 
@@ -45,6 +47,17 @@ def test_onnx_node_cases(record_property) -> None:
     record_property("onnx node cases, imported and interpreted", dict(counts))
     assert [name for name, result in results.items() if result == "wrong"] == []
     assert counts["equal"] >= (ALL_EQUAL if FULL else SAMPLE_EQUAL), counts
+
+
+def test_onnx_node_cases_of_dynamic_sizes(record_property) -> None:
+    """Every size of the inputs but 1 is dynamic: right, or refused."""
+    context = new_context()
+    chosen = sample(cases(), DYNAMIC_SAMPLE)
+    results = {case.name: outcome(case, context, dynamic=True) for case in chosen}
+    counts = Counter(results.values())
+    record_property("onnx node cases of dynamic sizes", dict(counts))
+    assert [name for name, result in results.items() if result == "wrong"] == []
+    assert counts["equal"] >= (DYNAMIC_EQUAL if FULL else DYNAMIC_SAMPLE_EQUAL), counts
 
 
 # Models that are files: exported by PyTorch long ago (opset 6 to 9), and well-known networks.

@@ -9,9 +9,8 @@ import pyc_mlir
 from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.pyc import new_context
-from pyc_mlir.frontends.hlo import control
+from pyc_mlir.frontends.hlo import control, functions
 from pyc_mlir.frontends.raising import Raised, raise_foreign
-from pyc_mlir.frontends.stablehlo import importer
 from pyc_mlir.frontends.stablehlo.reader import ARTIFACT_MAGIC, embedded_artifact
 
 X = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
@@ -173,9 +172,10 @@ def test_a_loop_beyond_the_bound_stays_foreign(monkeypatch: pytest.MonkeyPatch) 
     assert found.module is None and "unrolled" in found.unraised[0].why
 
 
-def test_hostile_calls_end_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tanh", ["stablehlo.tanh %x", "linalg.tanh ins(%x : T) outs(%x : T) -> T"])
+def test_hostile_calls_end_within_bounds(tanh: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions that call each other twice, 40 deep, and one that calls itself."""
-    monkeypatch.setattr(importer, "MAX_VISITED", 1000)
+    monkeypatch.setattr(functions, "MAX_VISITED", 1000)
     head = "func.func private @f0(%x: tensor<f32>) -> tensor<f32> {\n return %x : tensor<f32>\n}\n"
     body = "".join(
         f"func.func private @f{i}(%x: tensor<f32>) -> tensor<f32> {{\n"
@@ -186,12 +186,16 @@ def test_hostile_calls_end_within_bounds(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     main = (
         "func.func public @main(%x: tensor<f32>) -> tensor<f32> {\n"
-        " %0 = stablehlo.tanh %x : tensor<f32>\n"
+        f" %0 = {tanh.replace('T', 'tensor<f32>')}\n"
         " %y = func.call @NAME(%0) : (tensor<f32>) -> tensor<f32>\n return %y : tensor<f32>\n}\n"
     )
+    if "stablehlo" in tanh:
+        main = main.replace("tanh %x", "tanh %x : tensor<f32>")
     for name in ("f40", "main"):
         found = raised(head + body + main.replace("NAME", name))
         assert found.module is None and found.unraised
+    found = raised(head + body + main.replace("NAME", "f3"))
+    assert ops(found) == ["tanh"]
 
 
 def test_a_large_splat_is_not_written_out():

@@ -42,7 +42,7 @@ GROUP = Decision(
     Site(SELECT, "group.1", 'loc(fused["conv"("m.onnx":3:1), "relu"("m.onnx":4:1)])'),
     "gemm:matmul+add",
     (Alternative("gemm:matmul+add", reason="Gemm()"), Alternative("iree")),
-    "default",
+    "heuristic",
     ("computes matmul.1 add.2",),
 )
 

@@ -28,7 +28,7 @@ FUSE = Decision(
         Alternative("fuse:matmul+add", Cost(2e-6, traffic_bytes=1 << 20), "one kernel"),
         Alternative("keep"),
     ),
-    "default",
+    "heuristic",
     measured={"seconds": 0.25},
 )
 
@@ -58,7 +58,7 @@ def choice(region: RegionReport) -> Decision:
         for name, layout in sorted(region.layouts.items())
     )
     return Decision(
-        Site("plan-memory", region.name), region.chosen, alternatives, "default", ("smaller",)
+        Site("plan-memory", region.name), region.chosen, alternatives, "heuristic", ("smaller",)
     )
 
 

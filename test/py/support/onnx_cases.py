@@ -64,6 +64,20 @@ def import_case(model: onnx.ModelProto, inputs: list, context) -> tuple:
     return import_onnx(model, context=context), rest
 
 
+def with_dynamic_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose inputs have dynamic sizes but for 1, equal ones by one name."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for info in copy.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value != 1:
+                dim.dim_param = f"n{dim.dim_value}"
+    for info in (*copy.graph.output, *copy.graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            dim.Clear()
+    return copy
+
+
 def array(value) -> np.ndarray:
     if isinstance(value, onnx.TensorProto):
         return onnx.numpy_helper.to_array(value)
@@ -86,6 +100,16 @@ def close(found: np.ndarray, wanted: np.ndarray, case) -> bool:
             equal_nan=True,
         )
     )
+
+
+def counted(module, found: list[np.ndarray]) -> list[np.ndarray]:
+    """The results, without the rows of buffers that do not count and without the counts."""
+    function = module.body.operations[0]
+    names = [str(a["pyc.name"].value) for a in function.attributes["res_attrs"]]
+    by_name = dict(zip(names, found, strict=True))
+    plain = [name for name in names if not name.endswith(".count")]
+    ends = {name: by_name.get(f"{name}.count") for name in plain}
+    return [by_name[n] if ends[n] is None else by_name[n][: int(ends[n])] for n in plain]
 
 
 def tensors(case) -> tuple[onnx.ModelProto, list[np.ndarray], list[np.ndarray]] | str:

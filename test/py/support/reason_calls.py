@@ -38,6 +38,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.records import Report, compare
 from pyc_mlir.pipelines.choices.choices import coverage
 from pyc_mlir.pipelines.choices.contract import NO_FALLBACK
@@ -344,12 +345,36 @@ def _(here: Here) -> Codes:
     return told(lambda: store.add(replace(trace, wall=[2.0])))
 
 
+@provokes(ReasonCode.NOT_PROMOTED)
+def _(here: Here) -> Codes:
+    store, study, _ = _study(here)
+    from pyc_mlir.evidence.rows import Implementation
+    from pyc_mlir.lanes.promotion import Wanted, promote
+
+    candidate, default = (Implementation(study.graph_id, {"pass": c}) for c in ("new", "old"))
+    store.add(candidate, default)
+    wanted = Wanted(incumbent=default)
+    return told(lambda: promote(store, candidate, current_place(), wanted, "test"))
+
+
 @provokes(ReasonCode.LEASE_LOST)
 def _(here: Here) -> Codes:
     store, study, trace = _study(here)
     suspended = store.claim(study.id, "suspended", seconds=-1)
     store.claim(study.id, "other", seconds=60)
     return told(lambda: store.finish(suspended, trace))
+
+
+@provokes(ReasonCode.MACHINE_BUSY)
+def _(here: Here) -> Codes:
+    path = here.folder / "token"
+
+    def again() -> None:
+        with measure_token("the second", path=path):
+            pass
+
+    with measure_token("the first", path=path):
+        return told(again)
 
 
 @provokes(ReasonCode.REPLAY_MISMATCH)

@@ -289,7 +289,7 @@ def test_listing_of_targets(capsys):
 def test_decisions_read_well():
     offered = (Alternative("keep"), Alternative("fuse:add+relu"))
     site = Site("pyc-fuse", "add.01", 'loc("conv1"("m.onnx":1:2))')
-    told = compile_driver.describe(Decision(site, "keep", offered, "default"))
+    told = compile_driver.describe(Decision(site, "keep", offered, "heuristic"))
     assert told == "add.01 (conv1): keep (not fuse:add+relu)"
 
 
@@ -363,11 +363,11 @@ class Terminal(io.StringIO):
         return True
 
 
-def ticking(err: io.StringIO, asked: bool) -> str:
+def ticking(err: io.StringIO, requested: bool) -> str:
     """What a progress shows at 1, 3 and 4 seconds of one stage, then 5 of another."""
     now = [0.0]
     # The watching thread never wakes: ticks come from here.
-    with cli.Progress(err, asked, lambda: now[0], interval=1e6) as progress:
+    with cli.Progress(err, requested, lambda: now[0], interval=1e6) as progress:
         with progress.stage("one"):
             for now[0] in (1.0, 3.0, 4.0):
                 progress.tick()
@@ -380,7 +380,7 @@ def ticking(err: io.StringIO, asked: bool) -> str:
 
 
 def test_progress_rewrites_a_line_of_the_terminal_after_two_seconds():
-    shown = ticking(Terminal(), asked=False)
+    shown = ticking(Terminal(), requested=False)
     assert shown.split("\r\x1b[K") == [
         "",
         "[  3.0 s] one ...",
@@ -391,7 +391,7 @@ def test_progress_rewrites_a_line_of_the_terminal_after_two_seconds():
 
 
 def test_progress_in_a_pipe_is_a_line_a_stage():
-    assert ticking(io.StringIO(), asked=True) == "[  3.0 s] one ...\n[  5.0 s] two ...\n"
+    assert ticking(io.StringIO(), requested=True) == "[  3.0 s] one ...\n[  5.0 s] two ...\n"
 
 
 def test_progress_watches_by_itself():

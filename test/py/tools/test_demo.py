@@ -26,8 +26,8 @@ def comparison(scores: np.ndarray) -> Comparison:
     side = Side(spread, Memory(4096, 1024))
     names = (Alternative("fuse:a+b", Cost(traffic_bytes=10)), Alternative("keep", Cost()))
     site = Site("pyc-fuse", "a.1", 'loc("op1"("m.onnx":1:1))')
-    chosen = Decision(site, "keep", names, "default")
-    unknown = Decision(Site("iree-fusion", "m"), "plain", (Alternative("plain"),), "default")
+    chosen = Decision(site, "keep", names, "heuristic")
+    unknown = Decision(Site("iree-fusion", "m"), "plain", (Alternative("plain"),), "heuristic")
     return Comparison(scores, np.eye(3), (Row(3, side, side, spread, spread),), (chosen, unknown))
 
 

@@ -54,7 +54,7 @@ memory of one call, MiB
   total                   at run time
 
 region g#0
-  runs with    planned (decided by: default); smaller
+  runs with    planned (decided by: heuristic); smaller
   arena        16.00 MiB → 12.00 MiB (-25.0%)
   lower bound  12.00 MiB for the planned order; the arena reaches it
   predicted    8 ms, before and after
@@ -85,11 +85,11 @@ region g#0
 
 decisions by layer, `>` marks the choice
   ops without names
-    pyc-fuse:matmul.0123  (by default)
+    pyc-fuse:matmul.0123  (by heuristic)
       > fuse:matmul+add  time 2 us, traffic 1.00 MiB; one kernel
         keep
   the whole program
-    plan-memory:g#0  (by default)
+    plan-memory:g#0  (by heuristic)
         iree     time 8 ms, workspace 16.00 MiB; 16777216 bytes
       > planned  time 8 ms, workspace 12.00 MiB; 12582912 bytes
         evidence: smaller
@@ -159,7 +159,7 @@ def test_long_logs_are_cut_but_for_decisions(tmp_path, capsys):
     assert "pyc-fuse:op11 " in out and "pyc-fuse:op12 " not in out
     assert "... and 8 more; --decisions shows all" in out
     out = ran(capsys, path, "--decisions")
-    assert out.startswith("  pyc-fuse:op0 ") and out.count("(by default)") == 20
+    assert out.startswith("  pyc-fuse:op0 ") and out.count("(by heuristic)") == 20
 
 
 def test_decisions_of_an_op(program, tmp_path, capsys):
@@ -170,7 +170,7 @@ def test_decisions_of_an_op(program, tmp_path, capsys):
     write_log([placed], tmp_path / "log.jsonl")
     out = ran(capsys, program, "--op", "dense", "--log", str(tmp_path / "log.jsonl"))
     assert out.startswith(
-        '  dense  pyc-fuse:matmul.0123  at loc("dense"("m.onnx":1:1))  (by default)'
+        '  dense  pyc-fuse:matmul.0123  at loc("dense"("m.onnx":1:1))  (by heuristic)'
     )
 
 
@@ -214,7 +214,7 @@ def test_regions_are_named_by_op_or_site():
         region = planned(chain(3), name)
         decision = replace(FUSE, site=Site("plan-memory", "g#0"), evidence=("said",))
         text = explain_text.overview(subject(region, decisions=(decision,)))
-        assert "planned (decided by: default); " in text
+        assert "planned (decided by: heuristic); " in text
         assert "holds no decision" not in text
 
 

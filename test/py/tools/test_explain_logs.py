@@ -109,7 +109,7 @@ def recorded(*decisions: Decision, **conditions: Any) -> CompileLog:
     return CompileLog("log", {"graph_id": "g", **conditions}, decisions)
 
 
-def choice(site: str, chosen: str, by: str = "default", **more: Any) -> Decision:
+def choice(site: str, chosen: str, by: str = "heuristic", **more: Any) -> Decision:
     pass_name, _, op = site.partition(":")
     offered = more.pop("alternatives", (Alternative("a"), Alternative("b")))
     return Decision(Site(pass_name, op), chosen, offered, by, **more)
@@ -133,7 +133,7 @@ def test_a_change_has_its_reasons():
     (change,) = diff(recorded(before), recorded(after)).changes
     assert (change.before, change.after) == (before, after)
     assert change.why == (
-        "decided by: default -> tuned",
+        "decided by: heuristic -> tuned",
         "a: is not offered any more",
         "b: seconds absent -> 2e-06",
         "b: workspace_bytes absent -> 0",

@@ -8,7 +8,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.tune.space import Axis, Config, Space
+from pyc_mlir.pipelines.choices.space import Axis, Config, Space
 from pyc_mlir.tune.strategies import (
     STRATEGIES,
     Learned,

@@ -162,7 +162,7 @@ def artifact() -> Artifact:
         Site("pass", "op", "loc"),
         "a",
         (Alternative("a", Cost(1.0, 2, 3, 4), "why"), Alternative("b")),
-        "default",
+        "heuristic",
         ("seen",),
         {"seconds": 0.5},
     )

@@ -34,17 +34,17 @@ TEXT, BYTECODE, COMMAND = "iree, text", "iree, bytecode", "iree-compile"
 
 def run(arguments: Sequence[str]) -> int:
     """Compile time of an encoder block and the demo models against plain IREE."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     records: list[Record] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in (TINY_ENCODER,) if asked.quick else MEASURED:
+        for name in (TINY_ENCODER,) if bench.quick else MEASURED:
             workload = WORKLOADS[name]()
             flags = iree_flags(workload)
             calls = compiles(workload, flags, Path(folder))
-            timings = interleave(calls, asked.rounds, warmup=0 if asked.quick else 1)
+            timings = interleave(calls, bench.rounds, warmup=0 if bench.quick else 1)
             records += compile_records(name, timings, flags)
             note(f"{name}: " + ", ".join(f"{n} {t.median:.2f} s" for n, t in timings.items()))
-    asked.store(records)
+    bench.store(records)
     return 0
 
 

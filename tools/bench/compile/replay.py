@@ -30,12 +30,12 @@ _FIRST, _LOG, _AGAIN = "first.vmfb", "first.jsonl", "again.vmfb"
 
 def run(arguments: Sequence[str]) -> int:
     """Replays in fresh processes whose bytes are those of the first compile."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     with tempfile.TemporaryDirectory() as folder:
         models = models_in(Path(folder))
-        names = list(models)[:1] if asked.quick else list(models)
-        records = [counted(n, models[n], asked.rounds, Path(folder)) for n in names]
-    asked.store(records)
+        names = list(models)[:1] if bench.quick else list(models)
+        records = [counted(n, models[n], bench.rounds, Path(folder)) for n in names]
+    bench.store(records)
     return 0
 
 

@@ -44,11 +44,11 @@ _OPS_A_LAYER = _LAYER.count("pyc.")
 
 def run(arguments: Sequence[str]) -> int:
     """pyc-opt as a process on a small file; a 10,000-op module to linalg, pass by pass."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
-    records = process_records(asked.rounds)
-    ops = QUICK_OPS if asked.quick else OPS
-    records += module_records(ops, asked.rounds)
-    asked.store(records, pipeline=PIPELINE, ops=ops)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    records = process_records(bench.rounds)
+    ops = QUICK_OPS if bench.quick else OPS
+    records += module_records(ops, bench.rounds)
+    bench.store(records, pipeline=PIPELINE, ops=ops)
     return 0
 
 

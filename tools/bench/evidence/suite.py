@@ -20,13 +20,13 @@ def run(arguments: Sequence[str]) -> int:
     """Rows lost to SIGKILL, claims a second, look-ups in a million rows, of the database."""
     parser = Parser(SUITE, "")
     parser.add_argument("--db", metavar="URL", help="an empty database; default: a SQLite file")
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     # The database's package is optional, and the list of suites is shown without it.
     from pyc_mlir.tools.bench.evidence import database
 
-    share = 100 if asked.quick else 1
+    share = 100 if bench.quick else 1
     with tempfile.TemporaryDirectory() as folder:
         url = known.db or f"sqlite:///{Path(folder, 'evidence.db')}"
         records = database.measure(url, share)
-    asked.store(records)
+    bench.store(records)
     return 0

@@ -32,11 +32,11 @@ MILLION = 1e6
 
 def run(arguments: Sequence[str]) -> int:
     """Latency of the demo models and an encoder block: PyC, plain IREE, onnxruntime."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
-    names = (TINY_ENCODER,) if asked.quick else PUBLISHED
-    counts = [t for t in THREADS if t <= available_cores()][: 1 if asked.quick else None]
-    records = [r for threads in counts for r in in_own_process(asked, names, threads)]
-    asked.store(
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    names = (TINY_ENCODER,) if bench.quick else PUBLISHED
+    counts = [t for t in THREADS if t <= available_cores()][: 1 if bench.quick else None]
+    records = [r for threads in counts for r in in_own_process(bench, names, threads)]
+    bench.store(
         records,
         threads=list(counts),
         iree_settings=list(candidates.IREE_COMPILES),
@@ -46,10 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def in_own_process(asked: Run, names: Sequence[str], threads: int) -> list[Record]:
+def in_own_process(bench: Run, names: Sequence[str], threads: int) -> list[Record]:
     """Measure with that many threads. Raises PycError when the process fails."""
-    command = [sys.executable, "-m", __name__, f"--threads={threads}", f"--rounds={asked.rounds}"]
-    command += [f"--min-seconds={asked.min_seconds}", *names]
+    command = [sys.executable, "-m", __name__, f"--threads={threads}", f"--rounds={bench.rounds}"]
+    command += [f"--min-seconds={bench.min_seconds}", *names]
     done = run_child(command, stderr=None)
     if done.returncode != 0:
         raise PycError(

@@ -42,26 +42,26 @@ _GIGA, MILLION = 1e9, 1e6
 
 def run(arguments: Sequence[str]) -> int:
     """Sustained FLOP/s of products with bias and gelu, as a share of the peak of the same run."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
-    sizes = QUICK_SIZES if asked.quick else SIZES
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    sizes = QUICK_SIZES if bench.quick else SIZES
     threads = [t for t in (1, 2) if t <= available_cores()]
-    records = [row for size in sizes for t in threads for row in sustained(size, t, asked)]
-    asked.store(records, threads=threads)
+    records = [row for size in sizes for t in threads for row in sustained(size, t, bench)]
+    bench.store(records, threads=threads)
     return 0
 
 
-def sustained(size: tuple[int, int, int], threads: int, asked: Run) -> list[Record]:
+def sustained(size: tuple[int, int, int], threads: int, bench: Run) -> list[Record]:
     """The records of one product. Raises PycError (WRONG_RESULT)."""
     name = f"gemm + bias + gelu {'x'.join(map(str, size))}; {threads} thread{'s' * (threads > 1)}"
     workload, device = gemm_gelu(name, *size), default_device(threads)
     prepared = pyc(workload, make_options(), device)
     error = workload.check(prepared.results(), "pyc")
-    iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
+    iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
     (probe,) = fma_probes([default_device(1)], 1, iterations)
     calls = {"pyc": prepared.call, "peak": probe.call}
     amounts = {"pyc": 2 * prod(size), "peak": threads * probe.amount}
-    seconds = 0.0 if asked.quick else _SUSTAINED_SECONDS
-    timings = interleave(calls, asked.rounds, min_seconds=seconds)
+    seconds = 0.0 if bench.quick else _SUSTAINED_SECONDS
+    timings = interleave(calls, bench.rounds, min_seconds=seconds)
     rates = {n: [amounts[n] / s / _GIGA for s in t.samples] for n, t in timings.items()}
     shares = [100 * a / b for a, b in zip(rates["pyc"], rates["peak"], strict=True)]
     variation = 100 * np.std(rates["pyc"]) / np.mean(rates["pyc"])

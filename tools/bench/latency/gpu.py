@@ -31,13 +31,13 @@ Build = Callable[[], Workload]
 
 def run(arguments: Sequence[str]) -> int:
     """The models and op cases on this machine's CUDA GPU: correctness against numpy, latency."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     device = Device("cuda")
     target = target_for(compute_capability())
-    builds = list(cases(asked.quick))
-    records = measure(builds, make_options(target=target), device, asked)
+    builds = list(cases(bench.quick))
+    records = measure(builds, make_options(target=target), device, bench)
     failed = [r for r in records if r["metric"] == "failure"]
-    asked.store(records, target=target, cases=len(builds), failed=len(failed))
+    bench.store(records, target=target, cases=len(builds), failed=len(failed))
     for row in failed:
         note(f"failed: {row['workload']}: {row['reason']}")
     return 1 if failed else 0
@@ -49,13 +49,13 @@ def cases(quick: bool) -> Iterator[Build]:
     yield from () if quick else (WORKLOADS[name] for name in PUBLISHED)
 
 
-def measure(builds: Sequence[Build], options: Options, device: Device, asked: Run) -> list[Record]:
+def measure(builds: Sequence[Build], options: Options, device: Device, bench: Run) -> list[Record]:
     """Records of all cases: latency and error, or the reason of a failure."""
     records = []
     for i, build in enumerate(builds, 1):
         workload = build()
         try:
-            rows = _measure_one(workload, options, device, asked)
+            rows = _measure_one(workload, options, device, bench)
         except PycError as error:
             reason = f"{error.code.name}: {error.message}"[:300]
             rows = [record(workload.name, "pyc", "failure", "failures", 1, reason=reason)]
@@ -64,10 +64,10 @@ def measure(builds: Sequence[Build], options: Options, device: Device, asked: Ru
     return records
 
 
-def _measure_one(workload: Workload, options: Options, device: Device, asked: Run) -> list[Record]:
+def _measure_one(workload: Workload, options: Options, device: Device, bench: Run) -> list[Record]:
     prepared = candidates.pyc(workload, options, device)
     error = workload.check(prepared.results(), f"pyc on {device.kind}")
-    timings = interleave({"pyc": prepared.call}, asked.rounds, min_seconds=asked.min_seconds)
+    timings = interleave({"pyc": prepared.call}, bench.rounds, min_seconds=bench.min_seconds)
     shown = record(workload.name, "pyc", "max relative error", "ppm", error * 1e6)
     return [*timing_records(workload.name, timings), shown]
 

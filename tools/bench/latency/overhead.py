@@ -53,16 +53,16 @@ def measure_call_overhead(
 
 def run(arguments: Sequence[str]) -> int:
     """What a call through Program costs above IREE's bare invoke: two arguments, local-sync."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     device = Device("local-sync")
     numbers = np.arange(_ELEMENTS, dtype=np.float32)
     program = compile(lambda a, b: a + b, [numbers, numbers], device=device)
     a, b = to_device(numbers, device), to_device(numbers, device)
     found = measure_call_overhead(
-        program, a, b, rounds=asked.rounds, min_seconds=asked.min_seconds / 10
+        program, a, b, rounds=bench.rounds, min_seconds=bench.min_seconds / 10
     )
     title = f"add of {_ELEMENTS} elements"
     over = record(title, "pyc", "above bare invoke", "s", found.overhead_seconds)
     note(f"{title}: {found.overhead_seconds * 1e6:.2f} us above {found.bare_seconds * 1e6:.2f} us")
-    asked.store([*timing_records(title, found.timings), over], device="local-sync")
+    bench.store([*timing_records(title, found.timings), over], device="local-sync")
     return 0

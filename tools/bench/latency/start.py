@@ -62,13 +62,13 @@ Seconds = Mapping[str, float]
 
 def run(arguments: Sequence[str]) -> int:
     """From a saved artifact, and from the cache, to the first answer, in fresh processes."""
-    asked, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
+    bench, _ = parse(SUITE, run.__doc__ or "", ROUNDS, arguments)
     records: list[Record] = []
-    for name in (_TINY,) if asked.quick else ("encoder block, seq 128", "digits mlp, batch 1"):
+    for name in (_TINY,) if bench.quick else ("encoder block, seq 128", "digits mlp, batch 1"):
         with tempfile.TemporaryDirectory() as folder:
             prepare(name, Path(folder))
-            records += measured(name, Path(folder), asked.rounds)
-    asked.store(records)
+            records += measured(name, Path(folder), bench.rounds)
+    bench.store(records)
     return 0
 
 

@@ -77,29 +77,29 @@ _MICRO = 1e6
 
 def run(arguments: Sequence[str]) -> int:
     """Latency of the CPU workloads: PyC, plain IREE, onnxruntime, OpenVINO, XLA and torch."""
-    asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser())
+    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser())
     threads = [t for t in known.threads if t <= available_cores()]
     for t in set(known.threads) - set(threads):
         note(f"left out: {t} threads on {available_cores()} cores")
     systems = (PYC, *known.peers)
-    peaks = {t: fma_and_copies(t, asked) for t in threads}
+    peaks = {t: fma_and_copies(t, bench) for t in threads}
     settings = {"suite": known.suite, "threads": threads, "systems": list(systems)}
-    kept = Partial(asked, settings)
+    kept = Partial(bench, settings)
     done = {} if known.fresh else _complete(kept.load(), threads)
-    names = _names(known.suite, known.only or (QUICK if asked.quick else None))
+    names = _names(known.suite, known.only or (QUICK if bench.quick else None))
     for i, name in enumerate(names, 1):
         if name in done:
             note(f"{i} of {len(names)}: {name}: measured before")
             continue
         note(f"{i} of {len(names)}: {name}")
-        done[name] = [r for t in threads for r in _measured(name, t, systems, asked, peaks[t])]
+        done[name] = [r for t in threads for r in _measured(name, t, systems, bench, peaks[t])]
         kept.save(done)
     records = with_overhead([row for name in names for row in done[name]])
     peaks_data = {str(t): asdict(found) for t, found in peaks.items()}
-    asked.store(records, **settings, peaks=peaks_data)
+    bench.store(records, **settings, peaks=peaks_data)
     kept.path.unlink(missing_ok=True)
     if known.html is not None:
-        write_file(known.html, cpu_html.page(Report.load(asked.path)).encode())
+        write_file(known.html, cpu_html.page(Report.load(bench.path)).encode())
         note(f"page written to {known.html}")
     return 1 if any(r["metric"] == FAILURE and r["system"] == PYC for r in records) else 0
 
@@ -145,21 +145,21 @@ def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict
     return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
 
 
-def fma_and_copies(threads: int, asked: Run) -> Peaks:
+def fma_and_copies(threads: int, bench: Run) -> Peaks:
     """The machine's peaks on that many threads, measured now. Raises PycError."""
-    iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
+    iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
     found = in_own_process(threads, iterations, dict(os.environ))
     note(f"{threads} threads: {found.flops / 1e9:.0f} GFLOP/s, {found.bandwidth / 1e9:.1f} GB/s")
     return found
 
 
 def _measured(
-    name: str, threads: int, systems: Sequence[str], asked: Run, peaks: Peaks
+    name: str, threads: int, systems: Sequence[str], bench: Run, peaks: Peaks
 ) -> list[Record]:
     """The records of one workload with that many threads."""
-    how = How(asked.rounds, asked.min_seconds, threads, asked.quick, dict(os.environ))
+    how = How(bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ))
     try:
-        work, found = measure(make(name, asked.quick), name, systems, how)
+        work, found = measure(make(name, bench.quick), name, systems, how)
     except PycError as error:
         row = failure(name, PYC, threads, f"{error.code.name}: {error.message}")
         return [row | {"class": ROWS[name].kind}]

@@ -71,21 +71,21 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(SUITE)
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="workloads")
     parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
-    asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
+    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
     names = [name for name in WORKLOADS if known.only is None or name in known.only]
     threads = [t for t in THREADS if t <= available_cores()]
     settings = {"threads": threads, "error_bound": ERROR_BOUND}
-    kept = Partial(asked, settings)
+    kept = Partial(bench, settings)
     done = {} if known.fresh else kept.load()
     for i, name in enumerate(names, 1):
         if name in done:
             note(f"{i} of {len(names)}: {name}: measured before")
             continue
         note(f"{i} of {len(names)}: {name}")
-        done[name] = in_own_process(name, asked, threads)
+        done[name] = in_own_process(name, bench, threads)
         kept.save(done)
     records = [row for name in names for row in done[name]]
-    asked.store(records, **settings)
+    bench.store(records, **settings)
     kept.path.unlink(missing_ok=True)
     failed = [row for row in records if row["metric"] == "failure"]
     for row in failed:
@@ -96,11 +96,11 @@ def run(arguments: Sequence[str]) -> int:
 class Partial:
     """The finished workloads of a run that may not have come to its end."""
 
-    def __init__(self, asked: Run, settings: Mapping[str, Any]) -> None:
-        self.path = Path(f"{asked.path}.partial")
-        self._suite = asked.suite
+    def __init__(self, bench: Run, settings: Mapping[str, Any]) -> None:
+        self.path = Path(f"{bench.path}.partial")
+        self._suite = bench.suite
         self._environment = probe()
-        self._settings = {"rounds": asked.rounds, "quick": asked.quick, **settings}
+        self._settings = {"rounds": bench.rounds, "quick": bench.quick, **settings}
 
     def load(self) -> dict[str, list[Record]]:
         """Records by workload; none where the file is of other settings or another environment.
@@ -125,15 +125,15 @@ class Partial:
         Report(self._suite, self._environment, self._settings, rows).save(self.path)
 
 
-def in_own_process(name: str, asked: Run, threads: Sequence[int]) -> list[Record]:
+def in_own_process(name: str, bench: Run, threads: Sequence[int]) -> list[Record]:
     """The records of one workload, or the reason why there are none.
 
     A process of its own: what one workload leaves behind does not weigh on the next, and a program
     that ends the process ends no other measurement.
     """
-    command = [sys.executable, "-m", __name__, name, f"--rounds={asked.rounds}"]
-    command += [f"--min-seconds={asked.min_seconds}", *(f"--threads={t}" for t in threads)]
-    command += ["--quick"] if asked.quick else []
+    command = [sys.executable, "-m", __name__, name, f"--rounds={bench.rounds}"]
+    command += [f"--min-seconds={bench.min_seconds}", *(f"--threads={t}" for t in threads)]
+    command += ["--quick"] if bench.quick else []
     done = run_child(command, stderr=None)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])

@@ -39,9 +39,9 @@ def run(arguments: Sequence[str]) -> int:
         "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; {LIMITS}"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search and of the instances")
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    sizes = known.sizes or (QUICK_SIZES if asked.quick else SIZES)
-    limits = known.time_limits or (QUICK_LIMITS if asked.quick else LIMITS)
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    sizes = known.sizes or (QUICK_SIZES if bench.quick else SIZES)
+    limits = known.time_limits or (QUICK_LIMITS if bench.quick else LIMITS)
     before = os.getloadavg()[0]
     place_natively_once()
     records = [
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
             f"{name}, {count} buffers", make(count, np.random.default_rng(known.seed)), limits
         )
     ]
-    asked.store(records, seed=known.seed, load_before=before, load_after=os.getloadavg()[0])
+    bench.store(records, seed=known.seed, load_before=before, load_after=os.getloadavg()[0])
     return 0
 
 

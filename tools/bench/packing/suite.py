@@ -42,14 +42,14 @@ def run(arguments: Sequence[str]) -> int:
         "--time-limit", type=float, default=SECONDS, metavar="S", help=f"of each; {SECONDS:g}"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search and of made instances")
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
-    sizes = QUICK_MADE if asked.quick else MADE
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    sizes = QUICK_MADE if bench.quick else MADE
     named = _read(known.files) if known.files else _made(sizes, known.seed)
     records = [
         pack_record(name, intervals, known.capacity, known.time_limit, known.seed)
         for name, intervals in named
     ]
-    asked.store(records, capacity=known.capacity, time_limit=known.time_limit, seed=known.seed)
+    bench.store(records, capacity=known.capacity, time_limit=known.time_limit, seed=known.seed)
     return 0
 
 

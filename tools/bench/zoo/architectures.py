@@ -1,6 +1,6 @@
 """The suite `architectures-torch`: which architectures import from PyTorch and equal it.
 
-    pyc-bench architectures-torch CATALOGUE --only bert,resnet50
+    pyc-bench architectures-torch CATALOGUE --only bert,resnet50 --limit 1800
 
 CATALOGUE is a Python file with ``ZOO``: name -> () -> (module, args, kwargs), random weights
 and small inputs; it needs torch and whatever its models need. Each architecture runs in a process
@@ -13,7 +13,8 @@ the sizes as they are. Records of each:
     difference              the largest difference as a part of torch's largest result, of all
                             results and sizes; `sizes` has the number of sizes that were compared
 
-`why` of what fails is the first line of the error.
+`why` of what fails is the first line of the error. Records of an earlier run in the same file stay
+unless they are made anew: with compiling, a catalogue takes hours.
 """
 
 import argparse
@@ -28,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.records import Record, record
+from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.tools.bench.report.suite import note, parse
 
 SUITE = "architectures-torch"
-_LIMIT_SECONDS = 600
+_LIMIT_SECONDS = 600.0
 _SAID = 200
 # What the second and the third run have for the batch and for the length of token ids.
 _BATCHES, _LENGTHS = (3, 1), (9, 24)
@@ -47,19 +48,21 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(add_help=True)
     parser.add_argument("catalogue", type=Path, metavar="CATALOGUE")
     parser.add_argument("--only", default="", metavar="NAME,...")
+    parser.add_argument("--limit", type=float, default=_LIMIT_SECONDS, metavar="S",
+                        help=f"seconds for one architecture; {_LIMIT_SECONDS:.0f}")  # fmt: skip
     parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
-    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     if known.worker:
         print(json.dumps(measured(known.catalogue, known.worker, not known.static)))
         return 0
     names = [n for n in known.only.split(",") if n] or list(_zoo(known.catalogue))
-    records: list[Record] = []
     for name in names:
         note(name)
-        records += _records(name, _in_child(known.catalogue, name, known.static))
-        # Each run takes minutes: what is there is kept.
-        asked.store(records, architectures=names)
+        facts = _in_child(known.catalogue, name, known.static, known.limit)
+        earlier = Report.load(bench.path).records if bench.path.exists() else ()
+        others = [r for r in earlier if r["workload"] != name]
+        bench.store([*others, *_records(name, facts)])
     return 0
 
 
@@ -73,14 +76,14 @@ def _records(name: str, facts: dict[str, Any]) -> list[Record]:
     ]
 
 
-def _in_child(catalogue: Path, name: str, static: bool) -> dict[str, Any]:
+def _in_child(catalogue: Path, name: str, static: bool, limit: float) -> dict[str, Any]:
     """What a process of its own finds out; a crash or too long a run is a finding too."""
     command = [sys.executable, "-m", "pyc_mlir.tools.pyc_bench", SUITE, str(catalogue)]
     command += ["--worker", name, *(["--static"] if static else [])]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"exported": 0, "why": f"not done after {_LIMIT_SECONDS} s"}
+        return {"exported": 0, "why": f"not done after {limit:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         said = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]

@@ -118,8 +118,8 @@ def _run(
         values = [_value(api, kept, info, array).value for array in feeds.values()]
         given = (c_void_p * len(values))(*values), c_size_t(len(values))
         made = (c_void_p * len(results))()
-        asked = _texts(results), c_size_t(len(results))
-        api.call("Run", session, c_void_p(), _texts(tuple(feeds)), *given, *asked, made)
+        bench = _texts(results), c_size_t(len(results))
+        api.call("Run", session, c_void_p(), _texts(tuple(feeds)), *given, *bench, made)
         release = api.function("ReleaseValue", None)
         for pointer in made:
             release(c_void_p(pointer))

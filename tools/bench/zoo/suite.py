@@ -80,16 +80,16 @@ class Row:
 
 def run(arguments: Sequence[str]) -> int:
     """Real networks with random weights: PyC, plain IREE, onnxruntime, OpenVINO, torch."""
-    asked, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser(), _part)
+    bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, _parser(), _part)
     threads = [t for t in known.threads if t <= available_cores()]
     for t in set(known.threads) - set(threads):
         note(f"left out: {t} threads on {available_cores()} cores")
-    names = known.models or (QUICK if asked.quick else tuple(NETWORKS))
-    batches = known.batch[:1] if asked.quick else known.batch
+    names = known.models or (QUICK if bench.quick else tuple(NETWORKS))
+    batches = known.batch[:1] if bench.quick else known.batch
     folder = _folder(known)
     settings = {"models": list(names), "systems": list(known.systems),
                 "threads": threads, "batch": list(batches), "opset": known.opset}  # fmt: skip
-    kept = Partial(asked, settings)
+    kept = Partial(bench, settings)
     models = Models(folder, known.opset)
     done = {} if known.fresh else complete(kept.load(), known.systems)
     rows = [Row(n, b, t) for n in names for b in batches for t in threads]
@@ -97,12 +97,12 @@ def run(arguments: Sequence[str]) -> int:
         before = " measured before" if row in done else ""
         note(f"{i} of {len(rows)}: {row.workload}, {row.threads} threads:{before}")
         if row not in done:
-            done[row] = measured(row, known.systems, asked, models)
+            done[row] = measured(row, known.systems, bench, models)
             kept.save({str(key): found for key, found in done.items()})
     records = [record for row in rows for record in done[row]]
-    asked.store(records, **settings)
+    bench.store(records, **settings)
     kept.path.unlink(missing_ok=True)
-    print(zoo_table.short(Report.load(asked.path)))
+    print(zoo_table.short(Report.load(bench.path)))
     return 1 if any(r["metric"] == FAILURE and r["system"] == PYC for r in records) else 0
 
 
@@ -158,18 +158,18 @@ def complete(
     return {row: rs for row, rs in rows.items() if {r["system"] for r in rs} >= set(systems)}
 
 
-def measured(row: Row, systems: Sequence[str], asked: Run, models: "Models") -> list[Record]:
+def measured(row: Row, systems: Sequence[str], bench: Run, models: "Models") -> list[Record]:
     """The records of one row; where it cannot be measured at all, the failure of each system."""
     kind = NETWORKS[row.network].kind
-    how = How(asked.rounds, asked.min_seconds, row.threads, asked.quick, dict(os.environ),
+    how = How(bench.rounds, bench.min_seconds, row.threads, bench.quick, dict(os.environ),
               worker=_WORKER)  # fmt: skip
     try:
         model = models.path(row.network, row.batch)
-        before = fma_and_copies(row.threads, asked)
+        before = fma_and_copies(row.threads, bench)
         with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
             work = store(model, Path(name), lowered=IREE in systems)
             found = compare(row.network, Path(name), systems, how, TOLERANCE)
-        after = fma_and_copies(row.threads, asked)
+        after = fma_and_copies(row.threads, bench)
         peaks = Peaks(max(before.flops, after.flops), max(before.bandwidth, after.bandwidth))
         records = records_of(row.workload, kind, row.threads, work, found, peaks)
     except PycError as error:

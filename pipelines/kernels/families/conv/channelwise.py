@@ -36,6 +36,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, add, fma, maximum
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
+from pyc_mlir.pipelines.kernels.variants import shares
 from pyc_mlir.pipelines.target.target import Target
 
 _WIDTH = 8
@@ -144,6 +145,12 @@ class Geometry:
                 f"window: expected at most {_width(target, self.columns)} outputs, got {self.width}"
             )
         return ""
+
+    def to_try(self, target: Target) -> dict[str, Sequence[int]]:
+        """Values to try of the fields of knobs whose `images` this is."""
+        rows = known(self.images) * self.outputs[0]
+        widths = [w for w in range(1, _WIDTH + 1) if w <= max(1, self.outputs[1])]
+        return {"images.width": widths, "images.workgroups": shares(target, rows)}
 
     @staticmethod
     def random(random: Random, target: Target, covered: bool = False) -> "Geometry":

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.direct import Conv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import joined, random_parts
@@ -23,7 +24,9 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
+from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -161,4 +164,25 @@ def match(work: Work, target: Target) -> list[Offer]:
     ]
 
 
-FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Register tiles, channels of a turn, and shares of rows and panels.
+
+    Merged groups, which add other numbers, are an offer of their own.
+    """
+    knobs: Conv = offer.knobs
+    wide = max(HEIGHTS) if knobs.columns.name else knobs.outputs[1]
+    rows = known(knobs.images) * knobs.outputs[0]
+    panels = knobs.blocks * max(1, knobs.panels.full)
+    return knob_space(
+        knobs,
+        {
+            "width": [w for w in HEIGHTS if w <= wide],
+            "panel": PANELS,
+            "unroll": UNROLLS,
+            "workgroups": cuts(target, rows, panels),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match, space)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
@@ -21,6 +22,7 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwi
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -116,4 +118,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 
-FAMILY = Family("depthwise", Depthwise, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Outputs of a register tile, and shares of rows."""
+    knobs: Depthwise = offer.knobs
+    return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
+
+
+FAMILY = Family("depthwise", Depthwise, refusal, cost, reference, sample, match, space)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     LARGEST,
     MEAN_OF_MET,
@@ -30,6 +31,7 @@ from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
+from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -157,4 +159,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 
-FAMILY = Family("pool", Pool, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Outputs of a register tile, and shares of rows."""
+    knobs: Pool = offer.knobs
+    return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))
+
+
+FAMILY = Family("pool", Pool, refusal, cost, reference, sample, match, space)

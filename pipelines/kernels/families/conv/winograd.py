@@ -1,6 +1,13 @@
 """The kernel family ``winograd``: 3x3 convolutions of stride 1 by minimal filtering, NHWC.
 
-Prices, checks and offers of what `filtering.py` builds.
+y = epilogue(conv2d(x, w)) with constant weights, by F(m x m, 3 x 3) of Lavin and Gray (2016): tiles
+of (m + 2)^2 numbers of x are transformed, each of their (m + 2)^2 positions is a product over
+channels, and the results are transformed to m x m outputs. That takes 9 m^2 / (m + 2)^2 times fewer
+multiplications than a direct convolution: 2.25 for m = 2, 4 for m = 4. Sums are formed in another
+order and of other numbers, so that the error differs: it is smaller for m = 2 and about 2.5 times
+larger for m = 4 (docs/kernels.md).
+
+Prices, checks and offers of the kernel that `filtering.py` builds.
 """
 
 from collections.abc import Mapping
@@ -10,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
@@ -32,7 +40,9 @@ from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
+from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, knob_space, shares
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -90,6 +100,8 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return exact.reshape(value.shape), bound.reshape(value.shape)
 
 
+# Groups of tiles in a block, for spaces of knobs.
+_GROUPS = (1, 2, 4, 8)
 _CHANNELS = (1, 3, 8, 16, 17, 40)
 _FILTERS = (1, 8, 16, 17, 32, 48, 65)
 
@@ -152,4 +164,23 @@ def match(work: Work, target: Target) -> list[Offer]:
     return offers
 
 
-FAMILY = Family("winograd", Winograd, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Register tiles, blocks of no more memory than the offer's but for one tile, and shares."""
+    knobs: Winograd = offer.knobs
+    tiles = known(knobs.images) * knobs.tiles[0] * knobs.tiles[1]
+    most = max(knobs.block, max(HEIGHTS))
+    blocks = {height * groups for height in HEIGHTS for groups in _GROUPS}
+    return knob_space(
+        knobs,
+        {
+            "height": HEIGHTS,
+            "block": [b for b in blocks if b <= most],
+            "panel": PANELS,
+            "unroll": UNROLLS,
+            "workgroups": shares(target, tiles),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("winograd", Winograd, refusal, cost, reference, sample, match, space)

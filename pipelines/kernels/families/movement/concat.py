@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
@@ -22,6 +23,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
+from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -204,4 +206,18 @@ def _tree(work: Work) -> tuple[list[int], int, int] | None:
     return (leaves, count, axes.pop()) if whole else None
 
 
-FAMILY = Family("concat", Concat, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Rows of a workgroup and vectors of a block."""
+    knobs: Concat = offer.knobs
+    rows = knobs.rows if isinstance(knobs.rows, int) else None
+    return knob_space(
+        knobs,
+        {
+            "rows_part": (1, 16, 256) if rows is None else parts_of(target, rows),
+            "unroll": UNROLLS,
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("concat", Concat, refusal, cost, reference, sample, match, space)

@@ -17,12 +17,14 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, axis_taps, phase_taps
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Vector, fma, interleaved, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, share
+from pyc_mlir.pipelines.kernels.variants import knob_space, shares
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -338,4 +340,14 @@ def _phases(
     return phases if same else None
 
 
-FAMILY = Family("resize", Resize, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Shares of rows; nothing else of such a kernel is a choice."""
+    knobs: Resize = offer.knobs
+    return knob_space(
+        knobs,
+        {"workgroups": shares(target, knobs.rows)},
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("resize", Resize, refusal, cost, reference, sample, match, space)

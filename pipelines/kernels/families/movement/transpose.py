@@ -18,12 +18,14 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
 from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
+from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -31,6 +33,7 @@ from pyc_mlir.pipelines.target.work import Work, is_f32, sizes
 
 _WIDEST = 16  # f32 in the widest vector, and in a cache line
 _SHARE = 4096  # numbers that are worth a workgroup
+_TILES = (16, 32, 64, 128, 256)  # sides to try
 
 
 @dataclass(frozen=True)
@@ -324,4 +327,20 @@ def match(work: Work, target: Target) -> list[Offer]:
     return [Offer(knobs, 1, (feed,), cost(knobs, target, dict.fromkeys("bmnq", NOMINAL_DIMENSION)))]
 
 
-FAMILY = Family("transpose", Transpose, refusal, cost, reference, sample, match)
+def space(offer: Offer, target: Target) -> Space | None:
+    """Tiles and the order in which they are walked, matrices of a workgroup, kinds of stores."""
+    knobs: Transpose = offer.knobs
+    return knob_space(
+        knobs,
+        {
+            "tile_rows": _TILES,
+            "tile_columns": _TILES,
+            "batches": () if knobs.batch == 1 else (1, 4, 16),
+            "down": (False, True),
+            "streaming": (False, True),
+        },
+        lambda made: refusal(made, target),
+    )
+
+
+FAMILY = Family("transpose", Transpose, refusal, cost, reference, sample, match, space)

@@ -37,6 +37,11 @@ def node(*op_types: str) -> Callable[[Handler], Handler]:
     return enter
 
 
+def contrib(*op_types: str) -> Callable[[Handler], Handler]:
+    """Enter a handler under names of onnxruntime's domain, `com.microsoft`."""
+    return node(*(f"com.microsoft.{op_type}" for op_type in op_types))
+
+
 # Elements of a range or of indices that a handler writes out as a constant.
 MAX_WRITTEN = 1 << 24
 # Attributes that change no result for the element types of PyC, or that only training reads.
@@ -58,6 +63,13 @@ def pyc_dtype(data_type: int) -> np.dtype:
             ReasonCode.UNSUPPORTED_DTYPE,
         )
     return dtype
+
+
+def _other_type(name: str, kind: type, value: Any) -> PycError:
+    got = "none" if value is None else type(value).__name__
+    return PycError(
+        ReasonCode.BAD_MODEL, f"attribute `{name}`: expected {kind.__name__}, got {got}"
+    )
 
 
 class Node:
@@ -107,8 +119,9 @@ class Node:
         return index < len(self.proto.output) and bool(self.proto.output[index])
 
     def x(self, index: int = 0) -> Any:
-        """Input `index` as a value of the builder."""
-        assert self.has(index), f"{self.op} has no input {index}"
+        """Input `index` as a value of the builder. Raises PycError (BAD_MODEL) if it is missing."""
+        if not self.has(index):
+            raise PycError(ReasonCode.BAD_MODEL, f"expected an input {index}, got none")
         return self._lift(index)
 
     def require_all_read(self) -> None:
@@ -182,13 +195,28 @@ class Node:
         return self.ints(index, what)
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute as a Python value: int, float, str, list or TensorProto."""
+        """An attribute as a Python value: int, float, str, list or TensorProto.
+
+        Raises PycError (BAD_MODEL) for one of another type than its default in domains that are
+        not ONNX's, whose operators its checker does not know.
+        """
         self._asked.add(name)
         attribute = self._attributes.get(name)
         if attribute is None:
             return default
         value = onnx.helper.get_attribute_value(attribute)
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        foreign = self.proto.domain and default is not None
+        if foreign and not isinstance(value, type(default)):
+            raise _other_type(name, type(default), value)
+        return value
+
+    def stated(self, name: str, kind: type = int) -> Any:
+        """A required attribute. Raises PycError (BAD_MODEL) without one of type `kind`."""
+        value = self.attr(name)
+        if not isinstance(value, kind):
+            raise _other_type(name, kind, value)
+        return value
 
     def attributes(self) -> list[str]:
         """The names of the attributes that are present."""

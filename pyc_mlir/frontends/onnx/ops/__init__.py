@@ -2,26 +2,26 @@
 
 from pyc_mlir.frontends.onnx.ops import (
     bits,
-    contraction,
     creation,
     data_dependent,
     elementwise,
     images,
     indexing,
     layers,
+    microsoft,
     movement,
     reduction,
 )
 
 __all__ = [
     "bits",
-    "contraction",
     "creation",
     "data_dependent",
     "elementwise",
     "images",
     "indexing",
     "layers",
+    "microsoft",
     "movement",
     "reduction",
 ]

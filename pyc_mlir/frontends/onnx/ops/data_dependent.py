@@ -1,9 +1,9 @@
 """Results whose sizes depend on data: Unique, NonZero, NonMaxSuppression; and MelWeightMatrix.
 
-One rule: where all inputs are known, they are computed at import by ONNX's reference. Where an
-input is computed when the model runs, the node is refused (UNSUPPORTED_ATTRIBUTE): a compiled
-program has sizes that follow from those of its arguments. Cut the model before such a node, or
-give its boxes as constants; TopK with a mask says the same in a fixed size.
+Where all inputs are known, they are computed at import by ONNX's reference. Where an input is
+computed when the model runs, NonMaxSuppression fills a buffer of fixed size (bounded.py); the
+others are refused (UNSUPPORTED_ATTRIBUTE): cut the model before such a node. TopK with a mask says
+the same in a fixed size.
 """
 
 from typing import Any
@@ -15,11 +15,19 @@ import onnx.reference
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.ops.images.detection import boxes_left
 
 _MAX_ELEMENTS = 1 << 14
 
 
-@node("Unique", "NonZero", "NonMaxSuppression", "MelWeightMatrix")
+@node("NonMaxSuppression")
+def non_max_suppression(n: Node) -> Any:
+    """Rows (image, class, box) of boxes that overlap with no better one, and how many there are."""
+    known = all(isinstance(o, np.ndarray) for o in n.operands if o is not None)
+    return by_reference(n) if known else boxes_left(n)
+
+
+@node("Unique", "NonZero", "MelWeightMatrix")
 def by_reference(n: Node) -> Any:
     """The arrays that ONNX's reference gives for known inputs."""
     given = {}

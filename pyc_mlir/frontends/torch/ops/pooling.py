@@ -201,9 +201,13 @@ def adaptive_avg_pool(n: Node) -> Any:
     x, rank = n.x(), n.rank()
     wanted = n.arg("output_size")
     wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
-    for i, size in enumerate(wanted):
-        x = _adapted(n.b, x, rank - len(wanted) + i, size)
-    return x
+    axes = range(rank - len(wanted), rank)
+    # One mean over all axes of one part each rounds less than a mean of means.
+    whole = tuple(a for a, parts in zip(axes, wanted, strict=True) if parts == 1)
+    for axis, parts in zip(axes, wanted, strict=True):
+        if axis not in whole:
+            x = _adapted(n.b, x, axis, parts)
+    return n.b.reduce_mean(x, axes=whole, keepdims=True) if whole else x
 
 
 def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
@@ -211,10 +215,8 @@ def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
     size = b.type_of(x).shape[axis]
     if parts is None or parts == size:
         return x
-    if parts == 1:
-        return b.reduce_mean(x, axes=(axis,), keepdims=True)
     if size is None:
-        raise unsupported("adaptive pooling of a dynamic dimension: expected a static one, or 1")
+        raise unsupported("adaptive pooling of a dynamic dimension: expected a static one")
     dims = b.dims(x)
     if size % parts == 0:
         apart = reshape_to(b, x, (*dims[:axis], parts, size // parts, *dims[axis + 1 :]))

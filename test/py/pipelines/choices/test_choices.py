@@ -30,7 +30,7 @@ from pyc_mlir.pipelines.target.cost import Cost
 
 SITE = Site("test-pass", "matmul.0123", 'loc("a.py":1:2)')
 OFFERED = (Alternative("fast", Cost(1e-3, 64, 0, 128), "fewer bytes"), Alternative("small"))
-DECISION = Decision(SITE, "fast", OFFERED, "default", ("evidence",), {"seconds": 0.5})
+DECISION = Decision(SITE, "fast", OFFERED, "heuristic", ("evidence",), {"seconds": 0.5})
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def test_json_round_trip(decision: Decision):
 def test_what_a_line_says():
     assert json.dumps(DECISION.to_json()) == (
         '{"schema": 1, "id": "test-pass:matmul.0123", "pass": "test-pass", "op": "matmul.0123", '
-        '"location": "loc(\\"a.py\\":1:2)", "chosen": "fast", "decided_by": "default", '
+        '"location": "loc(\\"a.py\\":1:2)", "chosen": "fast", "decided_by": "heuristic", '
         '"alternatives": [{"name": "fast", "cost": {"seconds": 0.001, "workspace_bytes": 64, '
         '"constant_bytes": 0, "traffic_bytes": 128}, "reason": "fewer bytes"}, '
         '{"name": "small", "cost": null, "reason": ""}], "evidence": ["evidence"], '
@@ -133,7 +133,7 @@ def test_a_replay_writes_the_same_log(tmp_path):
 
 
 def test_a_replay_keeps_the_evidence_of_fallbacks_only():
-    made = [replace(DECISION, decided_by=by, measured={}) for by in ("default", FALLBACK)]
+    made = [replace(DECISION, decided_by=by, measured={}) for by in ("heuristic", FALLBACK)]
     for decision, evidence in zip(made, [("new",), ("evidence",)], strict=True):
         replay = Choices(recipe=Recipe.from_log([decision]))
         replay.choose(SITE, OFFERED, ["new"])

@@ -17,9 +17,9 @@ from pyc_mlir.pipelines.choices.policies import BUILT_IN, load_policy, planner_m
 from pyc_mlir.runtime.device import Device
 
 
-class TestDefault(PolicySuite):
+class TestHeuristic(PolicySuite):
     def make(self):
-        return load_policy("default")
+        return load_policy("heuristic")
 
 
 class TestBalanced(PolicySuite):
@@ -75,6 +75,8 @@ def test_a_broken_plugin_is_named(plugin, line, said):
 def test_an_unknown_name_lists_all():
     with pytest.raises(PycError, match=f"{sorted(BUILT_IN)[0]}.*got 'wise'"):
         load_policy("wise")
+    with pytest.raises(PycError, match=r"got 'default'; did you mean 'heuristic'\?"):
+        load_policy("default")
 
 
 def test_unknown_modes_of_a_policy_are_refused():

@@ -351,7 +351,7 @@ def test_a_recipe_that_does_not_fit(tmp_path: Path) -> None:
 def test_remarks(pattern: str, shown: int) -> None:
     flags = ["--test-rename", f"--remarks-filter={pattern}"]
     result = opt_harness.run_opt(flags, RETURNS.encode())
-    assert result.err.count("remark: [test-rename:f0] chose g over other (default)") == shown
+    assert result.err.count("remark: [test-rename:f0] chose g over other (heuristic)") == shown
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ Random kernels of a family go into one module, several calls each; 500 calls in 
 from dataclasses import FrozenInstanceError, fields, replace
 from random import Random
 
-import numpy as np
 import pytest
 from conftest import FULL
-from kernel_runs import Kernels, any_target, in_place, targets
+from family_checks import cases, check, hash_of
+from kernel_runs import any_target, targets
 
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -23,42 +23,13 @@ AVX512 = Target.named("cpu-avx512")
 # Families that compute nothing.
 MOVES = ("packing", "transpose", "concat", "resize")
 KERNELS, NEON_KERNELS = (170, 4) if FULL else (4, 1)
-BATCH = 34
-
-
-def cases(family, seed, target):
-    random = Random(seed)
-    return [family.sample(random, target) for _ in range(KERNELS)]
-
-
-def batches(made):
-    """`made` in parts, each of which is compiled as one module."""
-    named = [(f"k{i}", knobs, calls) for i, (knobs, calls) in enumerate(made)]
-    return [named[i : i + BATCH] for i in range(0, len(named), BATCH)]
-
-
-def placed(batch):
-    """A batch's kernels; every other one writes to an input's memory, where it declares that."""
-    kernels = [knobs.kernel(name) for name, knobs, _ in batch]
-    return [(in_place(k) or k) if i % 2 else k for i, k in enumerate(kernels)]
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_random_kernels_equal_float64(name, target):
-    family, known = FAMILIES[name], []
-    for batch in batches(cases(family, hash_of(name), target)):
-        run = Kernels(target, placed(batch))
-        for kernel, knobs, calls in batch:
-            for arrays in calls:
-                exact, bound = family.reference(knobs, arrays)
-                got = run.run(kernel, *arrays).astype(np.float64)
-                assert got.shape == exact.shape
-                with np.errstate(invalid="ignore"):
-                    off = np.where(np.isinf(bound), 0.0, np.abs(got - exact))
-                assert (off <= bound).all(), (knobs, [a.shape for a in arrays], (off - bound).max())
-                known.append(np.isfinite(bound).mean())
-    assert np.mean(known) > 0.95, "bounds that hold for anything show nothing"
+    family = FAMILIES[name]
+    check(family, target, cases(family, hash_of(name), target, KERNELS))
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -75,11 +46,6 @@ def test_kernels_compile_for_neon(name):
     assert compile_module(carrier.bytecode(), target)
 
 
-def hash_of(name):
-    """A number of a name that is the same in every process."""
-    return sum(ord(c) * 31**i for i, c in enumerate(name)) % 1000
-
-
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_knobs_are_data(name):
     knobs, _ = FAMILIES[name].sample(Random(0), AVX512)
@@ -92,7 +58,7 @@ def test_knobs_are_data(name):
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_a_family_prices_and_refuses(name):
     family = FAMILIES[name]
-    for knobs, _ in cases(family, 1, AVX512)[:5]:
+    for knobs, _ in cases(family, 1, AVX512, 5):
         sizes = dict.fromkeys(knobs.kernel("k").sizes, 64)
         cost = family.cost(knobs, Target.named("cpu-avx2"), sizes)
         assert isinstance(cost, Cost) and cost.seconds > 0 and cost.traffic_bytes > 0

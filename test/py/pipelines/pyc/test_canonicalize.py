@@ -1,31 +1,38 @@
 """pyc-canonicalize: each rewrite fires on its equation, keeps every bit, and leaves near misses."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
-from op_modules import module_of, ops_of
+from op_modules import module_of
+from rewrite_examples import (
+    BOOL,
+    DYNAMIC,
+    F32,
+    FORMS,
+    I32,
+    SQUARE,
+    C,
+    Example,
+    N,
+    Program,
+    X,
+    bound,
+    full,
+    names_of,
+    simplified,
+    x_row,
+)
 
 from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.types import DTYPES, TensorType, is_float, tensor
+from pyc_mlir.dialects.types import DTYPES, TensorType, tensor
 from pyc_mlir.pipelines.driver.base import PassContext
-from pyc_mlir.pipelines.pyc.canonicalize import Canonicalize
-from pyc_mlir.pipelines.pyc.identities import REWRITES
+from pyc_mlir.pipelines.pyc.canonicalize.canonicalize import Canonicalize
+from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
 
-Program = Callable[..., Any]
-SPECIAL = (np.nan, -0.0, 0.0, np.inf, -np.inf, 1.0, -1.5, 2.5, -3.0)
-F32, I32, BOOL = DTYPES["f32"], DTYPES["i32"], DTYPES["i1"]
-X = tensor("f32", 3, 3)
-N = tensor("i32", 3, 3)
-C = tensor("i1", 3, 3)
-SQUARE = tensor("f32", 8, 8)
-DYNAMIC = tensor("f32", None, 3)
+LOWEST = np.finfo(np.float32).min
 
 
 @pytest.fixture(scope="module")
@@ -33,67 +40,10 @@ def context() -> ir.Context:
     return new_context()
 
 
-def arrays_of(types: Sequence[TensorType]) -> list[np.ndarray]:
-    """Every special value; a dynamic size is 3."""
-    made = []
-    for i, type_ in enumerate(types):
-        shape = [3 if d is None else d for d in type_.shape]
-        count = int(np.prod(shape, dtype=int))
-        values = np.resize(np.roll(SPECIAL, i), count)
-        if not is_float(type_.dtype):
-            values = np.resize([-4, 0, 3, 1, -1, 7, 2], count)
-        made.append(values.reshape(shape).astype(type_.dtype))
-    return made
-
-
-def simplified(program: Program, types: Sequence[TensorType], context: ir.Context) -> ir.Module:
-    """The program after the pass, shown to give the same bits as before."""
-    with context, ir.Location.unknown():
-        module = module_of(program, types, context)
-        arrays = arrays_of(types)
-        (before,) = interpret(module, arrays)
-        Canonicalize().run(module, PassContext())
-        assert module.operation.verify()
-        (after,) = interpret(module, arrays)
-    assert (after.dtype, after.shape) == (before.dtype, before.shape)
-    if is_float(after.dtype):
-        np.testing.assert_array_equal(np.isnan(after), np.isnan(before))
-        numbers = ~np.isnan(before)
-        np.testing.assert_array_equal(np.signbit(after[numbers]), np.signbit(before[numbers]))
-        after, before = after[numbers], before[numbers]
-    np.testing.assert_array_equal(after, before)
-    return module
-
-
-def names_of(module: ir.Module) -> list[str]:
-    """The ops of the program, without the dialect's name and the return."""
-    return [op.name.removeprefix("pyc.") for op in ops_of(module)][:-1]
-
-
-def full(value: Any, dtype: np.dtype = F32, shape: Sequence[int] = ()) -> np.ndarray:
-    return np.full(shape, value, dtype)
-
-
-@dataclass(frozen=True)
-class Example:
-    """A program on arguments of `types`; `left` names the ops that remain."""
-
-    rewrite: str
-    ops: tuple[str, ...]
-    program: Callable[..., Any]
-    types: tuple[TensorType, ...]
-    left: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.rewrite} {self.types[0] if self.types else ''}"
-
-
-def bound(op: str, example: Example) -> Program:
-    """The example's program with its op."""
-    return lambda b, *arguments: example.program(b, getattr(b, op + "_"), *arguments)
-
-
 FIRES = (
+    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-np.inf)), (X,)),
+    Example("unbounded", ("minimum",), lambda b, f, x: f(x, full(np.inf)), (X,)),
+    Example("unbounded", ("maximum",), lambda b, f, x: f(x, full(-(2**31), I32)), (N,)),
     Example("neutral_operand", ("add",), lambda b, f, x: f(x, full(-0.0)), (X,)),
     Example("neutral_operand", ("sub",), lambda b, f, x: f(x, full(0.0)), (X,)),
     Example("neutral_operand", ("mul", "div", "pow"), lambda b, f, x: f(x, full(1)), (X,)),
@@ -182,6 +132,7 @@ FIRES = (
     Example("empty_part", ("concat",), lambda b, f, x: f(full(0, F32, (0, 3)), x, axis=-2), (X,)),
     Example("known_size", ("size",), lambda b, f, x: f(x, axes=(1,)), (DYNAMIC,), ("constant",)),
     Example("integer_zero", ("mul",), lambda b, f, x: f(x, full(0, I32)), (N,), ("constant",)),
+    *FORMS,
 )
 
 
@@ -208,7 +159,36 @@ NEAR_MISSES: dict[str, tuple[Program, tuple[TensorType, ...]]] = {
     "x - x may be NaN": (lambda b, x: b.sub(x, x), (X,)),
     "x / x may be NaN": (lambda b, x: b.div(x, x), (X,)),
     "x ** 0.5": (lambda b, x: b.pow(x, full(0.5)), (X,)),
-    "max(x, -inf) keeps NaN": (lambda b, x: b.maximum(x, full(-np.inf)), (X,)),
+    "max(x, lowest finite) replaces -inf": (lambda b, x: b.maximum(x, full(LOWEST)), (X,)),
+    "a sum over another count": (lambda b, x: b.div(b.reduce_sum(x, axes=(1,)), full(9)), (X,)),
+    "a product with 1/3 rounds": (
+        lambda b, x: b.mul(b.reduce_sum(x, axes=(1,)), full(1 / 3)),
+        (X,),
+    ),
+    "a sum of f16 and its count": (
+        lambda b, x: b.div(b.reduce_sum(x, axes=(1,)), full(4, DTYPES["f16"])),
+        (tensor("f16", 4, 4),),
+    ),
+    "a reshape that splits what is reduced": (
+        lambda b, x: b.reshape(b.reduce_max(x, axes=(0,)), shape=(2, 2)),
+        (tensor("f32", 3, 4),),
+    ),
+    "a constant that stretches x": (
+        lambda b, x: b.add(x, full(2, F32, (3, 3))),
+        (tensor("f32", 1, 3),),
+    ),
+    "a constant that knows more of the shape": (
+        lambda b, x: b.add(x, full(2, F32, (3, 3))),
+        (DYNAMIC,),
+    ),
+    "a constant whose zeros differ": (
+        lambda b, x: b.maximum(x, np.array([[0.0], [-0.0]], np.float32)),
+        (tensor("f32", 2, 3),),
+    ),
+    "an epsilon in f64": (
+        lambda b, x: b.layernorm(x, b.reduce_max(x, axes=(0,)), x_row(b, x), epsilon=1e-3 / 3),
+        (tensor("f64", 3, 3),),
+    ),
     "x & 1": (lambda b, x: b.and_(x, full(1, I32)), (N,)),
     "x | -1": (lambda b, x: b.or_(x, full(-1, I32)), (N,)),
     "x | true": (lambda b, x: b.or_(x, full(True, BOOL)), (C,)),

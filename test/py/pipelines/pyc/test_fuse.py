@@ -283,7 +283,7 @@ def test_every_length_of_an_epilogue_is_offered_with_its_traffic(context):
     costs = [a.cost.traffic_bytes for a in decision.alternatives if a.cost is not None]
     assert costs == [128, 256, 384, 512]
     assert decision.chosen == "fuse:matmul+add+relu+add"
-    assert decision.decided_by == "default"
+    assert decision.decided_by == "heuristic"
     assert decision.site.pass_name == "pyc-fuse"
 
 

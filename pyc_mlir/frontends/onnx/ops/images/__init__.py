@@ -2,6 +2,7 @@
 
 from pyc_mlir.frontends.onnx.ops.images import (
     convolution,
+    detection,
     folding,
     resize,
     sampling,
@@ -9,4 +10,4 @@ from pyc_mlir.frontends.onnx.ops.images import (
     transposed,
 )
 
-__all__ = ["convolution", "folding", "resize", "sampling", "signal", "transposed"]
+__all__ = ["convolution", "detection", "folding", "resize", "sampling", "signal", "transposed"]

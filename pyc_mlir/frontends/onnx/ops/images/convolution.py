@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.frontends.frame.errors import unsupported
+from pyc_mlir.frontends.frame.shaping import expand_to
 from pyc_mlir.frontends.frame.volumes import avg_pool3d, conv3d, max_pool3d
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 from pyc_mlir.frontends.onnx.frame.window import (
@@ -74,11 +75,16 @@ def max_pool(n: Node) -> Any:
 
 @node("AveragePool")
 def average_pool(n: Node) -> Any:
-    """pyc.avg_pool2d."""
+    """pyc.avg_pool2d; with dilations a sum of windows over their number of elements."""
+    return averaged(n, n.x())
+
+
+def averaged(n: Node, x: Any) -> Any:
+    """The mean of each window of x, which has the shape of input 0."""
     w = window(n, n.attr("kernel_shape"))
     if set(w.dilations) != {1}:
-        return _dilated_average(n, w)
-    x, w, inside = _counted_pads(n, to_2d(n.b, n.x()), w)
+        return _dilated_average(n, x, w)
+    x, w, inside = _counted_pads(n, to_2d(n.b, x), w)
     if spatial_rank(n) == 3:
         return avg_pool3d(n.b, x, w.kernel, w.strides, w.low, w.high, count_include_pad=inside)
     out = n.b.avg_pool2d(
@@ -103,15 +109,17 @@ def _counted_pads(n: Node, x: Any, w: Window) -> tuple[Any, Window, bool]:
     return padded, Window(w.kernel, w.strides, w.dilations, (0,) * len(added), added), False
 
 
-def _dilated_average(n: Node, w: Window) -> Any:
+def _dilated_average(n: Node, x: Any, w: Window) -> Any:
     """Sums by a convolution of each channel with ones, divided by the elements in the window."""
-    include = bool(n.attr("count_include_pad", 0))
-    x, count = n.x(), n.type().shape[1]
-    if count is None or (include and n.attr("ceil_mode", 0)):
-        raise unsupported("dilations with ceil_mode and count_include_pad, or dynamic channels")
-    ones = n.b.add(n.b.mul(x, n.number(0)), n.number(1))
+    b = n.b
+    if n.type().shape[1] is None:
+        raise unsupported("a dynamic number of channels with dilations: expected a static one")
+    x, w, include = _counted_pads(n, to_2d(b, x), w)
     total = _window_sum(n, x, w)
-    return n.b.div(total, n.number(math.prod(w.kernel)) if include else _window_sum(n, ones, w))
+    if include:
+        return b.div(total, n.number(math.prod(w.kernel)))
+    ones = expand_to(b, n.number(1), b.dims(x))
+    return b.div(total, _window_sum(n, ones, w))
 
 
 def _window_sum(n: Node, x: Any, w: Window) -> Any:

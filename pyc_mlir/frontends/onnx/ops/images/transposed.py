@@ -13,6 +13,7 @@ from pyc_mlir.frontends.frame.transposed import (
     plan_axis,
     transposed_conv2d,
 )
+from pyc_mlir.frontends.frame.volumes import transposed_conv3d
 from pyc_mlir.frontends.onnx.frame.handler import Node, node
 from pyc_mlir.frontends.onnx.frame.window import (
     Window,
@@ -27,13 +28,16 @@ from pyc_mlir.frontends.onnx.frame.window import (
 
 @node("ConvTranspose")
 def conv_transpose(n: Node) -> Any:
-    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
-    if spatial_rank(n) == 3:
-        raise unsupported("3 spatial dimensions: expected 1 or 2")
+    """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space.
+
+    Over volumes a convolution of x with zeros between its elements.
+    """
     n.has(1)
     for name in ("kernel_shape", "output_shape", "output_padding", "auto_pad", "pads"):
         n.attr(name)  # Some say again what others do.
     filters, *kernel = _static_weights(n)[1:]
+    if spatial_rank(n) == 3:
+        return _over_volumes(n, kernel)
     out = transposed_conv2d(
         n.b,
         to_2d(n.b, n.x(0)),
@@ -43,6 +47,13 @@ def conv_transpose(n: Node) -> Any:
         _axes(n, kernel),
     )
     return from_2d(n.b, out, spatial_rank(n))
+
+
+def _over_volumes(n: Node, kernel: Sequence[int]) -> Any:
+    b, w, low, high = n.b, *_cut(n, kernel)
+    groups = n.attr("group", 1)
+    out = transposed_conv3d(b, n.x(0), n.x(1), w.strides, low, high, w.dilations, groups)
+    return b.add(out, b.align(n.x(2), 1, 5)) if n.has(2) else out
 
 
 def _static_weights(n: Node) -> list[int]:
@@ -62,11 +73,16 @@ def _known(n: Node, index: int, build: Callable[[Any, Any], Any]) -> Any:
 
 def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
     """The plans for rows and columns."""
-    w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
-    low, high = _crops(n, w, entries(n, "output_padding", 0))
+    w, low, high = _cut(n, kernel)
     plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
     rows, columns = (plan_axis(*p) for p in plans)
     return rows, columns
+
+
+def _cut(n: Node, kernel: Sequence[int]) -> tuple[Window, Sequence[int], Sequence[int]]:
+    """The window, and how much of the full result falls away at the ends of each axis."""
+    w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
+    return w, *_crops(n, w, entries(n, "output_padding", 0))
 
 
 def _no_pads(n: Node, kernel: Sequence[int]) -> Window:

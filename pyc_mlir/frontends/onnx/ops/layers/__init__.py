@@ -3,7 +3,7 @@
 from pyc_mlir.frontends.onnx.ops.layers import (
     activations,
     attention,
-    contrib,
+    contraction,
     loss,
     normalization,
     optimizers,
@@ -14,7 +14,7 @@ from pyc_mlir.frontends.onnx.ops.layers import (
 __all__ = [
     "activations",
     "attention",
-    "contrib",
+    "contraction",
     "loss",
     "normalization",
     "optimizers",

@@ -44,7 +44,7 @@ def rounded_to(b: Any, x: Any, zero_point: Any, dtype: np.dtype) -> Any:
     return b.cast(out, dtype=dtype)
 
 
-@node("QuantizeLinear")
+@node("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize(n: Node) -> Any:
     """out = saturate(round(x / scale) + zero_point), per tensor, along `axis` or in blocks."""
     b = n.b
@@ -58,7 +58,7 @@ def quantize(n: Node) -> Any:
     return rounded_to(b, b.div(x, scale), zero_point, dtype)
 
 
-@node("DequantizeLinear")
+@node("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize(n: Node) -> Any:
     """out = (x - zero_point) * scale, per tensor, along `axis` or in blocks."""
     b, scale = n.b, _spread(n, n.x(1))
@@ -79,12 +79,16 @@ def _shifted(b: Any, x: Any, zero_point: Any) -> Any:
 @node("DynamicQuantizeLinear")
 def dynamic_quantize(n: Node) -> Any:
     """x as ui8, with the scale and zero point that its range, 0 included, has."""
-    b, x = n.b, n.x()
-    axes, zero = tuple(range(n.type().rank)), n.number(0)
+    return dynamically(n.b, n.x())
+
+
+def dynamically(b: Any, x: Any) -> tuple[Any, Any, Any]:
+    """f32 x as ui8 by its own range, its scale and its zero point."""
+    axes, zero = tuple(range(b.type_of(x).rank)), b.scalar(0, x)
     low = b.minimum(b.reduce_min(x, axes=axes), zero)
     high = b.maximum(b.reduce_max(x, axes=axes), zero)
-    span = b.div(b.sub(high, low), n.number(255))
-    scale = b.select(b.compare(low, high, predicate="eq"), n.number(1), span)
+    span = b.div(b.sub(high, low), b.scalar(255, x))
+    scale = b.select(b.compare(low, high, predicate="eq"), b.scalar(1, x), span)
     zero_point = b.cast(b.round(b.div(b.neg(low), scale)), dtype=_UI8)
     return rounded_to(b, b.div(x, scale), zero_point, _UI8), scale, zero_point
 

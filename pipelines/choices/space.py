@@ -4,8 +4,12 @@ A space is a product of axes, of which some combinations are legal. A `Config` h
 the values of each axis, so that strategies never meet the values themselves; `Space.settings` names
 them. Features for learned models are the logarithm of a number and how often two divides it: tile
 sizes and widths matter by their magnitude and by what they are multiples of.
+
+A space around something that exists has a `default`. Its other configurations are variants, named
+by what differs from the default: ``gemm:matmul[height=4,unroll=8]``.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +26,18 @@ Config = tuple[int, ...]
 _DRAWS = 10_000
 # Combinations that are listed one by one to find the legal ones.
 _LISTED = 1 << 16
+_VARIANT = re.compile(r"(?P<alternative>[^\[\]]+)\[(?P<label>[^\[\]]+)\]")
+
+
+def variant_name(alternative: str, label: str) -> str:
+    """What the variant `label` of an alternative is called; the alternative itself without one."""
+    return f"{alternative}[{label}]" if label else alternative
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """The alternative and the label of `variant_name`; an empty label for what is no variant."""
+    found = _VARIANT.fullmatch(name)
+    return (found["alternative"], found["label"]) if found else (name, "")
 
 
 @dataclass(frozen=True)
@@ -39,10 +55,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Space:
-    """A product of axes; `is_legal` tells which combinations can be built."""
+    """A product of axes; `is_legal` tells which combinations can be built.
+
+    default: the configuration that is built where none is named; empty if there is none.
+    """
 
     axes: tuple[Axis, ...]
     is_legal: Callable[[Config], bool] = field(default=lambda config: True, compare=False)
+    default: Config = ()
 
     def __post_init__(self) -> None:
         for axis in self.axes:
@@ -80,6 +100,37 @@ class Space:
         """The value of each knob."""
         return {a.name: a.values[i] for a, i in zip(self.axes, config, strict=True)}
 
+    def label(self, config: Config) -> str:
+        """The settings that differ from the default, in order of the axes; empty for the default.
+
+        ``height=4,workgroups=2x1``: tuples are joined by x, truth values in lower case.
+        """
+        places = zip(self.axes, config, self.default, strict=True)
+        return ",".join(f"{a.name}={_text(a.values[i])}" for a, i, own in places if i != own)
+
+    def labelled(self, label: str) -> Config:
+        """The legal configuration of a label. Raises PycError (BAD_ARGUMENT) for other text."""
+        parts = (part.partition("=") for part in label.split(","))
+        wanted = {name: text for name, _, text in parts}
+        config = list(self.default)
+        for place, axis in enumerate(self.axes):
+            texts = [_text(value) for value in axis.values]
+            if wanted.get(axis.name) in texts:
+                config[place] = texts.index(wanted[axis.name])
+        made = tuple(config)
+        # Each variant has one name: other orders, and settings of the default, are none.
+        if self.label(made) != label:
+            names = ", ".join(f"{a.name}={'|'.join(map(_text, a.values))}" for a in self.axes)
+            raise _unknown(f"other values than the default's, in the order of {names}", label)
+        if not self.is_legal(made):
+            raise _unknown("values of which a kernel can be built", label)
+        return made
+
+    def __iter__(self) -> Iterator[Config]:
+        """All legal configurations in order, found one by one."""
+        ranges = (range(len(axis.values)) for axis in self.axes)
+        return (config for config in product(*ranges) if self.is_legal(config))
+
     def sample(self, rng: np.random.Generator) -> Config:
         """A random legal configuration. Raises PycError (BAD_ARGUMENT) if none is found."""
         if self._listed is not None:
@@ -109,8 +160,7 @@ class Space:
         """All legal configurations of a small space; None for a large one."""
         if self.combinations > _LISTED:
             return None
-        ranges = (range(len(axis.values)) for axis in self.axes)
-        found = [config for config in product(*ranges) if self.is_legal(config)]
+        found = list(self)
         if not found:
             raise self._empty()
         return found
@@ -121,6 +171,17 @@ class Space:
 
     def _empty(self) -> PycError:
         return PycError(ReasonCode.BAD_ARGUMENT, "space: expected a legal configuration, got none")
+
+
+def _unknown(expected: str, came: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"variant: expected {expected}, got {came!r}")
+
+
+def _text(value: Any) -> str:
+    """A value in a label."""
+    if isinstance(value, tuple):
+        return "x".join(map(_text, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _axis_features(axis: Axis) -> np.ndarray:

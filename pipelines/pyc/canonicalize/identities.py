@@ -15,8 +15,9 @@ from pyc_mlir.dialects.ir.builder import IRBuilder
 from pyc_mlir.dialects.ir.interpreter import flush_subnormals
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import infer_op
-from pyc_mlir.dialects.opdef import OPS, evaluate
+from pyc_mlir.dialects.opdef import OPS, evaluate, is_commutative
 from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import FLOATS, is_float
 from pyc_mlir.pipelines.pyc.orders import moves
 from pyc_mlir.pipelines.pyc.rewriting import (
@@ -33,7 +34,7 @@ IDEMPOTENT = ("abs", "floor", "ceil", "round", "relu")
 INVOLUTIONS = ("neg", "not")
 # Operands beyond this are not folded: the compiler would spend more than the program.
 _MAX_WORK_BYTES = 1 << 28
-COMMUTATIVE = tuple(name for name, op in OPS.items() if op.commutative)
+COMMUTATIVE = tuple(name for name in OPS if is_commutative(name))
 
 
 def rewrites(*names: str) -> Callable[[Rewrite], Rewrite]:
@@ -92,6 +93,14 @@ def neutral_operand(op: ir.Operation) -> ir.Value | None:
         wanted: Any = op.name == "pyc.and"
         return x if bool(splat) == wanted else None
     return x if _is(splat, _neutral(op.name[4:], dtype)) else None
+
+
+@rewrites("maximum", "minimum")
+def unbounded(op: ir.Operation) -> ir.Value | None:
+    """``max(x, lowest) = min(x, highest) = x``, of NaN too."""
+    x, bound = op.operands
+    limit = (lowest if op.name == "pyc.maximum" else highest)(from_mlir(x.type).dtype)
+    return x if splat_of(bound) == limit and _is_whole(op, x) else None
 
 
 @rewrites(*COMMUTATIVE)

@@ -1,7 +1,7 @@
 """Simplify pyc programs: MLIR's own canonicalize and CSE, identities, constant folding.
 
 Dead and repeated ops are left to the native passes, which know that pyc ops are pure; the rewrites
-of `identities` run over what they leave, in turns with them, until none applies.
+of `identities` and `normal_forms` run over what they leave, in turns with them, until none applies.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.pyc.identities import REWRITES, can_fold, fold
+from pyc_mlir.pipelines.pyc.canonicalize.identities import can_fold, fold
+from pyc_mlir.pipelines.pyc.canonicalize.normal_forms import REWRITES
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, functions_of, pyc_ops, replace
 
 

@@ -1,0 +1,93 @@
+"""A recipe as a file: choices of one program with their grounds and what they are expected to take.
+
+    {"kind": "pyc-recipe", "schema": 1, "graph": "871a6d93a65e091e",
+     "choices": {"pyc-fuse:matmul.069bab9f29d9eac9": "keep", ...}, "works": {...},
+     "by": "explore", "grounds": {"pyc-fuse:...": ["policy explore: predicted ..."]},
+     "estimate": {"seconds": 8.9e-06, "lo": ..., "hi": ..., "bytes": 65536, "exact": true},
+     "evidence": "wisdom@4f1c..."}
+
+Comes in: what a search found. Goes out: canonical JSON: reading and writing it again gives the same
+bytes. `compile(recipe="recipe.json")` takes it like a log. The layout is `RecipeFile`'s fields.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.json_input import parse_json
+from pyc_mlir.pipelines.choices.choices import Recipe
+
+SCHEMA_VERSION = 1
+KIND = "pyc-recipe"
+_BEGINNING = f'"kind": "{KIND}"'.encode()
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a program by the recipe is expected to take: seconds of a call with an interval, bytes.
+
+    exact: whether a compile will state these bytes.
+    """
+
+    seconds: float
+    lo: float
+    hi: float
+    bytes: int | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """Choices by site (``pass:op``) for the program `graph`, and by work for programs like it.
+
+    by: who chose. grounds: by site, on what evidence. evidence: the label of the wisdom, or empty.
+    """
+
+    graph: str
+    choices: Mapping[str, str]
+    works: Mapping[str, str] = field(default_factory=dict)
+    by: str = "recipe"
+    grounds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    estimate: Expected | None = None
+    evidence: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe for a compile, whose log will repeat who decided and on what grounds."""
+        origins = {key: (self.by, tuple(self.grounds.get(key, ()))) for key in self.choices}
+        return Recipe(dict(self.choices), origins, made_for=self.graph, works=dict(self.works))
+
+    def to_bytes(self) -> bytes:
+        """The file: JSON with sorted keys, one fact a line."""
+        data = {**to_data(self), "kind": KIND, "schema": SCHEMA_VERSION}
+        return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
+
+    @staticmethod
+    def from_bytes(data: bytes, where: str = "recipe") -> "RecipeFile":
+        """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
+        try:
+            found: Any = parse_json(data)
+            if not isinstance(found, dict) or found.pop("kind", None) != KIND:
+                raise ValueError(f"something else than {KIND}")
+            if (schema := found.pop("schema", None)) != SCHEMA_VERSION:
+                raise ValueError(f"schema {schema!r} where {SCHEMA_VERSION} is known")
+            return from_data(RecipeFile, found, KIND)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT, f"{where}: expected a recipe, got {error}; make it again"
+            ) from None
+
+    @staticmethod
+    def load(path: str | Path) -> "RecipeFile":
+        """Read a file. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
+        return RecipeFile.from_bytes(read_file(path, "a recipe"), str(path))
+
+
+def is_recipe(data: bytes) -> bool:
+    """Whether bytes are such a file, and no log or program."""
+    return data.lstrip().startswith(b"{") and _BEGINNING in data

@@ -1,0 +1,85 @@
+"""Spaces of knobs around a kernel.
+
+Comes in: the knobs of a family's offer, values to try of some fields, the family's `refusal`. Goes
+out: a `Space` whose default is that offer and whose axes are named after fields, ``images.width``
+for those of a dataclass within. What cannot be constructed, or is refused, is not legal.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.pipelines.choices.space import Axis, Config, Space
+from pyc_mlir.pipelines.target.target import Target
+
+# What several families try.
+UNROLLS = (1, 2, 4, 8)
+HEIGHTS = (1, 2, 3, 4, 6, 8, 10, 12, 14)
+PANELS = (16, 32, 48, 64)
+
+
+def knob_space(
+    knobs: Any, values: Mapping[str, Iterable[Any]], refusal: Callable[[Any], str]
+) -> Space | None:
+    """The space around `knobs`; None where no field has a second value."""
+    own = {name: _value(knobs, name) for name in values}
+    axes = tuple(
+        Axis(name, tuple(sorted({own[name], *tried})))
+        for name, tried in values.items()
+        if {own[name], *tried} != {own[name]}
+    )
+    if not axes:
+        return None
+
+    def is_legal(config: Config) -> bool:
+        settings = {a.name: a.values[i] for a, i in zip(axes, config, strict=True)}
+        try:
+            return not refusal(with_settings(knobs, settings))
+        except PycError:
+            return False
+
+    default = tuple(axis.values.index(own[axis.name]) for axis in axes)
+    return Space(axes, is_legal, default)
+
+
+def with_settings(knobs: Any, settings: Mapping[str, Any]) -> Any:
+    """The knobs with other values of some fields. Raises PycError for those that do not fit."""
+    nested: dict[str, dict[str, Any]] = {}
+    fields: dict[str, Any] = {}
+    for name, value in settings.items():
+        outer, _, inner = name.partition(".")
+        if inner:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            fields[name] = value
+    for outer, inner in nested.items():
+        fields[outer] = with_settings(getattr(knobs, outer), inner)
+    return replace(knobs, **fields)
+
+
+def _value(knobs: Any, name: str) -> Any:
+    return reduce(getattr, name.split("."), knobs)
+
+
+def shares(target: Target, most: int) -> list[int]:
+    """Workgroups to try: one, and up to four for each core, of at most so many parts."""
+    wanted = {1, *(target.cores * each for each in (1, 2, 4))} if target.cores > 1 else {1}
+    return sorted(n for n in wanted if n <= max(1, most))
+
+
+def cuts(target: Target, *most: int) -> list[tuple[int, ...]]:
+    """Grids to try: workgroups along one of the dimensions, each of at most so many parts."""
+    return sorted(
+        {
+            tuple(n if place == at else 1 for place in range(len(most)))
+            for at, parts in enumerate(most)
+            for n in shares(target, parts)
+        }
+    )
+
+
+def parts_of(target: Target, size: int) -> list[int]:
+    """Parts to try of a dimension: all of it, or even shares of some workgroups."""
+    return sorted({-(-size // n) for n in shares(target, size)})

@@ -1,0 +1,1 @@
+"""Identities, normal forms and constant folding."""

@@ -1,0 +1,1 @@
+"""Measuring sessions: candidates of a program or of a kernel's work, timed in fresh processes."""

@@ -1,0 +1,171 @@
+"""The parent's side of a measuring process: give it a job, hear what it says, end it if it hangs.
+
+    outcome = run_job(job, folder, timeout_seconds)
+
+A process is a fresh one for each job. It ends with its parent, however that ends.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.types import dtype_name
+from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.util.children import Lifeline
+
+CHECK, TIME = "check", "time"
+# The modules that the parent would import are the child's too; never those of the current folder.
+_BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[3])
+from pyc_mlir.measure.sessions.child import main
+main(sys.argv[1], int(sys.argv[2]))
+"""
+_SAID = 300
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """Where programs run: kind, threads and allocator of a `Device`."""
+
+    kind: str = "local-sync"
+    threads: int = 1
+    allocator: str = "recycling"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process is to do: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
+
+    candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
+    written before each call with cold constants.
+    """
+
+    kind: str
+    candidates: tuple[str, ...]
+    arguments: tuple[dict[str, Any], ...]
+    device: OnDevice = field(default_factory=OnDevice)
+    rounds: int = 1
+    warmup: int = 0
+    min_seconds: float = 0.0
+    seed: int = 0
+    constants: str = "warm"
+    flush_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a process said, and how it ended.
+
+    messages: see child.py. failed: the number of the candidate during which it ended before its
+    job was done, -1 before the first one, None where it was done. timed_out: this process ended it.
+    """
+
+    messages: tuple[dict[str, Any], ...]
+    failed: int | None = None
+    timed_out: bool = False
+    reason: str = ""
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of the process; 0 where it did not live to tell."""
+        return float(next((m["done"] for m in self.messages if "done" in m), 0.0))
+
+
+def stored(arrays: Sequence[np.ndarray], folder: Path) -> tuple[dict[str, Any], ...]:
+    """Write arguments as files; return what a job says of them."""
+    made = []
+    for number, array in enumerate(arrays):
+        path = folder / f"argument{number}.bin"
+        write_file(path, np.ascontiguousarray(array).tobytes())
+        made.append(
+            {"path": str(path), "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
+        )
+    return tuple(made)
+
+
+def run_job(job: Job, folder: Path, timeout_seconds: float) -> Outcome:
+    """Do a job in a fresh process.
+
+    timeout_seconds: how long the process may say nothing before it is ended.
+    """
+    path = folder / "job.json"
+    write_file(path, json.dumps(asdict(job)).encode())
+    reading, writing = os.pipe()
+    line, log = Lifeline(), folder / "job.log"
+    with open(log, "wb") as said:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                _BOOT,
+                str(path),
+                str(writing),
+                json.dumps([p for p in sys.path if isinstance(p, str)]),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            pass_fds=(writing, line.fd),
+            process_group=0,
+        )
+    line.tie(-process.pid)
+    os.close(writing)
+    try:
+        messages = tuple(_messages(reading, timeout_seconds))
+        timed_out = messages[-1:] == ({"timeout": True},)
+    finally:
+        os.close(reading)
+        if process.poll() is None:
+            _end(process)
+        line.cut()
+    return _outcome(messages[:-1] if timed_out else messages, timed_out, process.returncode, log)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a process that has said its last word, or end it with all that it started."""
+    try:
+        process.wait(timeout=1.0)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _messages(reading: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:
+    """Lines until the pipe is closed; ``{"timeout": True}`` last if none came for so long."""
+    left = b""
+    end = time.monotonic() + timeout_seconds
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            yield {"timeout": True}
+            return
+        read = os.read(reading, 1 << 16)
+        if not read:
+            return
+        end = time.monotonic() + timeout_seconds
+        *lines, left = (left + read).split(b"\n")
+        yield from map(json.loads, lines)
+
+
+def _outcome(
+    messages: tuple[dict[str, Any], ...], timed_out: bool, status: int, log: Path
+) -> Outcome:
+    if any("done" in m for m in messages):
+        return Outcome(messages)
+    at = next((m["at"] for m in reversed(messages) if "at" in m), -1)
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    words = log.read_text(errors="replace").strip()[-_SAID:]
+    reason = "it said nothing for too long" if timed_out else f"the process ended by {how}"
+    return Outcome(messages, at, timed_out, f"{reason}: {words}" if words else reason)

@@ -1,0 +1,99 @@
+"""Measurements into the benchmark database.
+
+    record(store, measurement)
+
+First the rows that the others refer to, then one transaction for each candidate, last the end of
+the session: what was returned for is kept, and a session that was cut off lacks its end only.
+Adding a measurement again changes nothing.
+"""
+
+from collections.abc import Iterator
+
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.rows import CRASH, DISTURBED, OK, WRONG, Session, SessionEnd, Trace
+from pyc_mlir.evidence.states import EXPERIMENTAL, QUARANTINED, Scope
+from pyc_mlir.measure.sessions.session import PROTOCOL, Measurement, Result
+
+# Who is named as having taken a recipe from one state to another.
+_BY = "measuring"
+_FAILURES = (WRONG, CRASH)
+
+
+def session_of(measurement: Measurement) -> Session:
+    """The row of the session."""
+    plan = measurement.plan
+    return Session(
+        measurement.place.id,
+        measurement.nonce,
+        PROTOCOL,
+        plan.rounds,
+        plan.seed,
+        plan.processes,
+        measurement.started,
+        dict(measurement.probe_before),
+    )
+
+
+def record(store: Store, measurement: Measurement) -> list[str]:
+    """Add a measurement; return the ids of its implementations in the order of the candidates.
+
+    Raises PycError as `Store.add`.
+    """
+    subject, session = measurement.subject, session_of(measurement)
+    store.add_place(measurement.place)
+    store.add(subject.graph, subject.workload, session)
+    names = []
+    for result in measurement.results:
+        made = result.candidate.implementation(
+            subject.graph,
+            compile_seconds=result.compile_seconds,
+            arena_bytes=result.arena_bytes,
+            constant_bytes=result.constant_bytes,
+            artifact_key=result.artifact_key,
+        )
+        store.add(made, *_traces(measurement, session.id, made.id, result))
+        names.append(made.id)
+        _quarantine(store, measurement, made.id, result)
+    probe = {**measurement.probe_after, DISTURBED: float(bool(measurement.disturbed))}
+    ended = measurement.ended, probe, measurement.steal, measurement.load
+    store.add(SessionEnd(session.id, *ended))
+    return names
+
+
+def _traces(
+    measurement: Measurement, session_id: str, impl_id: str, result: Result
+) -> Iterator[Trace]:
+    """One for each process; one without samples for a candidate that has no times."""
+    load, constants = measurement.subject.workload.id, measurement.plan.constants
+    if result.status != OK:
+        reason = result.reason
+        yield Trace(session_id, impl_id, load, 0, constants, result.status, reason)
+        return
+    for one in result.processes:
+        yield Trace(
+            session_id,
+            impl_id,
+            load,
+            one.process,
+            constants,
+            calls=one.calls,
+            wall=one.wall,
+            cpu=one.cpu,
+            peak_bytes=one.peak_bytes,
+        )
+
+
+def _quarantine(store: Store, measurement: Measurement, impl_id: str, result: Result) -> None:
+    """A candidate that computed something else, or ended its process, is not offered again."""
+    if result.status not in _FAILURES:
+        return
+    scope = Scope(
+        structure=measurement.subject.graph.structure_id,
+        hardware=measurement.place.hardware,
+        toolchain=measurement.place.toolchain,
+    )
+    known = store.states(impl_id=impl_id, lane=EXPERIMENTAL)
+    if any(state.state == QUARANTINED and state.scope == scope for state in known):
+        return
+    why = f"{result.status}: {result.reason}"
+    store.transition(impl_id, scope, EXPERIMENTAL, QUARANTINED, _BY, why)

@@ -1,0 +1,82 @@
+"""`Simulated`: a measurer whose times are computed, for tests of what decides by measurements.
+
+    Simulated(lambda subject, candidate: 1e-3 if candidate.recipe else 2e-3)
+
+Equal subjects, candidates and plans give equal times. The cost function gives seconds of a call, or
+a `Failed` with the status and the reason.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyc_mlir.evidence.environment import Place, digest
+from pyc_mlir.evidence.rows import REFUSED
+from pyc_mlir.measure.sessions.session import (
+    Candidate,
+    Measurement,
+    Plan,
+    ProcessTimes,
+    Result,
+    Subject,
+    require_candidates,
+)
+
+SIMULATED_PLACE = Place({"cpu": "simulated"}, {"source": "simulated"}, {"threads": 1}, "simulated")
+_MOMENT = "2026-01-01T00:00:00+00:00"
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What a cost function gives for a candidate without a time."""
+
+    status: str = REFUSED
+    reason: str = "simulated"
+
+
+Cost = Callable[[Subject, Candidate], float | Failed]
+
+
+@dataclass
+class Simulated:
+    """Times by a cost function, with noise that the plan's seed decides.
+
+    noise: standard deviation of the logarithm of a sample, the same for processes as a whole.
+    place: where times are said to be taken. sessions: how many there were, and part of the nonce.
+    """
+
+    cost: Cost
+    noise: float = 0.0
+    place: Place = SIMULATED_PLACE
+    disturbed: tuple[str, ...] = ()
+    sessions: int = field(default=0, init=False)
+
+    def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
+        """See `Measurer`."""
+        require_candidates(candidates)
+        self.sessions += 1
+        asked = [subject.graph.graph_id, [dict(c.recipe) for c in candidates]]
+        return Measurement(
+            subject,
+            plan,
+            self.place,
+            digest([*asked, plan.seed, plan.constants, self.sessions]),
+            _MOMENT,
+            _MOMENT,
+            tuple(self._result(subject, c, plan) for c in candidates),
+            disturbed=self.disturbed,
+        )
+
+    def _result(self, subject: Subject, candidate: Candidate, plan: Plan) -> Result:
+        seconds = self.cost(subject, candidate)
+        if isinstance(seconds, Failed):
+            return Result(candidate, seconds.status, seconds.reason)
+        asked = [subject.graph.graph_id, dict(candidate.recipe), plan.seed, plan.constants]
+        chance = np.random.default_rng(int(digest([*asked, self.sessions])[:16], 16))
+        processes = []
+        for number in range(plan.processes):
+            level = seconds * np.exp(chance.normal(0, self.noise))
+            cpu, wall = level * np.exp(chance.normal(0, self.noise, (2, plan.rounds)))
+            processes.append(ProcessTimes(number, wall, cpu))
+        return Result(candidate, processes=tuple(processes))

@@ -1,0 +1,150 @@
+"""A lowered or compiled program as numbers: its sites, what each alternative costs, its memory.
+
+Comes in: an `Artifact` or a `Lowered`. Goes out: `Priced`, frozen, in which nothing is left of IR.
+An artifact's log has all decisions and its memory report all dispatches; a lowered program has no
+memory plan yet, so its bytes are not known.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyc_mlir.artifact.account import Account
+from pyc_mlir.artifact.artifact import Artifact
+from pyc_mlir.artifact.memory_report import MemoryReport
+from pyc_mlir.artifact.signature import Signature
+from pyc_mlir.pipelines.choices.choices import Decision, Site
+from pyc_mlir.pipelines.kernels.lang.attributes import COMPUTES, SELECT
+from pyc_mlir.pipelines.target.cost import Cost
+from pyc_mlir.pipelines.target.target import TARGETS, Target
+from pyc_mlir.profile.known import report_of
+
+PLAN = "plan-memory"
+# Decisions that say something of the compile and change nothing of the program.
+NOTES = frozenset({"calibration", "wisdom", "compile-stage", "oracle", "budget"})
+
+
+class LoweredProgram(Protocol):
+    """What of `pyc_mlir.compilation.lower.Lowered` is read here, which needs a compiler."""
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """What was chosen."""
+        ...
+
+    @property
+    def signature(self) -> Signature:
+        """What the program takes and gives."""
+        ...
+
+    @property
+    def constants_bytes(self) -> int:
+        """Bytes of its constants."""
+        ...
+
+    @property
+    def graph_id(self) -> str:
+        """Its exact id."""
+        ...
+
+
+@dataclass(frozen=True)
+class PricedSite:
+    """A site with what each of its alternatives is predicted to cost; `chosen` is the compile's."""
+
+    site: Site
+    chosen: str
+    costs: Mapping[str, Cost]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A program as numbers.
+
+    kernels: the sites whose choices are kernels. plans: those of memory plans, of which only those
+    in `entry`, of the function that a call runs, have a say in its seconds. structure: sites at
+    which another choice gives other kernels. other_seconds: predicted for dispatches of no kernel
+    site (copies, fills). account: bytes by purpose; what is not known is None.
+    """
+
+    graph_id: str
+    kernels: tuple[PricedSite, ...]
+    plans: tuple[PricedSite, ...]
+    structure: tuple[PricedSite, ...]
+    entry: frozenset[str]
+    other_seconds: float
+    account: Account
+    target: Target
+
+    @property
+    def sites(self) -> Mapping[str, PricedSite]:
+        """All sites by key."""
+        every = (*self.kernels, *self.plans, *self.structure)
+        return {one.site.key: one for one in every}
+
+
+def priced(program: Artifact | LoweredProgram, target: Target | None = None) -> Priced:
+    """The program as numbers.
+
+    target: what a lowered program is for; an artifact names its own. Raises PycError (BAD_ARTIFACT)
+    for a damaged memory report.
+    """
+    if isinstance(program, Artifact):
+        return _of_artifact(program)
+    account = Account.of(program.signature, program.constants_bytes)
+    target = Target.named("cpu") if target is None else target
+    return priced_parts(program.graph_id, program.decisions, account, MemoryReport(), target)
+
+
+def _of_artifact(artifact: Artifact) -> Priced:
+    manifest = artifact.manifest
+    name = str(manifest.get("target", ""))
+    return priced_parts(
+        str(manifest.get("graph_id") or ""),
+        artifact.decisions,
+        Account(**manifest["memory"]) if manifest.get("memory") else Account(),
+        report_of(artifact),
+        Target.named(name if name in TARGETS else "cpu"),
+    )
+
+
+def priced_parts(
+    graph_id: str,
+    decisions: Sequence[Decision],
+    account: Account,
+    report: MemoryReport,
+    target: Target,
+) -> Priced:
+    """The same of what a compile knows of a program, with or without code."""
+    selected = [d for d in decisions if d.site.pass_name == SELECT]
+    computed = {name for d in selected for name in (d.site.op_id, *_members(d))}
+    tasks = [task for region in report.regions for task in region.tasks]
+    others = [task.seconds for task in tasks if not computed.intersection(task.sources)]
+    passes = [d.site.pass_name for d in decisions]
+    return Priced(
+        graph_id,
+        _sites(decisions, (SELECT,)),
+        _sites(decisions, (PLAN,)),
+        _sites(decisions, [name for name in passes if name not in (SELECT, PLAN, *NOTES)]),
+        frozenset(region.name for region in report.regions),
+        math.fsum(others),
+        account,
+        target,
+    )
+
+
+def _sites(decisions: Iterable[Decision], passes: Iterable[str]) -> tuple[PricedSite, ...]:
+    """The last decision at each site: a fall-back replaces what came before it."""
+    wanted = set(passes)
+    found = {d.site.key: d for d in decisions if d.site.pass_name in wanted}
+    return tuple(
+        PricedSite(d.site, d.chosen, {a.name: a.cost or Cost() for a in d.alternatives})
+        for d in found.values()
+    )
+
+
+def _members(decision: Decision) -> Iterable[str]:
+    """The ops that a kernel's group computes."""
+    lines = (e.removeprefix(COMPUTES) for e in decision.evidence if e.startswith(COMPUTES))
+    return next(lines, "").split()

@@ -1,0 +1,172 @@
+"""Errors of earlier estimates: what they say of the next one's bias and interval.
+
+Comes in: pairs of estimate and measurement, of single kernels and of whole programs, each from one
+environment. Goes out: the bias of a kernel family, and the half width of an interval by split
+conformal prediction with normalized scores (Papadopoulos et al., 2002; Lei et al., 2018):
+
+    score_i = |log(measured_i / estimate_i)| / scale_i
+    interval = estimate * exp(-+ q * scale),  q = the ceil((n + 1) * coverage)-th smallest score
+
+It covers a new program of the same kind in at least the stated share of cases, whatever the
+distribution of the errors, if it is exchangeable with the n programs. With too few of them that
+rank does not exist; `Width.calibrated` then is False and the width is `UNCALIBRATED` deviations.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.codec import from_data, to_data
+from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.dialects.util.json_input import parse_json
+
+SCHEMA_VERSION = 1
+KIND = "pyc-residuals"
+COVERAGE = 0.9
+# Whole programs, as a family.
+PROGRAM = "program"
+# Errors of an estimate as a deviation of its logarithm, where nothing was measured here: of a row
+# of work by another process, and of a prediction (docs/design-notes/cost-model.md: 0.11 to 2.3).
+MEASURED_SCALE, PREDICTED_SCALE = 0.05, 0.5
+# The half width in deviations where no residuals say more: what a normal error needs for 90 %.
+UNCALIBRATED = 1.645
+# Families with fewer residuals are drawn towards no bias by so many residuals without one.
+_PRIOR = 2
+
+
+@dataclass(frozen=True, order=True)
+class Residual:
+    """One estimate and what was measured.
+
+    environment: where, see `environment_of`. family: of the kernel (``gemm``, ``iree``), or
+    `PROGRAM`. subject: what was estimated. estimate, measured: seconds. scale: the expected
+    deviation of log(measured / estimate), by which scores are normalized.
+    """
+
+    environment: str
+    family: str
+    subject: str
+    estimate: float
+    measured: float
+    scale: float = PREDICTED_SCALE
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that no estimate has."""
+        if not all(0 < x < math.inf for x in (self.estimate, self.measured, self.scale)):
+            raise ValueError(f"{self.subject}: expected positive numbers of seconds, got {self}")
+
+    @property
+    def log_ratio(self) -> float:
+        """log(measured / estimate): above 0 where it took longer."""
+        return math.log(self.measured / self.estimate)
+
+    @property
+    def score(self) -> float:
+        """The error in expected deviations."""
+        return abs(self.log_ratio) / self.scale
+
+
+@dataclass(frozen=True)
+class Width:
+    """Half the width of an interval in deviations; `calibrated` by so many residuals (`rows`)."""
+
+    deviations: float = UNCALIBRATED
+    calibrated: bool = False
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Residuals, sorted. Equal contents have equal bytes."""
+
+    rows: tuple[Residual, ...] = ()
+
+    @staticmethod
+    def of(rows: Iterable[Residual]) -> "Residuals":
+        """Rows in any order."""
+        return Residuals(tuple(sorted(set(rows))))
+
+    def without(self, subjects: Iterable[str]) -> "Residuals":
+        """Those of other subjects: what is known when these are left out."""
+        left_out = set(subjects)
+        return Residuals(tuple(r for r in self.rows if r.subject not in left_out))
+
+    def bias(self, environment: str, family: str) -> float:
+        """The factor from a family's predictions to what is measured there; 1 without residuals."""
+        found = sorted(self._by_family.get((environment, family), ()))
+        if not found:
+            return 1.0
+        return math.exp(_median(found) * len(found) / (len(found) + _PRIOR))
+
+    def spread(self, environment: str, family: str) -> float:
+        """The deviation that remains after the bias, by the median; the default below 4 rows."""
+        found = sorted(self._by_family.get((environment, family), ()))
+        if len(found) < 4:
+            return PREDICTED_SCALE
+        center = math.log(self.bias(environment, family))
+        # A normal distribution's deviation is 1.4826 times its median absolute deviation.
+        spread = 1.4826 * _median(sorted(abs(x - center) for x in found))
+        return max(spread, MEASURED_SCALE)
+
+    def width(self, environment: str, coverage: float = COVERAGE) -> Width:
+        """The half width by which intervals of programs cover the given share."""
+        scores = sorted(
+            r.score for r in self.rows if r.family == PROGRAM and r.environment == environment
+        )
+        rank = math.ceil((len(scores) + 1) * coverage)
+        if rank > len(scores):
+            return Width(rows=len(scores))
+        return Width(scores[rank - 1], True, len(scores))
+
+    @cached_property
+    def _by_family(self) -> dict[tuple[str, str], list[float]]:
+        found: dict[tuple[str, str], list[float]] = {}
+        for row in self.rows:
+            found.setdefault((row.environment, row.family), []).append(row.log_ratio)
+        return found
+
+    def to_bytes(self) -> bytes:
+        """The file: JSON with sorted keys."""
+        data = {"schema": SCHEMA_VERSION, "kind": KIND, "rows": to_data(self.rows)}
+        return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
+
+    @staticmethod
+    def from_bytes(data: bytes, where: str = "residuals") -> "Residuals":
+        """Read what `to_bytes` wrote. Raises PycError (BAD_ARGUMENT), with `where` first."""
+        try:
+            found = parse_json(data)
+            if not isinstance(found, dict) or found.get("kind") != KIND:
+                raise ValueError(f"something else than {KIND}")
+            if found.get("schema") != SCHEMA_VERSION:
+                raise ValueError(f"schema {found.get('schema')!r} where {SCHEMA_VERSION} is known")
+            return Residuals.of(from_data(tuple[Residual, ...], found["rows"], "rows"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"{where}: expected residuals, got {error}; write them again with "
+                "`pyc-bench predict`",
+            ) from None
+
+    @staticmethod
+    def load(path: str | Path) -> "Residuals":
+        """Read a file. Raises PycError: FILE_ACCESS, BAD_ARGUMENT."""
+        return Residuals.from_bytes(read_file(path, "a file of residuals"), str(path))
+
+
+def environment_of(hardware: str, toolchain: str) -> str:
+    """What residuals are kept by: errors of one machine and compiler say nothing of others."""
+    return f"{hardware} {toolchain}"
+
+
+def family_of(choice: str) -> str:
+    """The family of a kernel's alternative: ``gemm`` of ``gemm:matmul+add[rows=4]``."""
+    return choice.partition(":")[0]
+
+
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,142 @@
+"""What a study measures next, as a function of what is known: search, rank again, confirm.
+
+    chains -> search trials -> costs -> leaders -> rerank -> winner -> confirm -> WorkResult
+
+Nothing here waits, measures or writes: the driver asks `Agenda` again after every result.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyc_mlir.evidence.rows import CRASH, WRONG
+from pyc_mlir.tune.chains import Chain
+from pyc_mlir.tune.ledger import Ledger, Outcome
+from pyc_mlir.tune.sites import TunedWork
+from pyc_mlir.tune.study import Asked, Stage, WorkResult
+from pyc_mlir.tune.verdict import Answer
+
+# A choice whose single measurement saves less than this share is not measured again.
+LEAST_GAIN = 0.02
+BAD = (WRONG, CRASH)
+
+
+@dataclass(frozen=True)
+class Agenda:
+    """The proposals of a study.
+
+    top: choices of a work that are ranked again. ahead: trials of the search that are open at a
+    time. may_begin: whether the budget allows another trial of a stage; what was begun is ended.
+    """
+
+    works: Sequence[TunedWork]
+    chains: Sequence[Chain]
+    top: int
+    ahead: int
+    may_begin: Callable[[Stage], bool]
+
+    def __call__(self, ledger: Ledger) -> list[Asked]:
+        """What is to be measured now; nothing while all that depends on is under way."""
+        if not ledger.asked(Stage.RERANK) and self.may_begin(Stage.SEARCH):
+            found = self._searches(ledger)
+            if found:
+                return found
+        if ledger.asked(Stage.SEARCH, only_open=True):
+            return []
+        return self._finals(ledger)
+
+    def _searches(self, ledger: Ledger) -> list[Asked]:
+        # What is known by measuring, and that an incumbent takes as long as itself.
+        own = {(w.graph.graph_id, w.incumbent): 1.0 for w in self.works}
+        known = {**ledger.costs, **own}
+        room, waiting = self.ahead - len(ledger.open), []
+        for chain in sorted(self.chains, key=lambda chain: -chain.priority):
+            choice = chain.next(known)
+            if choice is not None:
+                asked = asked_of(chain.work, Stage.SEARCH, (choice,))
+                waiting += [] if ledger.knows(asked) else [asked]
+        return waiting[: max(0, room)]
+
+    def _finals(self, ledger: Ledger) -> list[Asked]:
+        """Rerank, then confirm; works that may save most first."""
+        asked = []
+        for work in self._by_gain(ledger):
+            rerank = asked_of(work, Stage.RERANK, [c for c, _ in self.leaders(work, ledger)])
+            outcome = ledger.outcome(rerank)
+            if outcome is None:
+                if ledger.knows(rerank) or self.may_begin(Stage.RERANK):
+                    asked.append(rerank)
+            elif (best := winner(outcome, work.pass_name)) is not None:
+                asked.append(asked_of(work, Stage.CONFIRM, (best,)))
+        return asked
+
+    def _by_gain(self, ledger: Ledger) -> list[TunedWork]:
+        def gain(work: TunedWork) -> float:
+            (_, cost), *_ = self.leaders(work, ledger)
+            return (1 - cost) * work.seconds * len(work.sites)
+
+        return sorted((w for w in self.works if self.leaders(w, ledger)), key=lambda w: -gain(w))
+
+    def leaders(self, work: TunedWork, ledger: Ledger) -> list[tuple[str, float]]:
+        """The choices that looked best, with their costs, best first."""
+        mine = [
+            (choice, cost)
+            for (graph, choice), cost in ledger.costs.items()
+            if graph == work.graph.graph_id and cost is not None and cost < 1 - LEAST_GAIN
+        ]
+        return sorted(mine, key=lambda item: (item[1], item[0]))[: self.top]
+
+    def result(self, work: TunedWork, ledger: Ledger) -> WorkResult:
+        """What became of a work, as far as is known."""
+        tried = [choice for graph, choice in ledger.costs if graph == work.graph.graph_id]
+        leaders = self.leaders(work, ledger)
+        best, verdict, sessions = work.incumbent, None, ()
+        if leaders:
+            rerank = ledger.outcome(asked_of(work, Stage.RERANK, [c for c, _ in leaders]))
+            won = None if rerank is None else winner(rerank, work.pass_name)
+            if rerank is not None and won is not None:
+                confirm = ledger.outcome(asked_of(work, Stage.CONFIRM, (won,)))
+                if confirm is not None:
+                    verdict, sessions = confirm.verdict(1), (rerank.session, confirm.session)
+                if verdict is not None and verdict.answer is Answer.FASTER:
+                    best = won
+        return WorkResult(
+            work.graph.graph_id,
+            work.pass_name,
+            work.sites,
+            work.incumbent,
+            best,
+            len(tried),
+            work.space.size,
+            verdict,
+            leaders[0] if leaders else None,
+            sessions,
+            tuple(sorted(bad_choices(work, ledger))),
+        )
+
+
+def asked_of(work: TunedWork, stage: Stage, choices: Sequence[str]) -> Asked:
+    """A trial of a work's choices beside its incumbent."""
+    recipes = tuple({work.pass_name: choice} for choice in (work.incumbent, *choices))
+    return Asked(stage, work.graph.graph_id, recipes)
+
+
+def winner(rerank: Outcome, pass_name: str) -> str | None:
+    """The choice that is faster than the incumbent and has the least ratio; None if none is."""
+    faster: list[tuple[float, str]] = []
+    for number, recipe in enumerate(rerank.asked.recipes[1:], 1):
+        verdict, cost = rerank.verdict(number), rerank.cost(number)
+        if verdict is not None and cost is not None and verdict.answer is Answer.FASTER:
+            faster.append((cost, recipe[pass_name]))
+    return min(faster)[1] if faster else None
+
+
+def bad_choices(work: TunedWork, ledger: Ledger) -> Mapping[str, str]:
+    """Choices with wrong results or that ended their process, and why: they are quarantined."""
+    found: dict[str, str] = {}
+    for outcome in ledger.outcomes():
+        if outcome.asked.graph_id != work.graph.graph_id:
+            continue
+        for recipe, (status, reason) in zip(outcome.asked.recipes, outcome.statuses, strict=True):
+            if status in BAD:
+                found[recipe[work.pass_name]] = f"{status}: {reason}"
+    return found

@@ -1,0 +1,183 @@
+"""Run a study on works whose spaces are known: search, rerank, confirm; and keep what it came to.
+
+    run_study(store, setting, job, executor, workers) -> (results of works, ledger)
+
+Everything is in the database before the next step begins, so a study that was killed at any moment
+goes on by being run again with the same setting.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.environment import Place, digest
+from pyc_mlir.evidence.rows import Graph, Implementation, Study, Workload
+from pyc_mlir.evidence.rows import Verdict as VerdictRow
+from pyc_mlir.evidence.states import (
+    CANDIDATE,
+    EXPERIMENTAL,
+    MEASURED,
+    NEW,
+    QUARANTINED,
+    VERIFIED,
+    Scope,
+)
+from pyc_mlir.tune.agenda import Agenda
+from pyc_mlir.tune.chains import chains
+from pyc_mlir.tune.driver import drive
+from pyc_mlir.tune.ledger import Ledger
+from pyc_mlir.tune.sites import TunedWork
+from pyc_mlir.tune.study import Budget, Effort, Stage, WorkResult
+from pyc_mlir.tune.verdict import Verdict
+from pyc_mlir.tune.worker import TUNER, Job
+
+WORKS, PROGRAM = "seconds of works", "seconds of the program"
+RULE = "paired rounds 1"
+# Of a time budget: what the search may take; the rest is for ranking again and confirming.
+_SEARCH_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a study searches and how; equal settings continue one study.
+
+    graph: of the program. lanes: searches of each work at a time.
+    """
+
+    graph: Graph
+    works: tuple[TunedWork, ...]
+    effort: Effort
+    budget: Budget
+    seed: int = 0
+    lanes: int = 1
+
+    @property
+    def evaluations(self) -> int:
+        """The search's limit: the budget's, or the effort's for all works with a choice."""
+        if self.budget.evaluations is not None:
+            return self.budget.evaluations
+        return self.effort.evaluations * sum(work.space.size > 1 for work in self.works)
+
+    def study(self, place: Place, notes: Mapping[str, object]) -> Study:
+        """The row; `notes` is what a resume needs, and no part of the study's id."""
+        spaces = [
+            [w.graph.graph_id, w.pass_name, w.incumbent, w.space.size, len(w.sites), w.known]
+            for w in self.works
+        ]
+        searched = [spaces, self.evaluations, self.effort.name, self.lanes]
+        return Study(
+            self.graph.graph_id,
+            tuple(work.graph.graph_id for work in self.works),
+            place.id,
+            WORKS,
+            digest(searched),
+            self.effort.strategy,
+            self.seed,
+            dict(notes),
+            normalizer=self.graph.normalizer,
+        )
+
+
+def run_study(
+    store: Store,
+    setting: Setting,
+    job: Job,
+    executor: Executor,
+    workers: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ledger:
+    """Measure until the agenda is empty. Raises what `drive` raises."""
+    agenda = agenda_of(setting, _limit(store, setting, job, workers, clock), workers)
+    return drive(store, job, agenda, executor, workers)
+
+
+def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int = 1) -> Agenda:
+    """The proposals of a study."""
+    effort = setting.effort
+    made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
+    return Agenda(setting.works, made, effort.top, max(1, workers), may_begin)
+
+
+def _limit(
+    store: Store, setting: Setting, job: Job, workers: int, clock: Callable[[], float]
+) -> Callable[[Stage], bool]:
+    """Whether the budget's time allows another trial; what was spent before counts."""
+    seconds = setting.budget.seconds
+    if seconds is None:
+        return lambda stage: True
+    spent = sum(t.seconds or 0.0 for t in store.trials(job.study_id)) / max(1, workers)
+    begin = clock() - spent
+
+    def may_begin(stage: Stage) -> bool:
+        share = _SEARCH_SHARE if stage is Stage.SEARCH else 1.0
+        return clock() - begin < share * seconds
+
+    return may_begin
+
+
+def results_of(setting: Setting, ledger: Ledger) -> tuple[WorkResult, ...]:
+    """What became of each work, as far as is known."""
+    agenda = agenda_of(setting, lambda stage: False)
+    return tuple(agenda.result(work, ledger) for work in setting.works)
+
+
+def keep_results(
+    store: Store, setting: Setting, results: Sequence[WorkResult], place: Place
+) -> None:
+    """Write verdicts and states of works: what was confirmed is `measured`.
+
+    What is wrong was quarantined when it was recorded. Written again it changes nothing.
+    """
+    for work, result in zip(setting.works, results, strict=True):
+        scope = Scope(work.graph.structure_id, "", place.hardware, place.toolchain)
+        if result.changed and result.verdict is not None:
+            ours = implementation(work.graph, {work.pass_name: result.best})
+            theirs = implementation(work.graph, {work.pass_name: work.incumbent})
+            row = verdict_row(ours, theirs, result.verdict, result.sessions, place)
+            store.add(row)
+            steps = (CANDIDATE, VERIFIED, MEASURED)
+            move(store, ours, scope, steps, str(result.verdict), row.id)
+
+
+def implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
+    """The row of a way to compile a graph, as far as its id goes."""
+    return Implementation(graph.graph_id, dict(recipe), normalizer=graph.normalizer)
+
+
+def verdict_row(
+    ours: Implementation,
+    theirs: Implementation,
+    verdict: Verdict,
+    sessions: Sequence[str],
+    place: Place,
+    workload: Workload | None = None,
+) -> VerdictRow:
+    """A verdict as the database keeps it; the workload is the graph's plain one by default."""
+    on = workload or Workload(ours.graph_id, normalizer=ours.normalizer)
+    found = verdict.interval
+    return VerdictRow(
+        ours.id, theirs.id, on.id, place.hardware, place.toolchain, tuple(sorted(sessions)),
+        found.ratio, found.low, found.high, verdict.alpha, RULE, str(verdict.answer),
+    )  # fmt: skip
+
+
+def move(
+    store: Store,
+    one: Implementation,
+    scope: Scope,
+    steps: Sequence[str],
+    reason: str,
+    verdict_id: str | None = None,
+) -> str:
+    """Take a recipe through states that it has not been in; return the state it is in."""
+    history = [s for s in store.history(one.id) if (s.scope, s.lane) == (scope, EXPERIMENTAL)]
+    state = history[-1].state if history else NEW
+    if state == QUARANTINED:
+        return state
+    left = steps[steps.index(state) + 1 :] if state in steps else steps
+    for state in left:
+        proof = verdict_id if state == MEASURED else None
+        store.transition(one.id, scope, EXPERIMENTAL, state, TUNER, reason, proof)
+    return state

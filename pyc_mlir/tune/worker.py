@@ -1,0 +1,141 @@
+"""Workers: claim a trial, measure it in one session, end it with its traces.
+
+The lease in the database says who measures what. A worker holds its lease by renewing it while it
+measures; one that is killed lets it expire, and another one claims the trial. What carries calls of
+`work_once` to processes and machines is only a wake-up: a lost call loses nothing.
+"""
+
+import copy
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.trials import Trial
+from pyc_mlir.evidence.rows import Graph, Trace
+from pyc_mlir.measure.sessions.recording import record, session_of
+from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Subject
+from pyc_mlir.tune.study import Asked, Stage
+
+LEASE_SECONDS = 60.0
+INCUMBENT, TUNER = "incumbent", "tuner"
+_RENEWALS = 4  # of a lease before it would expire
+_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs besides the trial; it pickles, to reach other processes.
+
+    url: the database. subject_of: makes what is measured of a graph's row. plans: how each stage
+    measures. lease_seconds: after which the trial of a worker that died is claimed again.
+    """
+
+    url: str
+    study_id: str
+    measurer: Measurer
+    subject_of: Callable[[Graph], Subject]
+    plans: Mapping[Stage, Plan]
+    lease_seconds: float = LEASE_SECONDS
+
+
+def work_once(job: Job) -> bool:
+    """Claim a trial of the study and measure it; False where none was free."""
+    store = _opened(job.url, os.getpid())
+    trial = store.claim(job.study_id, _owner(), job.lease_seconds)
+    if trial is not None:
+        _measure(store, trial, job)
+    return trial is not None
+
+
+@lru_cache(maxsize=4)
+def _opened(url: str, process: int) -> Store:
+    """The store of this process: opening one takes longer than a claim."""
+    return Store.open(url)
+
+
+def _owner() -> str:
+    """A name that no other worker has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
+
+
+def _measure(store: Store, trial: Trial, job: Job) -> None:
+    """Measure a claimed trial and end it.
+
+    What cannot be measured ends it with the reason. An interrupt gives it back. What was measured
+    without the lease is dropped.
+    """
+    try:
+        with _held(store, trial, job.lease_seconds):
+            _measure_held(store, trial, job)
+    except KeyboardInterrupt:
+        store.release(trial)
+        raise
+    except PycError as error:
+        if error.code is not ReasonCode.LEASE_LOST:
+            raise
+
+
+def _measure_held(store: Store, trial: Trial, job: Job) -> None:
+    asked, begin = Asked.from_json(trial.config), time.monotonic()
+    graph = store.get(Graph, asked.graph_id)
+    assert graph is not None, "a study's graphs are added with it"
+    candidates = [
+        Candidate(recipe, str(number), TUNER if number else INCUMBENT)
+        for number, recipe in enumerate(asked.recipes)
+    ]
+    plan = replace(job.plans[asked.stage], seed=trial.number)
+    try:
+        subject, measurer = _bench(job, graph)
+        measured = measurer.measure(subject, candidates, plan)
+    except PycError as error:
+        reason = f"{error.code.name}: {error}"[:_REASON_CHARACTERS]
+        store.fail(trial, reason, time.monotonic() - begin)
+        return
+    names = record(store, measured)
+    # The trial is known by its last candidate's trace, which leads to the session.
+    (trace, *_) = store.find(Trace, session_id=session_of(measured).id, impl_id=names[-1])
+    store.finish(trial, trace, seconds=time.monotonic() - begin)
+
+
+def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
+    """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
+    kept = _kept(job.study_id, graph.graph_id)
+    if not kept:
+        kept.append((job.subject_of(graph), copy.copy(job.measurer)))
+    return kept[0]
+
+
+@lru_cache(maxsize=4)
+def _kept(study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
+    """What this process keeps of a graph between trials."""
+    return []
+
+
+@contextmanager
+def _held(store: Store, trial: Trial, seconds: float) -> Iterator[None]:
+    """Renew a lease in a thread until the block ends, or the lease is lost."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(seconds / _RENEWALS):
+            try:
+                store.renew(trial, seconds)
+            except PycError as error:
+                if error.code is ReasonCode.LEASE_LOST:
+                    return
+                # A database that does not answer now may answer before the lease expires.
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

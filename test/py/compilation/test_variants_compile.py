@@ -1,0 +1,178 @@
+"""Variants of kernels in whole compiles: recipes, logs, replays, wisdom and other programs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from wisdoms import KERNELS, row
+
+from pyc_mlir import nn
+from pyc_mlir.api import build
+from pyc_mlir.artifact.artifact import Artifact, from_bytes, to_bytes
+from pyc_mlir.artifact.compile_log import read_compile_log
+from pyc_mlir.compilation.lower import tunable_sites
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.debug.replay import replay
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, coverage
+from pyc_mlir.pipelines.choices.log import load_recipe, write_log
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.runtime.device import Device
+from pyc_mlir.runtime.program import Program
+
+X = np.random.default_rng(1).normal(size=(8, 64)).astype(np.float32)
+VARIANT = "gemm:matmul+add+relu[height=4,unroll=8]"
+
+
+def network(seed: int):
+    """softmax(relu(x @ w + w[0])) with weights of a seed."""
+    w = np.random.default_rng(seed).normal(size=(64, 64)).astype(np.float32) / 8
+
+    def model(x):
+        return nn.softmax(nn.relu(x @ w + w[0]))
+
+    return model
+
+
+MODEL = network(0)
+
+
+def site_of(artifact: Artifact):
+    """The product's."""
+    return next(d for d in artifact.decisions if d.chosen.startswith("gemm:"))
+
+
+def recipe_with(artifact: Artifact, name: str) -> Recipe:
+    """The recipe of a log with another kernel for the product."""
+    made = site_of(artifact)
+    changed = [replace(d, chosen=name) if d is made else d for d in artifact.decisions]
+    return Recipe.from_log(changed, artifact.manifest["graph_id"])
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return build(MODEL, [X], make_options())
+
+
+@pytest.fixture(scope="module")
+def varied(plain):
+    return build(MODEL, [X], make_options(recipe=recipe_with(plain, VARIANT)))
+
+
+def test_a_recipe_names_a_variant(plain, varied):
+    made, before = site_of(varied), site_of(plain)
+    assert made.chosen == VARIANT and varied.vmfb != plain.vmfb
+    # It stands behind what the pass lists, with its knobs and its cost.
+    assert made.alternatives[:-1] == before.alternatives
+    last = made.alternatives[-1]
+    assert last.name == VARIANT and last.cost is not None
+    assert "height=4, " in last.reason and "unroll=8, " in last.reason
+
+
+def test_a_variant_computes_the_same(plain, varied):
+    device = Device("local-sync")
+    got, expected = (Program(a, device)(X)[0] for a in (varied, plain))
+    assert np.allclose(np.asarray(got), np.asarray(expected), atol=1e-6)
+
+
+def test_logs_and_replays_carry_the_name(varied, tmp_path):
+    program, log = tmp_path / "varied.vmfb", tmp_path / "varied.jsonl"
+    program.write_bytes(to_bytes(varied))
+    assert site_of(from_bytes(program.read_bytes())).chosen == VARIANT
+    assert to_bytes(replay(MODEL, [X], read_compile_log(program))) == program.read_bytes()
+    write_log(varied.decisions, log)
+    again = build(MODEL, [X], make_options(recipe=load_recipe(log)))
+    assert again.vmfb == varied.vmfb and site_of(again) == site_of(varied)
+
+
+ILLEGAL = (
+    "gemm:matmul+add+relu[height=14]",
+    "gemm:matmul+add+relu[height=5]",
+    "gemm:matmul+add+relu[unroll=8,height=4]",
+    "rows:matmul[height=4]",
+    "iree[height=4]",
+)
+
+
+@pytest.mark.parametrize("name", ILLEGAL)
+def test_a_variant_that_is_not_legal_is_refused(plain, name):
+    with pytest.raises(PycError, match="or a legal variant of one, the recipe answered") as caught:
+        build(MODEL, [X], make_options(recipe=recipe_with(plain, name)))
+    assert caught.value.code is ReasonCode.RECIPE_MISMATCH
+
+
+class Names:
+    name = "names"
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+
+    def prefer(self, site, alternatives):
+        gemm = any(a.name.startswith("gemm:") for a in alternatives)
+        return self.kernel if site.pass_name == KERNELS and gemm else alternatives[0].name
+
+
+def test_a_policy_may_name_a_variant():
+    assert site_of(build(MODEL, [X], make_options(policy=Names(VARIANT)))).chosen == VARIANT
+    with pytest.raises(PycError, match="policy `names` answered") as caught:
+        build(MODEL, [X], make_options(policy=Names(ILLEGAL[0])))
+    assert caught.value.code is ReasonCode.INVALID_CHOICE
+
+
+def test_variants_are_carried_over_by_work(varied):
+    recipe = Recipe.from_log(varied.decisions, varied.manifest["graph_id"])
+    again = build(network(1), [X], make_options(recipe=recipe))
+    made = site_of(again)
+    assert (made.chosen, made.decided_by) == (VARIANT, RECIPE)
+    assert coverage(again.decisions) == Coverage(len(again.decisions), 0)
+
+
+def test_a_carried_variant_that_is_not_legal_is_left_to_the_policy(plain):
+    again = build(network(1), [X], make_options(recipe=recipe_with(plain, ILLEGAL[0])))
+    assert site_of(again).chosen == site_of(plain).chosen
+    assert site_of(again).decided_by == "heuristic"
+    assert coverage(again.decisions) == Coverage(len(again.decisions) - 1, 1)
+    assert str(coverage(again.decisions)).startswith("RECIPE_PARTIAL")
+
+
+def wisdom_of(plain: Artifact, *others: str) -> Wisdom:
+    """Wisdom by which each of `others` is twice as fast as the one before."""
+    made = site_of(plain)
+    names = (made.chosen, *others)
+    return Wisdom.of([row(made.site.work, n, 1e-5 / 2**i) for i, n in enumerate(names)], {})
+
+
+def test_wisdom_names_variants(plain):
+    wisdom = wisdom_of(plain, VARIANT)
+    made = build(MODEL, [X], make_options(policy="fastest", wisdom=wisdom))
+    assert site_of(made).chosen == VARIANT
+    assert any(f"[{wisdom.label}]" in line for line in site_of(made).evidence)
+    # What was not chosen is not listed: a replay sees the same without the wisdom.
+    assert len(site_of(made).alternatives) == len(site_of(plain).alternatives) + 1
+
+
+def test_rows_of_variants_that_are_no_more_are_left_out(plain):
+    wisdom = wisdom_of(plain, *ILLEGAL)
+    made = build(MODEL, [X], make_options(policy="fastest", wisdom=wisdom))
+    assert site_of(made).chosen == site_of(plain).chosen
+
+
+def test_tools_see_what_there_is_to_tune(plain):
+    sites = tunable_sites(MODEL, [X], make_options())
+    listed = {d.site.key: d.alternatives for d in plain.decisions if len(d.alternatives) > 1}
+    assert {s.site.key for s in sites} <= set(listed)
+    assert all(s.alternatives == listed[s.site.key] for s in sites)
+    tuned = next(s for s in sites if s.site.key == site_of(plain).site.key)
+    ((name, space),) = tuned.spaces.items()
+    assert name == site_of(plain).chosen and len(list(space)) > 10
+    settings = {**space.settings(space.default), "height": 4, "unroll": 8}
+    assert tuned.choice(name, space.config(settings)) == VARIANT
+    assert tuned.choice(name, space.default) == name
+
+
+def test_tools_see_sites_after_other_choices(plain):
+    kernels = make_options(recipe=recipe_with(plain, "iree"))
+    again = tunable_sites(MODEL, [X], kernels)
+    assert [s.site.key for s in again] == [
+        s.site.key for s in tunable_sites(MODEL, [X], make_options())
+    ]

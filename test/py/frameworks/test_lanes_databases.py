@@ -1,0 +1,256 @@
+"""Gates on a database: what is promoted, what is refused and why, and what comes back."""
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
+
+from lane_sessions import BETTER, DEFAULT, EQUAL, LARGE, OTHER, SMALL, Bench, place
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence.database.exchange import export_wisdom
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.rows import CRASH, WRONG, Verdict
+from pyc_mlir.evidence.states import (
+    EXPERIMENTAL,
+    MEASURED,
+    PROMOTED,
+    QUARANTINED,
+    SHADOW,
+    STABLE,
+    SUSPENDED,
+    VERIFIED,
+    Scope,
+)
+from pyc_mlir.lanes.conditions import Limits
+from pyc_mlir.lanes.promotion import Wanted, promote, quarantined, standing, state_of
+from pyc_mlir.tools import pyc_tune
+from pyc_mlir.tune.verdict import ALPHA
+
+HERE = place()
+SCOPE = Scope("s1-structure", "", HERE.hardware, HERE.toolchain)
+NOON = 1_767_268_800.0  # 2026-01-01 12:00 UTC
+DAY = 86_400.0
+
+
+class Clock:
+    now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    with Store.open(f"sqlite:///{tmp_path}/pyc.db", clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def bench(store):
+    return Bench(store).prepare()
+
+
+def refused(store, candidate=BETTER, where=HERE, **wanted) -> str:
+    with pytest.raises(PycError) as caught:
+        promote(store, candidate, where, Wanted(**wanted), "test")
+    assert caught.value.code is ReasonCode.NOT_PROMOTED
+    return caught.value.message
+
+
+def states(store, candidate=BETTER, lane=STABLE) -> list[str]:
+    return [s.state for s in store.history(candidate.id) if s.lane == lane]
+
+
+def test_a_faster_recipe_is_promoted_step_by_step(store, bench):
+    for _ in range(2):
+        bench.session(0.9)
+    done = promote(store, BETTER, HERE, Wanted(), "test")
+    assert done.state == PROMOTED
+    assert states(store) == ["candidate", VERIFIED, MEASURED, SHADOW, PROMOTED]
+    assert states(store, lane=EXPERIMENTAL) == []
+    promote(store, BETTER, HERE, Wanted(EXPERIMENTAL), "test")
+    assert states(store, lane=EXPERIMENTAL)[-1] == SHADOW
+    assert {v.answer for v in store.find(Verdict)} == {"faster"}
+    assert "it is promoted" in refused(store)
+
+
+def test_nothing_but_counts_is_looked_at_before_there_is_enough(store, bench):
+    assert "expected" in refused(store)
+    bench.session(0.5, processes=4)
+    said = refused(store)
+    assert "processes on workload" in said and "4 of 5" in said and "1 more processes" in said
+    assert "1 of 2; needed: 1 more sessions" in said
+    assert store.find(Verdict) == [] and states(store) == ["candidate", VERIFIED]
+
+
+def test_machines_count_where_the_database_knows_two(store, bench):
+    store.add_place(place(machine="m2"))
+    for _ in range(3):
+        bench.session(0.5)
+    assert "machines on workload" in refused(store)
+    bench.session(0.5, where=place(machine="m2"))
+    assert promote(store, BETTER, HERE, Wanted(), "test").state == PROMOTED
+
+
+@pytest.mark.parametrize("ratio, what", [(1.0, "faster"), (1.1, "faster"), (0.985, "1.03")])
+def test_what_is_not_clearly_faster_stays(store, bench, ratio, what):
+    bench.noise = 0.002
+    for _ in range(3):
+        bench.session(ratio)
+    assert what in refused(store)
+    assert PROMOTED not in states(store)
+
+
+def test_a_new_default_needs_more(store, bench):
+    bench.noise = 0.002
+    for _ in range(2):
+        bench.session(0.94)
+    assert "speed-up of 1.10" in refused(store, least=1.10)
+    assert states(store)[-1] == SHADOW
+    assert promote(store, BETTER, HERE, Wanted(), "test").state == PROMOTED
+
+
+def test_other_workloads_must_not_suffer(store, bench):
+    for _ in range(2):
+        bench.session(0.8, loads=(SMALL,))
+        bench.session(1.2, loads=(LARGE,))
+    assert "not below 0.97" in refused(store, cluster="small")
+    assert states(store)[-1] == SHADOW
+
+
+def test_costs_are_limits(store, bench):
+    for _ in range(2):
+        bench.session(0.8)
+    assert "arena of at most 999" in refused(store, limits=Limits(arena_bytes=999))
+    assert "compiled within 1 s" in refused(store, limits=Limits(compile_seconds=1.0))
+    assert states(store)[-1] == MEASURED
+    assert promote(store, BETTER, HERE, Wanted(limits=Limits(1000, 2.0)), "test").state == PROMOTED
+
+
+@pytest.mark.parametrize("probe", [{}, {"low": 1.01, "high": 1.2}])
+def test_a_session_that_tells_a_program_from_itself_decides_nothing(store, bench, probe):
+    bench.session(0.8)
+    bench.session(0.8, probe=probe, after=probe)
+    said = refused(store)
+    assert "tell a program from itself: no, 1 of 2 sessions" in said
+    bench.session(0.8)
+    assert "tell a program from itself" in refused(store)
+
+
+@pytest.mark.parametrize("status", [WRONG, CRASH])
+def test_faults_bar_a_recipe_under_that_toolchain(store, bench, status):
+    for _ in range(2):
+        bench.session(0.5)
+    bench.session(0.5, status=status, processes=1)
+    assert "made so" in refused(store)
+    assert state_of(store, BETTER.id, SCOPE, STABLE) == QUARANTINED
+    assert quarantined(store, HERE.toolchain) == {BETTER.id}
+    assert "it is quarantined" in refused(store) or "made so" in refused(store)
+    newer = place("2")
+    assert quarantined(store, newer.toolchain) == frozenset()
+    choices = lambda: {r.choice for r in export_wisdom(store).rows}  # noqa: E731
+    assert choices() == set()
+    for _ in range(2):
+        bench.session(0.8, where=newer)
+    assert promote(store, BETTER, newer, Wanted(), "test").state == PROMOTED
+    assert choices() == {"b"}
+
+
+def test_looks_spend_the_error_and_equal_looks_are_one(store, bench):
+    for _ in range(2):
+        bench.session(1.0)
+    for _ in range(3):
+        refused(store)
+    looks = {v.alpha for v in store.find(Verdict)}
+    assert looks == {ALPHA / 2}
+    bench.session(1.0)
+    refused(store)
+    assert {v.alpha for v in store.find(Verdict)} == {ALPHA / 2, ALPHA / 6}
+    assert standing(store, BETTER, HERE, Wanted()).case.looked
+    # More processes of the same sessions are another look.
+    bench.session(1.0)
+    assert not standing(store, BETTER, HERE, Wanted()).case.looked
+
+
+def test_one_promotion_a_day(store, bench, clock):
+    for candidate in (BETTER, OTHER):
+        for _ in range(2):
+            bench.session(0.8, candidate=candidate)
+    promote(store, BETTER, HERE, Wanted(), "test")
+    wanted = Wanted(incumbent=DEFAULT)
+    with pytest.raises(PycError, match="no promotion of this structure") as caught:
+        promote(store, OTHER, HERE, wanted, "test")
+    assert caught.value.code is ReasonCode.NOT_PROMOTED and states(store, OTHER)[-1] == SHADOW
+    clock.now += DAY
+    assert promote(store, OTHER, HERE, wanted, "test").state == PROMOTED
+    assert states(store)[-1] == SUSPENDED
+    # The reverse brings back what was replaced, and cannot be reversed itself.
+    assert store.rollback(OTHER.id, SCOPE, STABLE).state == SHADOW
+    assert [s.impl_id for s in store.states(state=PROMOTED)] == [BETTER.id]
+    for again in (OTHER, DEFAULT):
+        with pytest.raises(PycError, match="to reverse"):
+            store.rollback(again.id, SCOPE, STABLE)
+    clock.now += DAY
+    with pytest.raises(PycError, match="measured since its rollback"):
+        promote(store, OTHER, HERE, wanted, "test")
+    bench.session(0.8, candidate=OTHER, day=20)
+    assert promote(store, OTHER, HERE, wanted, "test").state == PROMOTED
+
+
+def test_another_toolchain_suspends(store, bench):
+    newer = place("2")
+    for where in (HERE, newer):
+        bench.session(0.8, where=where)
+        bench.session(0.8, where=where)
+    promote(store, BETTER, HERE, Wanted(), "test")
+    there = Scope("s1-structure", "", newer.hardware, newer.toolchain)
+    assert state_of(store, BETTER.id, there, STABLE) == SUSPENDED
+    assert promote(store, BETTER, newer, Wanted(), "test").state == PROMOTED
+    mine = [s.state for s in store.history(BETTER.id) if s.scope == there]
+    assert mine == [SUSPENDED, MEASURED, SHADOW, PROMOTED]
+    assert state_of(store, BETTER.id, SCOPE, STABLE) == PROMOTED
+
+
+def test_what_replaced_a_recipe_gives_way_when_it_fails(store, bench, clock):
+    for candidate in (BETTER, OTHER):
+        for _ in range(2):
+            bench.session(0.8, candidate=candidate)
+        promote(store, candidate, HERE, Wanted(incumbent=DEFAULT), "test")
+        clock.now += DAY
+    bench.session(0.8, candidate=OTHER, status=CRASH)
+    with pytest.raises(PycError, match="made so"):
+        promote(store, OTHER, HERE, Wanted(incumbent=DEFAULT), "test")
+    assert states(store)[-1] == PROMOTED and states(store, OTHER)[-1] == QUARANTINED
+
+
+def test_the_commands(store, bench, capsys):
+    def tune(*arguments) -> int:
+        return pyc_tune.main(["--db", store.url, *arguments])
+
+    env = ("--env", HERE.id[:12])
+    bench.session(0.8)
+    assert tune("promote", BETTER.id[:12], "--lane", "stable", *env) == 1
+    assert "[NOT_PROMOTED]" in capsys.readouterr().err
+    assert tune("why", BETTER.id[:12]) == 0
+    said = capsys.readouterr().out
+    assert "lane stable" in said and "3 of 5; needed: 2 more processes" in said
+    bench.session(0.8)
+    assert tune("promote", BETTER.id[:12], "--lane", "stable", *env) == 0
+    assert "promoted in lane stable" in capsys.readouterr().out
+    assert tune("lanes") == 0 and "promoted" in capsys.readouterr().out
+    assert tune("rollback", BETTER.id[:12]) == 0
+    assert "shadow in lane stable" in capsys.readouterr().out
+    assert tune("rollback", BETTER.id[:12]) == 1
+    assert tune("promote", HERE.id[:12]) == 1
+    assert tune("promote", BETTER.id[:12], "--env", "zz") == 1
+
+
+def test_probes_of_both_ends_count(store, bench):
+    bench.session(0.8)
+    bench.session(0.8, probe=EQUAL, after={"low": 0.8, "high": 0.9})
+    assert "tell a program from itself: no, 1 of 2" in refused(store)

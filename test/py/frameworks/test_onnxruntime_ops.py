@@ -1,0 +1,87 @@
+"""Single nodes against onnxruntime: its own operators, and ONNX's newer ones, over edge shapes."""
+
+import os
+import random
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+import genai_model
+import numpy as np
+import ort_cases
+import ort_microsoft
+import ort_newer
+
+from pyc_mlir.dialects.ir.interpreter import interpret
+from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.frontends.onnx.importer import import_onnx
+
+FULL = bool(os.environ.get("PYC_FULL"))
+SAMPLE = 150
+
+
+def _outcomes(cases, dynamic: bool) -> dict[str, str]:
+    """What becomes of each case that onnxruntime takes."""
+    context, found = new_context(), {}
+    for case in cases if FULL else random.Random(17).sample(cases, min(SAMPLE, len(cases))):
+        wanted = ort_cases.by_onnxruntime(case)
+        if wanted is not None:
+            found[case.name] = ort_cases.outcome(case, wanted, context, dynamic)
+    return found
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operators_of_onnxruntime_compute_what_it_does(dynamic: bool, record_property) -> None:
+    found = _outcomes(list(ort_microsoft.cases()), dynamic)
+    sizes = "dynamic" if dynamic else "static"
+    counts = Counter(said.partition(":")[0] for said in found.values())
+    record_property(f"com.microsoft against onnxruntime, {sizes} sizes", dict(counts))
+    assert {name: said for name, said in found.items() if said != "equal"} == {}
+
+
+def test_operators_of_onnx_compute_what_onnxruntime_does(record_property) -> None:
+    found = _outcomes(list(ort_newer.cases()), dynamic=False)
+    counts = Counter(said.partition(":")[0] for said in found.values())
+    record_property("onnx operators against onnxruntime, static sizes", dict(counts))
+    assert {name: said for name, said in found.items() if said != "equal"} == {}
+
+
+def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property) -> None:
+    found = _outcomes(list(ort_newer.cases()), dynamic=True)
+    counts = Counter(said.partition(":")[0] for said in found.values())
+    record_property("onnx operators against onnxruntime, dynamic sizes", dict(counts))
+    assert [name for name, said in found.items() if said.startswith("wrong")] == []
+
+
+def _steps(onnx_model) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
+    """Inputs and onnxruntime's answers: a first call of 5 tokens, then two of one token."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        onnx_model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [i.name for i in session.get_inputs()]
+    rng = np.random.default_rng(17)
+    cache = [np.zeros((2, genai_model.FEW, 0, genai_model.DEPTH), np.float32)] * (len(names) - 2)
+    found, held = [], 0
+    for length in (5, 1, 1):
+        held += length
+        ids = rng.integers(0, genai_model.WORDS, (2, length))
+        given = [ids, np.ones((2, held), np.int64), *cache]
+        answers = session.run(None, dict(zip(names, given, strict=True)))
+        found.append((given, answers))
+        cache = answers[1:]
+    return found
+
+
+def test_a_decoder_of_4_bits_with_a_cache_answers_as_onnxruntime() -> None:
+    """The first call and the next ones are one program: all sizes are dynamic."""
+    model = genai_model.decoder()
+    module = import_onnx(model, context=new_context())
+    for given, wanted in _steps(model):
+        for mine, theirs in zip(interpret(module, given), wanted, strict=True):
+            # onnxruntime multiplies activations of 8 bits with weights of 4.
+            assert mine.shape == theirs.shape
+            assert np.abs(mine - theirs).max() <= 2e-2 * np.abs(theirs).max()

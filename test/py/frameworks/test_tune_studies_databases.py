@@ -1,0 +1,168 @@
+"""Studies on simulated measurements: what they find, killed at any moment, in any process."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import FULL
+
+pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
+
+import simulated_studies
+from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.trials import DONE, LEASED, WAITING
+from pyc_mlir.evidence.database.upkeep import problems
+from pyc_mlir.evidence.rows import Trace, Verdict
+from pyc_mlir.evidence.states import MEASURED, QUARANTINED
+from pyc_mlir.measure.sessions.simulated import Simulated
+from pyc_mlir.tune.study import Stage
+from pyc_mlir.tune.worker import work_once
+
+WORKS = tuple(map(work, range(3)))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'pyc.db'}"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return studied(f"sqlite:///{folder / 'pyc.db'}", setting_of(WORKS), Costs())
+
+
+def test_a_study_finds_the_best_and_keeps_it(url):
+    ledger, results = studied(url, setting_of(WORKS, 96), Costs())
+    assert [r.best for r in results] == [
+        "gemm:matmul[rows=1,columns=64,unroll=2]",
+        "gemm:matmul[columns=64,unroll=2]",
+        "gemm:matmul[rows=4,columns=64,unroll=2]",
+    ]
+    assert all(r.verdict is not None and r.verdict.processes >= 5 for r in results)
+    with Store.open(url) as store:
+        states = {(s.state) for s in store.states()}
+        measured = store.states(state=MEASURED)
+        verdicts = store.find(Verdict)
+        assert states <= {MEASURED, QUARANTINED}
+        assert {s.impl_id for s in measured} == {v.candidate for v in verdicts}
+        assert len(verdicts) == 3 and not list(problems(store))
+        # Verdicts rest on two sessions that the search had no part in.
+        searched = {o.session for o in ledger.outcomes() if o.asked.stage is Stage.SEARCH}
+        assert all(len(v.sessions) == 2 and not searched & {*v.sessions} for v in verdicts)
+
+
+def test_a_finished_study_measures_nothing_again(url):
+    def unasked(subject, candidate):
+        raise AssertionError("nothing is left to measure")
+
+    ledger, results = studied(url, setting_of(WORKS), Costs())
+    again, same = studied(url, setting_of(WORKS), unasked)
+    assert known_of(same) == known_of(results)
+    assert len(again.trials) == len(ledger.trials)
+
+
+def test_what_is_wrong_is_quarantined(url):
+    works = (work(3),)
+    _, (result,) = studied(url, setting_of(works, 96), Costs())
+    assert result.wrong == ("gemm:matmul[rows=8,columns=64,unroll=4]",)
+    with Store.open(url) as store:
+        (bad,) = store.states(state=QUARANTINED)
+        assert "off by 1" in bad.reason
+
+
+@pytest.mark.parametrize("workers", (1, 3))
+def test_any_number_of_workers_finds_the_same(url, uninterrupted, workers):
+    _, results = studied(url, setting_of(WORKS), Costs(), workers=workers)
+    assert known_of(results) == known_of(uninterrupted[1])
+
+
+def test_killed_at_random_moments(url, uninterrupted, tmp_path):
+    """No acknowledged row is lost, and the end is that of a study that was not killed."""
+    chance, said = random.Random(0), tmp_path / "acknowledged"
+    kills = 25 if FULL else 4
+    command = [sys.executable, simulated_studies.__file__, url, str(said), "0.03"]
+    for number in range(kills):
+        before = len(said.read_text().splitlines()) if said.exists() else 0
+        workers = 1 + number % 2
+        running = subprocess.Popen([*command, str(workers)])
+        # Each start gets further than what the last kill left open, so that no trial is killed
+        # as often as gives it up.
+        while not said.exists() or len(said.read_text().splitlines()) < before + 2 * workers:
+            if running.poll() is not None:
+                break
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.15)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    with Store.open(url) as store:
+        lines = [line.split() for line in said.read_text().splitlines() if line.count(" ") == 1]
+        (study,) = {t.study_id for t in _trials(store)}
+        done = {t.config_hash for t in store.trials(study) if t.state == DONE}
+        traces = {t.id for t in store.find(Trace)}
+        assert {name for name, _ in lines} <= done
+        assert {trace for _, trace in lines if len(trace) == 64} <= traces
+    _, results = studied(url, setting_of(WORKS), Costs())
+    assert known_of(results) == known_of(uninterrupted[1])
+
+
+def _trials(store):
+    from pyc_mlir.evidence.rows import Study
+
+    return [trial for study in store.find(Study) for trial in store.trials(study.id)]
+
+
+def test_an_interrupt_gives_the_trial_back(url):
+    def interrupted(subject, candidate):
+        raise KeyboardInterrupt
+
+    setting = setting_of(WORKS)
+    with Store.open(url) as store:
+        job = prepared(store, setting, Simulated(interrupted))
+        store.add_trials(job.study_id, [_first()])
+        with pytest.raises(KeyboardInterrupt):
+            work_once(job)
+        (trial,) = store.trials(job.study_id)
+        assert trial.state == WAITING
+
+
+def _first():
+    from pyc_mlir.tune.agenda import asked_of
+
+    return asked_of(WORKS[0], Stage.SEARCH, ("iree",)).to_json()
+
+
+def test_a_measurer_that_refuses_ends_the_trial_with_its_reason(url):
+    def refuses(subject, candidate):
+        raise PycError(ReasonCode.BAD_ARGUMENT, "no such work")
+
+    _, results = studied(url, setting_of(WORKS, 16), refuses)
+    assert all(not r.changed and r.leader is None for r in results)
+    with Store.open(url) as store:
+        assert all("BAD_ARGUMENT: no such work" in t.reason for t in _trials(store))
+
+
+def test_a_lost_lease_drops_the_result(url):
+    setting, clock = setting_of(WORKS), [0.0]
+
+    def slow(subject, candidate):
+        clock[0] += 10
+        return 1e-3
+
+    with Store.open(url, clock=lambda: clock[0]) as store:
+        job = prepared(store, setting, Simulated(slow), lease_seconds=5)
+        store.add_trials(job.study_id, [_first()])
+        trial = store.claim(job.study_id, "me", 5)
+        clock[0] += 6
+        other = store.claim(job.study_id, "other", 5)
+        assert trial is not None and other is not None and other.attempt == 2
+        with pytest.raises(PycError, match="expected the lease of"):
+            store.finish(trial)
+        assert store.trials(job.study_id)[0].state == LEASED

@@ -1,0 +1,124 @@
+"""Studies on simulated measurements, and a program that runs one until it is killed.
+
+    python simulated_studies.py URL ACKNOWLEDGED SECONDS WORKERS
+
+runs the study and appends the hash of every trial to the file once its end is committed. Each cost
+takes SECONDS.
+"""
+
+import functools
+import hashlib
+import os
+import sys
+import time
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.rows import WRONG, Graph, Workload
+from pyc_mlir.measure.sessions.session import Candidate, Subject
+from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
+from pyc_mlir.pipelines.choices.space import Axis, Space
+from pyc_mlir.tune.ledger import Ledger
+from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, TunedWork, Way
+from pyc_mlir.tune.studies import Setting, keep_results, results_of, run_study
+from pyc_mlir.tune.study import EFFORTS, Budget, WorkResult
+from pyc_mlir.tune.worker import Job
+
+PASS = "pyc-select-kernels"
+KNOBS = Space(
+    (Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64)), Axis("unroll", (1, 2, 4)))
+)
+WAYS = (Way("gemm:matmul", KNOBS, (1, 1, 0)), Way("iree"))
+PROGRAM = Graph("p", "program", "s1-p", "a program", 3)
+
+
+def work(number: int, ways: tuple[Way, ...] = WAYS, seconds: float = 1e-3) -> TunedWork:
+    """A work whose best choice depends on its number."""
+    text = f"work {number}"
+    name = f"w1-{hashlib.sha256(text.encode()).hexdigest()}"
+    site = f"{PASS}:{number}"
+    space = ChoiceSpace.of(ways)
+    row = Graph(name, "work", name, text, 1)
+    return TunedWork(row, PASS, space, (site,), ways[0].name, seconds, WITH_KNOBS)
+
+
+_made = functools.cache(work)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of choices by formula; one is wrong. `sleep` is how long a session of two takes."""
+
+    sleep: float = 0.0
+
+    def __call__(self, subject: Subject, candidate: Candidate) -> float | Failed:
+        number = int(subject.graph.text.split()[1])
+        one = _made(number)
+        time.sleep(self.sleep / 2)
+        (choice,) = candidate.recipe.values()
+        config = one.config(choice)
+        assert config is not None
+        way, knobs = one.space.place(config)
+        if way.space is None:
+            return 2e-3
+        if knobs == (3, 3, 2):
+            return Failed(WRONG, "off by 1")
+        away = abs(knobs[0] - number % 4) + abs(knobs[1] - 3) / 2 + abs(knobs[2] - 1) / 4
+        return 1e-3 * (1 + away)
+
+
+def subject_of(graph: Graph) -> Subject:
+    """What a simulated measurer needs of a work."""
+    return Subject(graph, Workload(graph.graph_id))
+
+
+def setting_of(works: tuple[TunedWork, ...], evaluations: int = 48, lanes: int = 1) -> Setting:
+    """A study of these works by evaluations."""
+    return Setting(PROGRAM, works, EFFORTS["measure"], Budget(evaluations=evaluations), 0, lanes)
+
+
+def prepared(store: Store, setting: Setting, measurer: Any, lease_seconds: float = 60.0) -> Job:
+    """Add the rows of a study; its job."""
+    study = setting.study(SIMULATED_PLACE, {})
+    store.add_place(SIMULATED_PLACE)
+    store.add(setting.graph, *(w.graph for w in setting.works), study)
+    store.add(*(Workload(w.graph.graph_id) for w in setting.works))
+    url = store.url
+    return Job(url, study.id, measurer, subject_of, setting.effort.plans, lease_seconds)
+
+
+def studied(
+    url: str, setting: Setting, costs: Any, executor: Executor | None = None, workers: int = 1
+) -> tuple[Ledger, tuple[WorkResult, ...]]:
+    """Run a study to its end and keep its results."""
+    with Store.open(url) as store, executor or ThreadPoolExecutor(workers) as running:
+        job = prepared(store, setting, Simulated(costs), lease_seconds=1.0)
+        ledger = run_study(store, setting, job, running, workers)
+        results = results_of(setting, ledger)
+        keep_results(store, setting, results, SIMULATED_PLACE)
+    return ledger, results
+
+
+def known_of(results: tuple[WorkResult, ...]) -> list[tuple[Any, ...]]:
+    """What equal studies have in common."""
+    return [(r.best, r.tried, r.leader, str(r.verdict), r.wrong) for r in results]
+
+
+def main(url: str, path: str, seconds: float, workers: int) -> None:
+    """Run the study; acknowledge what is committed."""
+    acknowledged = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    finish = Store.finish
+
+    def finish_and_say(self: Store, trial: Any, *traces: Any, **more: Any) -> None:
+        finish(self, trial, *traces, **more)
+        os.write(acknowledged, f"{trial.config_hash} {traces[0].id}\n".encode())
+
+    Store.finish = finish_and_say  # type: ignore[method-assign]
+    works = tuple(map(work, range(3)))
+    studied(url, setting_of(works), Costs(seconds), workers=workers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,106 @@
+"""`pyc-tune profile`: measure what the database lacks of some models' works."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence.rows import COLD, CONSTANTS, WARM
+from pyc_mlir.tools.cli import common as cli
+
+if TYPE_CHECKING:
+    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.measure.sessions.session import Measurer, Plan
+    from pyc_mlir.measure.survey.survey import Surveyed
+
+COMMAND = "profile"
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to a command line."""
+    parser = commands.add_parser(COMMAND, help="measure what the database lacks of models' works")
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of everything that surveys programs."""
+    parser.add_argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database")
+    parser.add_argument(
+        "--budget", metavar="TIME", help="begin no session after so long: 90s, 10min, 2h"
+    )
+    parser.add_argument(
+        "--constants",
+        metavar="STATES",
+        default=WARM,
+        help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
+        f"default: {WARM}",
+    )
+    parser.add_argument("--threads", metavar="N", type=int, default=1, help="default: 1")
+    parser.add_argument("--rounds", metavar="N", type=int, default=15, help="default: 15")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, default=3, help="of each session; default: 3"
+    )
+    parser.add_argument("--whole", action="store_true", help="the whole programs too")
+    parser.add_argument(
+        "--quiet-only",
+        action="store_true",
+        help="refuse to measure beside other load; else such sessions are kept but decide nothing",
+    )
+
+
+def run(store: "Store", flags: argparse.Namespace) -> int:
+    """Measure the works of the models; a line for each session."""
+    from pyc_mlir.measure.sessions.local import LocalMeasurer
+    from pyc_mlir.measure.survey.survey import Surveyed, name_of
+
+    programs = [Surveyed(name_of(model), model) for model in flags.models]
+    return survey(store, flags, programs, LocalMeasurer(f"pyc-tune {COMMAND}"))
+
+
+def survey(
+    store: "Store",
+    flags: argparse.Namespace,
+    programs: Sequence["Surveyed"],
+    measurer: "Measurer",
+) -> int:
+    """Survey programs as the flags say. Status 1 where not one program could be surveyed."""
+    from pyc_mlir.measure.survey.survey import Survey
+
+    made = Survey(store, measurer, plan_of(flags), constants_of(flags.constants), whole=flags.whole)
+    for line in made.run(programs, seconds_of(flags.budget)):
+        print(line, flush=True)
+    return cli.REFUSED if all(p.name in made.skipped for p in programs) else cli.OK
+
+
+def plan_of(flags: argparse.Namespace) -> "Plan":
+    """The plan of each session. Raises PycError (BAD_ARGUMENT)."""
+    from pyc_mlir.measure.sessions.session import Plan
+
+    return Plan(flags.rounds, flags.processes, threads=flags.threads, quiet=flags.quiet_only)
+
+
+def constants_of(text: str) -> tuple[str, ...]:
+    """``warm,cold`` as states. Raises PycError (BAD_ARGUMENT)."""
+    states = tuple(text.split(","))
+    if not set(states) <= set(CONSTANTS):
+        raise _wrong("--constants", f"{WARM}, {COLD} or {WARM},{COLD}", text)
+    return states
+
+
+def seconds_of(text: str | None) -> float | None:
+    """``10min`` in seconds; a number alone is seconds. Raises PycError (BAD_ARGUMENT)."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)?", text)
+    if found is None:
+        raise _wrong("--budget", "a time such as 90s, 10min or 2h", text)
+    return float(found[1]) * _SECONDS[found[2] or "s"]
+
+
+def _wrong(option: str, expected: str, got: str) -> PycError:
+    return PycError(
+        ReasonCode.BAD_ARGUMENT, f"command line: `{option}`: expected {expected}, got {got!r}"
+    )
