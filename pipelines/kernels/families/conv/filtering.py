@@ -1,9 +1,15 @@
-"""Winograd convolutions of 3x3: knobs and code of the kernel family ``winograd``.
+"""Minimal filtering of 3x3 convolutions of stride 1: knobs and code of the family ``winograd``.
+
+y = epilogue(conv2d(x, w)) with constant weights, by F(m x m, 3 x 3) of Lavin and Gray (2016): tiles
+of (m + 2)^2 numbers of x are transformed, each of their (m + 2)^2 positions is a product over
+channels, and the results are transformed to m x m outputs. That takes 9 m^2 / (m + 2)^2 times fewer
+multiplications than a direct convolution: 2.25 for m = 2, 4 for m = 4. Sums are formed in another
+order and of other numbers, so that the error differs: it is smaller for m = 2 and about 2.5 times
+larger for m = 4 (docs/kernels.md).
 
 A workgroup takes blocks of tiles. It writes a block's transformed tiles to scratch memory,
 then goes through panels of filters: for each position a register tile of `height` tiles by a panel,
 accumulated over channels as in a product, into scratch memory again, then the outputs.
-`winograd.py` has the method.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,6 @@
 """The kernel family ``winograd``: 3x3 convolutions of stride 1 by minimal filtering, NHWC.
 
-y = epilogue(conv2d(x, w)) with constant weights, by F(m x m, 3 x 3) of Lavin and Gray (2016): tiles
-of (m + 2)^2 numbers of x are transformed, each of their (m + 2)^2 positions is a product over
-channels, and the results are transformed to m x m outputs. That takes 9 m^2 / (m + 2)^2 times fewer
-multiplications than a direct convolution: 2.25 for m = 2, 4 for m = 4. Sums are formed in another
-order and of other numbers, so that the error differs: it is smaller for m = 2 and about 2.5 times
-larger for m = 4 (docs/kernels.md).
-
-Prices, checks and offers of the kernel that `filtering.py` builds.
+Prices, checks and offers of what `filtering.py` builds.
 """
 
 from collections.abc import Mapping
@@ -100,8 +93,6 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return exact.reshape(value.shape), bound.reshape(value.shape)
 
 
-# Groups of tiles in a block, for spaces of knobs.
-_GROUPS = (1, 2, 4, 8)
 _CHANNELS = (1, 3, 8, 16, 17, 40)
 _FILTERS = (1, 8, 16, 17, 32, 48, 65)
 
@@ -162,6 +153,9 @@ def match(work: Work, target: Target) -> list[Offer]:
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
             offers.append(Offer(knobs, covers, feeds, price, indirect=True))
     return offers
+
+
+_GROUPS = (1, 2, 4, 8)
 
 
 def space(offer: Offer, target: Target) -> Space | None:
