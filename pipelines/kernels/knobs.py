@@ -7,6 +7,7 @@ A kernel crosses from one MLIR to another as an attribute: the name of its famil
 import ast
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import lru_cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -18,8 +19,12 @@ def encode(knobs: Any) -> str:
     return repr(knobs)
 
 
+@lru_cache(maxsize=1024)
 def decode(kind: type, text: str) -> Any:
-    """What `encode` was given. Raises PycError (BAD_ARGUMENT) for other text."""
+    """What `encode` was given. Raises PycError (BAD_ARGUMENT) for other text.
+
+    A compile reads each text for the call, the dispatch and the code; knobs never change.
+    """
     try:
         made = _value(ast.parse(text, mode="eval").body, {k.__name__: k for k in _kinds(kind)})
     except (SyntaxError, TypeError, ValueError) as error:
@@ -34,11 +39,14 @@ def _refusal(kind: type, came: str) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"kernel: expected the knobs {expected}, got {came}")
 
 
+_hints = lru_cache(maxsize=64)(get_type_hints)
+
+
 def _kinds(hint: Any) -> Iterator[type]:
     """A dataclass and those that its fields may hold."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
-        for inner in get_type_hints(hint).values():
+        for inner in _hints(hint).values():
             yield from _kinds(inner)
     for inner in get_args(hint):
         yield from _kinds(inner)
@@ -56,7 +64,7 @@ def _value(node: ast.expr, kinds: dict[str, type]) -> Any:
 
 def _checked(kind: type, fields: dict[str, Any]) -> Any:
     """The dataclass, once its fields have the types that they are declared with."""
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for name, value in fields.items():
         if name in hints and not _is(value, hints[name]):
             expected = getattr(hints[name], "__name__", str(hints[name]))
