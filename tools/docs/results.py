@@ -33,7 +33,7 @@ GOALS: Mapping[str, Goal] = {
     "operators": Goal("PyTorch's own operator samples through the importer", ("torch-operators",)),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
-    "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),
+    "memory": Goal("memory of a call against plain IREE and XLA", ("memory", "transients-jax")),
     "packing": Goal(
         "arenas and time of the packer", ("pack", "pack-made", "pack-orders", "pack-orders-cpu")
     ),
