@@ -4,7 +4,6 @@ Comes in: for each work the alternatives of its choice, and the knobs of each. G
 `TunedWork`s, each with one space over all of its choices, and how many evaluations each gets.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +12,9 @@ from math import log2
 
 import numpy as np
 
+from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.evidence.rows import Graph
-from pyc_mlir.pipelines.choices.space import Axis, Config, Space
+from pyc_mlir.pipelines.choices.space import Axis, Config, Space, split_variant, variant_name
 
 ALTERNATIVE = "alternative"
 # By how much of its time a choice may be improved, as a share, while nothing was measured: the
@@ -25,43 +25,32 @@ WITH_KNOBS, WITHOUT_KNOBS = 0.5, 0.2
 BLOCK = 8
 # Combinations that are listed one by one to find the legal ones.
 _LISTED = 1 << 12
-_SETTINGS = re.compile(r"(?P<way>.*?)(?:\[(?P<settings>[^\[\]]*)\])?")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One alternative of a choice: its name, and its knobs with the settings that the name means.
-
-    Without a space the alternative has one configuration.
-    """
+    """One alternative of a choice, and the space of its knobs, whose default the name means."""
 
     name: str
     space: Space | None = None
-    default: Config = ()
+
+    @property
+    def default(self) -> Config:
+        """The knobs that the name means; none without a space."""
+        return () if self.space is None else self.space.default
 
     def choice(self, knobs: Config) -> str:
-        """The choice's name: the alternative, and in brackets the settings that differ."""
+        """The choice's name with these knobs."""
+        return self.name if self.space is None else variant_name(self.name, self.space.label(knobs))
+
+    def knobs(self, label: str) -> Config | None:
+        """The knobs of a variant's label; None if there is no such variant here."""
         if self.space is None:
-            return self.name
-        settings = zip(self.space.axes, knobs, self.default, strict=True)
-        said = [f"{axis.name}={axis.values[i]}" for axis, i, usual in settings if i != usual]
-        return f"{self.name}[{','.join(said)}]" if said else self.name
-
-    def knobs(self, settings: str) -> Config | None:
-        """The configuration that settings such as ``rows=4,columns=2`` name; None if there is none.
-
-        What is not named stands at its default.
-        """
-        named = dict(part.split("=", 1) for part in settings.split(",") if "=" in part)
-        found = list(self.default)
-        for place, axis in enumerate(_axes(self)):
-            if (value := named.pop(axis.name, None)) is not None:
-                texts = [str(v) for v in axis.values]
-                if value not in texts:
-                    return None
-                found[place] = texts.index(value)
-        legal = self.space is None or self.space.is_legal(tuple(found))
-        return tuple(found) if legal and not named else None
+            return None if label else ()
+        try:
+            return self.space.labelled(label)
+        except PycError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -181,11 +170,10 @@ class TunedWork:
 
     def config(self, choice: str) -> Config | None:
         """The configuration that a choice names; None if this space lacks it."""
-        found = _SETTINGS.fullmatch(choice)
-        assert found is not None
+        name, label = split_variant(choice)
         for number, way in enumerate(self.space.ways):
-            if way.name == found["way"]:
-                knobs = way.knobs(found["settings"] or "")
+            if way.name == name:
+                knobs = way.knobs(label)
                 return None if knobs is None else self.space.at(number, knobs)
         return None
 

@@ -44,9 +44,16 @@ GOALS: Mapping[str, Goal] = {
         "what the benchmark database withstands, and how fast it answers",
         ("evidence", "evidence-postgresql"),
     ),
+    "tuning": Goal(
+        "how near to the optimum searches come, and how studies scale with workers",
+        ("strategies", "tune-workers"),
+    ),
     "exactness": Goal("errors of the elementwise functions", ("functions",)),
     "campaign": Goal(
         "what was attacked, how often, and with what result", ("campaign", "repeated")
+    ),
+    "onnx-nodes": Goal(
+        "every node case of the onnx wheel: right, refused and why", ("onnx-nodes",)
     ),
     "tests": Goal("the tests at full counts", ("test-full",)),
 }

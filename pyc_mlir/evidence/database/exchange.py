@@ -1,16 +1,23 @@
 """Between database and wisdom: what was measured out, candidates in.
 
 Out go choices of single sites: implementations whose recipe names one pass, {pass: choice}, of a
-work or a program. Of a program's, rows stand under its exact id and under its structure, so that a
-retrained model has them. A row is the median over processes of their medians, on CPU time where
-programs run in the caller's thread, else by the wall clock.
+work or a program; and whole programs, whose recipe names sites or is empty. Of a program, rows
+stand under its exact id and under its structure, so that a retrained model has them: those of a
+whole recipe only if it names works or passes too (`portable` in pipelines/choices/choices.py),
+since sites are that program's own. A row is the median over processes of their medians, on CPU
+time where programs run in the caller's thread, else by the wall clock.
 
 In come candidates: implementations with that origin and a transition to `candidate`, no numbers,
 since no file proves that they were measured.
+
+Where verdicts compare choices of a graph, its rows are of those choices and of those sessions
+alone: the quick sessions of a search say where to look, not what to choose. The interval of such a
+choice is that of its ratio to the incumbent, on the incumbent's median: paired rounds tell apart
+what medians of processes do not, also where other processes disturb the machine.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -25,11 +32,21 @@ from pyc_mlir.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.evidence.environment import Place
-from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd
-from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, Scope
-from pyc_mlir.pipelines.choices.wisdom import Subject, Wisdom, WisdomRow
+from pyc_mlir.evidence.identity import PROGRAM
+from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
+from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, RETIRED, Scope
+from pyc_mlir.pipelines.choices.wisdom import (
+    WHOLE,
+    Subject,
+    Wisdom,
+    WisdomRow,
+    names_work,
+    recipe_name,
+)
 
 CPU, WALL = "cpu", "wall"
+# Implementation, hardware, toolchain, context, constants.
+_Key = tuple[str, str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -91,30 +108,78 @@ def measured(
 def export_wisdom(
     store: Store, hardware: str = "", toolchain: str = "", least_sessions: int = 1
 ) -> Wisdom:
-    """What is known of choices of single sites.
+    """What is known of choices and of whole recipes.
 
-    A quarantine that names a toolchain holds for rows of that toolchain. Sessions on a machine that
-    was disturbed are left out.
+    Quarantined and retired implementations are left out (of a toolchain, where the state names
+    one), and sessions on a machine that was disturbed, unless a verdict rests on them.
 
     hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row.
     """
-    bad = {(state.impl_id, state.scope.toolchain) for state in store.states(state=QUARANTINED)}
-    ends = store.find(SessionEnd)
-    noisy = {end.session_id for end in ends if end.probe.get(DISTURBED)}
-    groups: dict[tuple[str, ...], list[Measured]] = {}
-    for one in measured(store, (), hardware, toolchain):
-        is_bad = bad & {(one.impl_id, t) for t in ("", one.toolchain)}
-        if len(one.recipe) == 1 and not is_bad and one.session_id not in noisy:
-            key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
-            groups.setdefault(key, []).append(one)
+    verdicts = store.find(Verdict)
+    groups: dict[_Key, list[Measured]] = {}
+    for one in _usable(store, measured(store, (), hardware, toolchain), verdicts):
+        key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
+        groups.setdefault(key, []).append(one)
     callers = {p.context for p in store.places().values() if _runs_in_caller(p)}
-    rows = [
-        row
-        for traces in groups.values()
-        for row in _rows(traces, traces[0].context in callers)
-        if row.sessions >= least_sessions
-    ]
-    return Wisdom.of(rows, _subjects(store, groups.values()))
+    rows = {
+        key: list(_rows(traces, traces[0].context in callers)) for key, traces in groups.items()
+    }
+    kept = [r for found in _paired(rows, verdicts) for r in found if r.sessions >= least_sessions]
+    recipes = [traces[0].recipe for traces in groups.values() if not _is_choice(traces[0].recipe)]
+    return Wisdom.of(kept, _subjects(store, groups.values()), recipes)
+
+
+def _is_choice(recipe: Mapping[str, str]) -> bool:
+    """Whether a recipe is the choice of one pass, not of sites."""
+    return len(recipe) == 1 and not any(":" in key for key in recipe)
+
+
+def _usable(
+    store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict]
+) -> list[Measured]:
+    """Traces of single choices and of recipes of whole programs that may decide."""
+    bad = {
+        (s.impl_id, s.scope.toolchain)
+        for state in (QUARANTINED, RETIRED)
+        for s in store.states(state=state)
+    }
+    noisy = {e.session_id for e in store.find(SessionEnd) if e.probe.get(DISTURBED)}
+    judged = {session for v in verdicts for session in v.sessions}
+    compared = {impl for v in verdicts for impl in (v.candidate, v.incumbent)}
+    graphs = {t.graph_id for t in traces if t.session_id in judged and t.impl_id in compared}
+
+    def decides(trace: Measured) -> bool:
+        is_known = _is_choice(trace.recipe) or trace.kind == PROGRAM
+        if not is_known or bad & {(trace.impl_id, where) for where in ("", trace.toolchain)}:
+            return False
+        if trace.graph_id in graphs:
+            return trace.session_id in judged and trace.impl_id in compared
+        return trace.session_id not in noisy
+
+    return [trace for trace in traces if decides(trace)]
+
+
+def _paired(
+    rows: Mapping[_Key, list[WisdomRow]], verdicts: Sequence[Verdict]
+) -> Iterator[list[WisdomRow]]:
+    """Rows with the intervals of verdicts on them, where there are any."""
+    against = {(v.candidate, v.hardware, v.toolchain): v for v in verdicts}
+    incumbents = {(v.incumbent, v.hardware, v.toolchain) for v in verdicts}
+    for key, own in rows.items():
+        verdict = against.get(key[:3])
+        base = [] if verdict is None else rows.get((verdict.incumbent, *key[1:]), [])
+        if verdict is not None and base:
+            yield [_on(b.seconds, r, verdict) for r, b in zip(own, base, strict=True)]
+        elif key[:3] in incumbents:
+            yield [replace(r, lo=r.seconds, hi=r.seconds) for r in own]
+        else:
+            yield own
+
+
+def _on(seconds: float, row: WisdomRow, verdict: Verdict) -> WisdomRow:
+    """A choice's row as its ratio to an incumbent that takes so long."""
+    ratio, low, high = (seconds * r for r in (verdict.ratio, verdict.lo, verdict.hi))
+    return replace(row, seconds=ratio, lo=low, hi=high)
 
 
 def _runs_in_caller(place: Place) -> bool:
@@ -130,8 +195,13 @@ def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
     if min(times) <= 0:
         return
     one = traces[0]
-    ((pass_name, choice),) = one.recipe.items()
-    for subject in dict.fromkeys((one.graph_id, one.structure_id)):
+    pass_name, choice = WHOLE, recipe_name(one.recipe)
+    subjects = [one.graph_id, one.structure_id]
+    if _is_choice(one.recipe):
+        ((pass_name, choice),) = one.recipe.items()
+    elif one.recipe and not any(":" not in key or names_work(key) for key in one.recipe):
+        subjects.pop()
+    for subject in dict.fromkeys(subjects):
         yield WisdomRow(
             subject,
             pass_name,
@@ -176,6 +246,8 @@ def import_wisdom(store: Store, wisdom: Wisdom) -> int:
         graph = graphs.get(row.subject)
         if graph is not None:
             recipe = {row.pass_name: row.choice}
+            if row.pass_name == WHOLE:
+                recipe = wisdom.recipes.get(row.choice, {})
             one = Implementation(
                 graph.graph_id, recipe, row.choice, origin=origin, normalizer=graph.normalizer
             )

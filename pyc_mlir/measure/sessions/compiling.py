@@ -81,9 +81,14 @@ class Compiler:
             recipe = self._recipe(candidate) if candidate.recipe else None
         except PycError as error:
             return Compiled(candidate, None, REFUSED, _said(error))
-        if recipe is None:
+        if recipe is None or self._is_default(recipe):
             return replace(self._default(), candidate=candidate)
         return self._compiled(candidate, recipe)
+
+    def _is_default(self, recipe: Recipe) -> bool:
+        """Whether a recipe says what PyC chooses by itself: the incumbent of most sessions."""
+        own = self._default().chosen
+        return all(own.get(site) == choice for site, choice in recipe.choices.items())
 
     def _default(self) -> Compiled:
         """What PyC makes of the subject by itself."""

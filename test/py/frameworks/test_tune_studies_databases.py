@@ -4,7 +4,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +22,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.evidence.database.upkeep import problems
+from pyc_mlir.evidence.environment import Place
 from pyc_mlir.evidence.rows import Trace, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.measure.sessions.simulated import Simulated
-from pyc_mlir.tune.study import Stage
-from pyc_mlir.tune.worker import work_once
+from pyc_mlir.tune.studies.run import results_of, run_study
+from pyc_mlir.tune.studies.study import Budget, Stage
+from pyc_mlir.tune.studies.worker import require_alike, work_once
 
 WORKS = tuple(map(work, range(3)))
 
@@ -134,7 +139,7 @@ def test_an_interrupt_gives_the_trial_back(url):
 
 
 def _first():
-    from pyc_mlir.tune.agenda import asked_of
+    from pyc_mlir.tune.studies.agenda import asked_of
 
     return asked_of(WORKS[0], Stage.SEARCH, ("iree",)).to_json()
 
@@ -166,3 +171,54 @@ def test_a_lost_lease_drops_the_result(url):
         with pytest.raises(PycError, match="expected the lease of"):
             store.finish(trial)
         assert store.trials(job.study_id)[0].state == LEASED
+
+
+def test_a_machine_that_is_not_alike_measures_nothing():
+    place = Place({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
+    for part in ("hardware_facts", "toolchain_facts", "context_facts"):
+        other = replace(place, **{part: {"other": 1}})
+        name = part.removesuffix("_facts")
+        with pytest.raises(PycError, match=f"expected a machine with the study's {name}"):
+            require_alike(place, other)
+    require_alike(place, replace(place, machine="another of the kind"))
+
+
+def test_a_time_limit_leaves_half_for_ranking_again(url):
+    """The search stops at half of the time; what it found is ranked again and confirmed."""
+    now = [0.0]
+
+    def slow(subject, candidate):
+        now[0] += 1.0
+        return Costs()(subject, candidate)
+
+    setting = replace(setting_of(WORKS), budget=Budget(seconds=40.0))
+    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+        job = prepared(store, setting, Simulated(slow))
+        ledger = run_study(store, setting, job, executor, 1, clock=lambda: now[0])
+        results = results_of(setting, ledger)
+    searched = [o for o in ledger.outcomes() if o.asked.stage is Stage.SEARCH]
+    # Two candidates a session take two seconds; one trial may be open when the time is over.
+    assert 10 <= len(searched) <= 12
+    assert any(r.changed for r in results)
+    assert not ledger.open
+
+
+def test_workers_of_other_processes_may_do_it_all(url, uninterrupted):
+    """With no calls of its own a study waits for `pyc-tune worker`."""
+    setting, ended = setting_of(WORKS), threading.Event()
+    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+        job = prepared(store, setting, Simulated(Costs()))
+
+        def other():
+            while not ended.is_set():
+                if not work_once(job):
+                    time.sleep(0.01)
+
+        worker = threading.Thread(target=other)
+        worker.start()
+        try:
+            ledger = run_study(store, setting, job, executor, 0)
+        finally:
+            ended.set()
+            worker.join()
+        assert known_of(results_of(setting, ledger)) == known_of(uninterrupted[1])

@@ -20,17 +20,18 @@ from pyc_mlir.evidence.rows import WRONG, Graph, Workload
 from pyc_mlir.measure.sessions.session import Candidate, Subject
 from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
 from pyc_mlir.pipelines.choices.space import Axis, Space
-from pyc_mlir.tune.ledger import Ledger
 from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, TunedWork, Way
-from pyc_mlir.tune.studies import Setting, keep_results, results_of, run_study
-from pyc_mlir.tune.study import EFFORTS, Budget, WorkResult
-from pyc_mlir.tune.worker import Job
+from pyc_mlir.tune.studies.ledger import Ledger
+from pyc_mlir.tune.studies.run import Setting, keep_results, results_of, run_study
+from pyc_mlir.tune.studies.study import EFFORTS, Budget, WorkResult
+from pyc_mlir.tune.studies.worker import Job
 
 PASS = "pyc-select-kernels"
 KNOBS = Space(
-    (Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64)), Axis("unroll", (1, 2, 4)))
+    (Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64)), Axis("unroll", (1, 2, 4))),
+    default=(1, 1, 0),
 )
-WAYS = (Way("gemm:matmul", KNOBS, (1, 1, 0)), Way("iree"))
+WAYS = (Way("gemm:matmul", KNOBS), Way("iree"))
 PROGRAM = Graph("p", "program", "s1-p", "a program", 3)
 
 
@@ -84,9 +85,10 @@ def prepared(store: Store, setting: Setting, measurer: Any, lease_seconds: float
     study = setting.study(SIMULATED_PLACE, {})
     store.add_place(SIMULATED_PLACE)
     store.add(setting.graph, *(w.graph for w in setting.works), study)
-    store.add(*(Workload(w.graph.graph_id) for w in setting.works))
     url = store.url
-    return Job(url, study.id, measurer, subject_of, setting.effort.plans, lease_seconds)
+    return Job(
+        url, study.id, measurer, subject_of, setting.effort.plans, SIMULATED_PLACE, lease_seconds
+    )
 
 
 def studied(

@@ -10,8 +10,8 @@ from pyc_mlir.tune.chains import Chain, Every, chains
 from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, TunedWork, Way
 from pyc_mlir.tune.strategies import Learned, Random
 
-KNOBS = Space((Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64))))
-SPACE = ChoiceSpace.of((Way("gemm", KNOBS, (0, 0)), Way("iree")))
+KNOBS = Space((Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64))), default=(0, 0))
+SPACE = ChoiceSpace.of((Way("gemm", KNOBS), Way("iree")))
 
 
 def tuned(name, seconds=1.0):

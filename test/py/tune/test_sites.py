@@ -9,9 +9,11 @@ from pyc_mlir.evidence.rows import Graph
 from pyc_mlir.pipelines.choices.space import Axis, Space
 from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, TunedWork, Way, allot
 
-KNOBS = Space((Axis("rows", (1, 2, 4)), Axis("columns", (8, 16))), lambda config: config != (2, 1))
-LARGE = Space(tuple(Axis(f"k{n}", tuple(range(16))) for n in range(6)))
-WAYS = (Way("gemm:matmul", KNOBS, (1, 0)), Way("iree"), Way("conv:matmul", LARGE, (0,) * 6))
+KNOBS = Space(
+    (Axis("rows", (1, 2, 4)), Axis("columns", (8, 16))), lambda config: config != (2, 1), (1, 0)
+)
+LARGE = Space(tuple(Axis(f"k{n}", tuple(range(16))) for n in range(6)), default=(0,) * 6)
+WAYS = (Way("gemm:matmul", KNOBS), Way("iree"), Way("conv:matmul", LARGE))
 SPACE = ChoiceSpace.of(WAYS)
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from pyc_mlir.evidence.rows import CRASH, WRONG
 from pyc_mlir.tune.chains import Chain
-from pyc_mlir.tune.ledger import Ledger, Outcome
 from pyc_mlir.tune.sites import TunedWork
-from pyc_mlir.tune.study import Asked, Stage, WorkResult
+from pyc_mlir.tune.studies.ledger import Ledger, Outcome
+from pyc_mlir.tune.studies.study import Asked, Stage, WorkResult
 from pyc_mlir.tune.verdict import Answer
 
 # A choice whose single measurement saves less than this share is not measured again.
@@ -89,14 +89,15 @@ class Agenda:
         """What became of a work, as far as is known."""
         tried = [choice for graph, choice in ledger.costs if graph == work.graph.graph_id]
         leaders = self.leaders(work, ledger)
-        best, verdict, sessions = work.incumbent, None, ()
+        best, verdict, sessions, workload = work.incumbent, None, (), ""
         if leaders:
             rerank = ledger.outcome(asked_of(work, Stage.RERANK, [c for c, _ in leaders]))
             won = None if rerank is None else winner(rerank, work.pass_name)
             if rerank is not None and won is not None:
                 confirm = ledger.outcome(asked_of(work, Stage.CONFIRM, (won,)))
                 if confirm is not None:
-                    verdict, sessions = confirm.verdict(1), (rerank.session, confirm.session)
+                    verdict, workload = confirm.verdict(1), confirm.workload
+                    sessions = (rerank.session, confirm.session)
                 if verdict is not None and verdict.answer is Answer.FASTER:
                     best = won
         return WorkResult(
@@ -110,6 +111,7 @@ class Agenda:
             verdict,
             leaders[0] if leaders else None,
             sessions,
+            workload,
             tuple(sorted(bad_choices(work, ledger))),
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.environment import Place, digest
-from pyc_mlir.evidence.rows import Graph, Implementation, Study, Workload
+from pyc_mlir.evidence.rows import Graph, Implementation, Study
 from pyc_mlir.evidence.rows import Verdict as VerdictRow
 from pyc_mlir.evidence.states import (
     CANDIDATE,
@@ -24,17 +24,18 @@ from pyc_mlir.evidence.states import (
     VERIFIED,
     Scope,
 )
-from pyc_mlir.tune.agenda import Agenda
 from pyc_mlir.tune.chains import chains
-from pyc_mlir.tune.driver import drive
-from pyc_mlir.tune.ledger import Ledger
 from pyc_mlir.tune.sites import TunedWork
-from pyc_mlir.tune.study import Budget, Effort, Stage, WorkResult
+from pyc_mlir.tune.studies.agenda import Agenda
+from pyc_mlir.tune.studies.driver import AHEAD, drive
+from pyc_mlir.tune.studies.ledger import Ledger
+from pyc_mlir.tune.studies.study import Budget, Effort, Stage, WorkResult
+from pyc_mlir.tune.studies.worker import TUNER, Job
 from pyc_mlir.tune.verdict import Verdict
-from pyc_mlir.tune.worker import TUNER, Job
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
-RULE = "paired rounds 1"
+# Of the sessions that a verdict names the first chose the candidate, the last one judged it.
+RULE = "chosen, then judged 1"
 # Of a time budget: what the search may take; the rest is for ranking again and confirming.
 _SEARCH_SHARE = 0.5
 
@@ -63,7 +64,7 @@ class Setting:
     def study(self, place: Place, notes: Mapping[str, object]) -> Study:
         """The row; `notes` is what a resume needs, and no part of the study's id."""
         spaces = [
-            [w.graph.graph_id, w.pass_name, w.incumbent, w.space.size, len(w.sites), w.known]
+            [w.graph.graph_id, w.pass_name, w.incumbent, w.space.size, len(w.sites)]
             for w in self.works
         ]
         searched = [spaces, self.evaluations, self.effort.name, self.lanes]
@@ -97,7 +98,7 @@ def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int
     """The proposals of a study."""
     effort = setting.effort
     made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
-    return Agenda(setting.works, made, effort.top, max(1, workers), may_begin)
+    return Agenda(setting.works, made, effort.top, AHEAD * max(1, workers), may_begin)
 
 
 def _limit(
@@ -135,7 +136,7 @@ def keep_results(
         if result.changed and result.verdict is not None:
             ours = implementation(work.graph, {work.pass_name: result.best})
             theirs = implementation(work.graph, {work.pass_name: work.incumbent})
-            row = verdict_row(ours, theirs, result.verdict, result.sessions, place)
+            row = verdict_row(ours, theirs, result.verdict, result.sessions, place, result.workload)
             store.add(row)
             steps = (CANDIDATE, VERIFIED, MEASURED)
             move(store, ours, scope, steps, str(result.verdict), row.id)
@@ -152,13 +153,12 @@ def verdict_row(
     verdict: Verdict,
     sessions: Sequence[str],
     place: Place,
-    workload: Workload | None = None,
+    workload: str,
 ) -> VerdictRow:
-    """A verdict as the database keeps it; the workload is the graph's plain one by default."""
-    on = workload or Workload(ours.graph_id, normalizer=ours.normalizer)
+    """A verdict as the database keeps it."""
     found = verdict.interval
     return VerdictRow(
-        ours.id, theirs.id, on.id, place.hardware, place.toolchain, tuple(sorted(sessions)),
+        ours.id, theirs.id, workload, place.hardware, place.toolchain, tuple(sorted(sessions)),
         found.ratio, found.low, found.high, verdict.alpha, RULE, str(verdict.answer),
     )  # fmt: skip
 
@@ -171,10 +171,14 @@ def move(
     reason: str,
     verdict_id: str | None = None,
 ) -> str:
-    """Take a recipe through states that it has not been in; return the state it is in."""
+    """Take a recipe through states that it has not been in; return the state it is in.
+
+    What was moved for this reason before, and what is quarantined, stays where it is.
+    """
     history = [s for s in store.history(one.id) if (s.scope, s.lane) == (scope, EXPERIMENTAL)]
     state = history[-1].state if history else NEW
-    if state == QUARANTINED:
+    again = any((s.state, s.reason) == (steps[-1], reason) for s in history)
+    if again or state == QUARANTINED:
         return state
     left = steps[steps.index(state) + 1 :] if state in steps else steps
     for state in left:

@@ -11,13 +11,15 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.tune.ledger import Ledger
-from pyc_mlir.tune.study import Asked
-from pyc_mlir.tune.worker import Job, work_once
+from pyc_mlir.tune.studies.ledger import Ledger
+from pyc_mlir.tune.studies.study import Asked
+from pyc_mlir.tune.studies.worker import Job, work_once
 
 # Gives the trials that are to be known next, all of them at once; none ends the drive.
 Propose = Callable[[Ledger], Sequence[Asked]]
 _POLL_SECONDS = 0.2
+# Trials that are open for each worker: one is measured, the other waits.
+AHEAD = 2
 # Calls that may end by an error of the process that carried them before that is told.
 _LOST_CALLS = 3
 
@@ -38,7 +40,8 @@ def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers:
                 ledger.update()
             if not ledger.open:
                 return ledger
-            wanted = min(workers, len(ledger.open)) - len(calls)
+            # One more call for each worker waits, so that none waits for a proposal.
+            wanted = min(AHEAD * workers, len(ledger.open)) - len(calls)
             calls |= {executor.submit(work_once, job) for _ in range(wanted)}
             ended, calls = wait(calls, _POLL_SECONDS, FIRST_COMPLETED)
             lost += sum(_was_lost(call, lost) for call in ended)

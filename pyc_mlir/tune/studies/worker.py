@@ -13,15 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import Trial
+from pyc_mlir.evidence.environment import Place, current_place
 from pyc_mlir.evidence.rows import Graph, Trace
+from pyc_mlir.measure.sessions.local import ALLOCATOR, LocalMeasurer
 from pyc_mlir.measure.sessions.recording import record, session_of
 from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Subject
-from pyc_mlir.tune.study import Asked, Stage
+from pyc_mlir.tune.studies.study import Asked, Stage
 
 LEASE_SECONDS = 60.0
 INCUMBENT, TUNER = "incumbent", "tuner"
@@ -34,7 +36,8 @@ class Job:
     """What a worker needs besides the trial; it pickles, to reach other processes.
 
     url: the database. subject_of: makes what is measured of a graph's row. plans: how each stage
-    measures. lease_seconds: after which the trial of a worker that died is claimed again.
+    measures. place: the study's; a machine of other hardware or another toolchain measures nothing
+    for it. lease_seconds: after which the trial of a worker that died is claimed again.
     """
 
     url: str
@@ -42,16 +45,40 @@ class Job:
     measurer: Measurer
     subject_of: Callable[[Graph], Subject]
     plans: Mapping[Stage, Plan]
+    place: Place
     lease_seconds: float = LEASE_SECONDS
 
 
 def work_once(job: Job) -> bool:
-    """Claim a trial of the study and measure it; False where none was free."""
+    """Claim a trial of the study and measure it; False where none was free.
+
+    Raises PycError (BAD_ARGUMENT) on a machine that is not like the study's.
+    """
+    if isinstance(job.measurer, LocalMeasurer):
+        require_alike(job.place, here())
     store = _opened(job.url, os.getpid())
     trial = store.claim(job.study_id, _owner(), job.lease_seconds)
     if trial is not None:
         _measure(store, trial, job)
     return trial is not None
+
+
+@cache
+def here() -> Place:
+    """Where a local measurer measures: programs run in the caller's thread."""
+    return current_place("local-sync", 1, ALLOCATOR)
+
+
+def require_alike(study: Place, own: Place) -> None:
+    """Raise PycError (BAD_ARGUMENT) unless numbers of one place decide at the other."""
+    for part in ("hardware", "toolchain", "context"):
+        theirs, ours = getattr(study, part), getattr(own, part)
+        if theirs != ours:
+            raise PycError(
+                ReasonCode.BAD_ARGUMENT,
+                f"worker: expected a machine with the study's {part}, {theirs[:16]}, got "
+                f"{ours[:16]} (`pyc-doctor` shows it); a study measures on equal machines",
+            )
 
 
 @lru_cache(maxsize=4)
@@ -106,14 +133,14 @@ def _measure_held(store: Store, trial: Trial, job: Job) -> None:
 
 def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
     """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
-    kept = _kept(job.study_id, graph.graph_id)
+    kept = _kept(job.url, job.study_id, graph.graph_id)
     if not kept:
         kept.append((job.subject_of(graph), copy.copy(job.measurer)))
     return kept[0]
 
 
 @lru_cache(maxsize=4)
-def _kept(study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
+def _kept(url: str, study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
     """What this process keeps of a graph between trials."""
     return []
 

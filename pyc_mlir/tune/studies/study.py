@@ -141,7 +141,8 @@ class WorkResult:
     sites: of the program that have it. tried: choices with a cost, of `choices` at most. best: the
     choice that won, the incumbent's where none did. verdict: of the confirming session, None
     without one. leader: the search's own best and its cost, which is no result. sessions: those of
-    rerank and confirm. wrong: choices with wrong results, or that ended their process.
+    rerank and confirm. workload: what they ran on. wrong: choices with wrong results, or that
+    ended their process.
     """
 
     graph_id: str
@@ -154,6 +155,7 @@ class WorkResult:
     verdict: Verdict | None = None
     leader: tuple[str, float] | None = None
     sessions: tuple[str, ...] = ()
+    workload: str = ""
     wrong: tuple[str, ...] = ()
 
     @property
@@ -169,6 +171,7 @@ class StudyResult:
     recipe: {site: choice} of all confirmed choices. program: the verdict on the whole program with
     it; None if it was not measured. state: of that recipe in the database, empty without one.
     seconds: spent measuring and compiling. left: why the study is not at its end; empty at its end.
+    estimate: what evidence and prediction say, where nothing was measured.
     """
 
     study_id: str
@@ -180,6 +183,7 @@ class StudyResult:
     trials: int
     seconds: float
     left: str = ""
+    estimate: str = ""
 
     @property
     def changed(self) -> Sequence[WorkResult]:

@@ -11,7 +11,7 @@ from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.database.trials import DONE, FAILED, Trial
 from pyc_mlir.evidence.environment import digest
 from pyc_mlir.evidence.rows import OK, REFUSED, Implementation, Samples, Trace
-from pyc_mlir.tune.study import Asked, Stage
+from pyc_mlir.tune.studies.study import Asked, Stage
 from pyc_mlir.tune.verdict import MIN_ROUNDS, Rounds, Verdict, judge
 
 
@@ -20,13 +20,15 @@ class Outcome:
     """One ended trial.
 
     statuses: (status, reason) of each candidate, the incumbent first. rounds: of each candidate,
-    process by process beside the incumbent's; empty where one of them has no times. sessions: ids.
+    process by process beside the incumbent's; empty where one of them has no times. session,
+    workload: their ids.
     """
 
     asked: Asked
     statuses: tuple[tuple[str, str], ...]
     rounds: tuple[tuple[Rounds, ...], ...]
     session: str = ""
+    workload: str = ""
 
     def verdict(self, number: int) -> Verdict | None:
         """Of a candidate against the incumbent; None without times of both."""
@@ -114,7 +116,7 @@ class Ledger:
         ]
         statuses = tuple(map(_status, mine))
         beside = tuple(_beside(ours, mine[0]) for ours in mine)
-        return Outcome(asked, statuses, beside, known.session_id)
+        return Outcome(asked, statuses, beside, known.session_id, known.workload_id)
 
     def _recipe(self, impl_id: str) -> Mapping[str, str]:
         if impl_id not in self._recipes:

@@ -1,0 +1,1 @@
+"""The suites `strategies` and `tune-workers`: how searches converge, and how studies scale."""
