@@ -27,11 +27,13 @@ GOALS: Mapping[str, Goal] = {
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo",)),
     "architectures": Goal(
-        "architectures of PyTorch against torch itself", ("architectures-torch",)
+        "architectures of PyTorch and JAX against their frameworks",
+        ("architectures-torch", "architectures-jax"),
     ),
+    "operators": Goal("PyTorch's own operator samples through the importer", ("torch-operators",)),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
-    "memory": Goal("memory of a call against plain IREE and XLA", ("memory",)),
+    "memory": Goal("memory of a call against plain IREE and XLA", ("memory", "transients-jax")),
     "packing": Goal(
         "arenas and time of the packer", ("pack", "pack-made", "pack-orders", "pack-orders-cpu")
     ),

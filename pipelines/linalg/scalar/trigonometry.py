@@ -186,11 +186,15 @@ def _at_most(x: Number, limit: int) -> Number:
 
 
 def _long_product(x: Number, y: Number) -> tuple[Number, Number]:
-    """The high and the low word of x * y."""
-    out = ir.Operation.create(
-        "arith.mului_extended", results=[x.type, x.type], operands=[x.value, y.value]
-    )
-    return Number(out.results[1]), Number(out.results[0])
+    """The high and the low word of x * y.
+
+    By i64: IREE does not legalize arith.mului_extended on vectors of several dimensions.
+    """
+    wide = ir.IntegerType.get_signless(64)
+    product = x.make("arith.extui", result=wide) * y.make("arith.extui", result=wide)
+    words = (product >> 32, product)
+    high, low = (word.make("arith.trunci", result=x.type) for word in words)
+    return high, low
 
 
 def _float(x: Number) -> Number:

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="programs of it; all by default")
     parser.add_argument("--json", type=Path, required=True, help="where the rows go")
     given = parser.parse_args(arguments)
-    zoo = _zoo(given.zoo)
+    zoo = zoo_of(given.zoo)
     for name in given.names or zoo:
         for road, row in _rows(zoo[name]):
             _store(given.json, _record(name, road, row))
@@ -58,7 +58,8 @@ def _store(path: Path, made: Record) -> None:
     Report("architectures-jax", probe(), {"tolerance": TOLERANCE}, records).save(path)
 
 
-def _zoo(path: Path) -> dict[str, Callable[[], Any]]:
+def zoo_of(path: Path) -> dict[str, Callable[[], Any]]:
+    """The table `ZOO` of a Python file."""
     found = importlib.util.spec_from_file_location("zoo", path)
     assert found is not None and found.loader is not None, path
     module = importlib.util.module_from_spec(found)

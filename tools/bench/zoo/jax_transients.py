@@ -1,0 +1,125 @@
+"""Transient memory of exported StableHLO: PyC's calls against XLA's `temp_size_in_bytes`.
+
+    python -m pyc_mlir.tools.bench.zoo.jax_transients ZOO [NAME ...] --json FILE
+
+The programs are those of ZOO (as for jax_programs.py), and `encoder6`, an encoder of six layers
+with its weights as constants. PyC's bytes are measured: the allocator's peak of one call without
+results. XLA's are what it reports of the same function, compiled by `jax.jit`; large constants are
+not counted on either side. Rows of earlier runs in FILE stay unless they are made anew.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.api import compile as compile_program
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Record, Report, record
+from pyc_mlir.tools.bench.peers.footprint import footprint
+from pyc_mlir.tools.bench.zoo.jax_programs import zoo_of
+
+SUITE = "transients-jax"
+MODES = ("balanced", "memory_first")
+_WIDTH, _HEADS, _LENGTH, _LAYERS = 384, 6, 128, 6
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the programs and write the file after each one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("zoo", type=Path, help="a Python file that defines ZOO")
+    parser.add_argument("names", nargs="*", help="programs of it; all by default")
+    parser.add_argument("--json", type=Path, required=True, help="where the rows go")
+    given = parser.parse_args(arguments)
+    programs = {"encoder6": encoder, **zoo_of(given.zoo)}
+    for name in given.names or programs:
+        rows = _rows(name, programs[name])
+        _store(given.json, name, rows)
+        print(name, [(r["candidate"], r["value"]) for r in rows], flush=True)
+
+
+def encoder() -> tuple[Callable[[Any], Any], tuple[Any, ...]]:
+    """Six blocks, normalization first: x [1, 128, 384], six heads, gelu by tanh."""
+    import jax  # pyright: ignore[reportMissingImports]
+    import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
+
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> np.ndarray:
+        return (rng.normal(size=shape) / shape[0] ** 0.5).astype(np.float32)
+
+    sizes = {"q": 1, "k": 1, "v": 1, "o": 1, "up": 4}
+    layers = [
+        {n: weight(_WIDTH, m * _WIDTH) for n, m in sizes.items()}
+        | {"down": weight(4 * _WIDTH, _WIDTH), "one": weight(_WIDTH), "two": weight(_WIDTH)}
+        for _ in range(_LAYERS)
+    ]
+
+    def norm(x: Any, scale: Any) -> Any:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * scale
+
+    def heads(x: Any) -> Any:
+        return x.reshape(1, _LENGTH, _HEADS, -1).transpose(0, 2, 1, 3)
+
+    def function(x: Any) -> Any:
+        for w in layers:
+            y = norm(x, w["one"])
+            q, k, v = (heads(y @ w[n]) for n in "qkv")
+            scores = q @ jnp.swapaxes(k, -1, -2) * (_WIDTH // _HEADS) ** -0.5
+            mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+            x = x + mixed @ w["o"]
+            x = x + jax.nn.gelu(norm(x, w["two"]) @ w["up"]) @ w["down"]
+        return x
+
+    return function, (rng.normal(size=(1, _LENGTH, _WIDTH)).astype(np.float32),)
+
+
+def _rows(name: str, make: Callable[[], Any]) -> list[Record]:
+    """XLA's bytes, and PyC's by mode; `why` where a program was not made."""
+    import jax  # pyright: ignore[reportMissingImports]
+
+    try:
+        function, arguments = make()
+        compiled = jax.jit(function).lower(*arguments).compile()
+        exported = jax.export.export(jax.jit(function))(*arguments)
+    # A zoo's function may fail in any way, which the row says.
+    except Exception as error:  # noqa: BLE001
+        return [record(name, "xla", SUITE, "B", 0, why=f"{type(error).__name__}: {error}"[:300])]
+    rows = [record(name, "xla", SUITE, "B", compiled.memory_analysis().temp_size_in_bytes)]
+    leaves = jax.tree.leaves(arguments)
+    arrays = [np.asarray(leaves[i]) for i in exported.module_kept_var_idx]
+    for mode in MODES:
+        try:
+            program = compile_program(exported, cache=False, planner_mode=mode)
+            found = footprint(program.artifact, arrays)
+            rows.append(record(name, f"pyc {mode}", SUITE, "B", found.transient_bytes))
+        except PycError as error:
+            rows.append(record(name, f"pyc {mode}", SUITE, "B", 0, why=f"{error}"[:300]))
+    return rows
+
+
+def _store(path: Path, name: str, rows: Sequence[Record]) -> None:
+    """Put the rows into the file, in the place of earlier ones; the means over all programs."""
+    earlier = Report.load(path).records if path.exists() else ()
+    records = sorted(
+        [*(r for r in earlier if r["workload"] != name), *rows],
+        key=lambda r: (r["workload"], r["candidate"]),
+    )
+    means = {mode: _mean(records, f"pyc {mode}") for mode in MODES}
+    Report(SUITE, probe(), {"geometric mean of pyc / xla": means}, records).save(path)
+
+
+def _mean(records: Sequence[Record], candidate: str) -> float | None:
+    """The geometric mean of a candidate's bytes over XLA's, of programs that both made."""
+    xla = {r["workload"]: r["value"] for r in records if r["candidate"] == "xla"}
+    own = {r["workload"]: r["value"] for r in records if r["candidate"] == candidate}
+    ratios = [own[n] / xla[n] for n in own if own[n] and xla.get(n)]
+    return round(float(np.exp(np.log(ratios).mean())), 3) if ratios else None
+
+
+if __name__ == "__main__":
+    main()
