@@ -179,9 +179,12 @@ def test_a_neighbour_s_choice_is_tried_first(program, url):
     wide = RNG.normal(size=(64, 96)).astype(np.float32)
     other = program_of(lambda x: x @ wide, [X])
     with Store.open(url) as store:
-        (work,) = with_known(store, other.works)
+        (work,) = with_known(store, other.works, HERE)
+        again = with_known(store, program.works, HERE)
     assert work.known and all("height=4" in choice for choice in work.known)
     assert work.choice(work.first[1]) == work.known[0]
+    assert work.uncertainty == other.works[0].uncertainty, "nothing was measured of it"
+    assert all(a.uncertainty < b.uncertainty for a, b in zip(again, program.works, strict=True))
 
 
 @pytest.mark.parametrize(
