@@ -34,7 +34,7 @@ from pyc_mlir.tune.studies.worker import TUNER, Job
 from pyc_mlir.tune.verdict import Verdict
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
-# Of the sessions that a verdict names the first chose the candidate, the last one judged it.
+# Of the sessions that a verdict names one chose the candidate, the others judged it.
 RULE = "chosen, then judged 1"
 # Of a time budget: what the search may take; the rest is for ranking again and confirming.
 _SEARCH_SHARE = 0.5
