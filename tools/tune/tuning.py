@@ -170,6 +170,6 @@ def _gain(verdict: Verdict) -> str:
     """How many times as fast, with its interval: a ratio of times the other way round."""
     at = verdict.interval
     return (
-        f"{1 / at.ratio:.2f}x ({1 / at.high:.2f} to {1 / at.low:.2f}, {1 - verdict.alpha:.0%}) "
+        f"{1 / at.ratio:.2f}x ({1 / at.high:.2f} to {1 / at.low:.2f}, {100 * (1 - verdict.alpha):g}%) "
         f"on {verdict.clock} time, {verdict.answer}"
     )
