@@ -21,7 +21,9 @@ from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.indexing import is_int
+from pyc_mlir.frontends.python.numpy_movement import arange as _arange
 from pyc_mlir.frontends.python.numpy_movement import as_shape
+from pyc_mlir.frontends.python.numpy_movement import linspace as _linspace
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.specs import supported_dtype
@@ -248,6 +250,22 @@ def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:
     like = (b.like(wanted),) if dynamic and isinstance(b, Tracer) else ()
     sizes = tuple(-1 if isinstance(d, Dim) else d for d in wanted)
     return b.iota(*like, shape=sizes, axis=axis, dtype=element)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Array:
+    """np.arange, whose end may be a dynamic dimension: then from 0 in steps of 1."""
+    if active.get() is None:
+        return np.arange(*((start, stop, step) if stop is not None else (0, start, step)), dtype)
+    return _arange(start, stop, step, dtype)
+
+
+def linspace(
+    start: Any, stop: Any, num: Any = 50, endpoint: bool = True, dtype: Any = None
+) -> Array:
+    """np.linspace between numbers or rank-0 arrays; `num` may be a dynamic dimension."""
+    if active.get() is None:
+        return np.linspace(start, stop, num, endpoint, dtype=dtype)
+    return _linspace(start, stop, num, endpoint, dtype=dtype)
 
 
 def take(x: Array, indices: Array, axis: int = 0) -> Array:

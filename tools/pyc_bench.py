@@ -3,6 +3,7 @@
     pyc-bench env                    this machine's fingerprint
     pyc-bench table REPORT.json      a stored report as Markdown
     pyc-bench compile --quick        a suite, only to see that it works
+    pyc-bench --compare BASELINE     the suite of a report or baseline again, compared with it
 
 A suite is one row of `SUITES`: name -> "module:function", where the function takes the remaining
 arguments and returns the exit status; its docstring is the help. Suites store `Report`s.
@@ -21,19 +22,25 @@ TOOL = "pyc-bench"
 SUITES: dict[str, str] = {
     "env": "pyc_mlir.tools.bench.report.commands:show_environment",
     "table": "pyc_mlir.tools.bench.report.commands:show_table",
+    "compare": "pyc_mlir.tools.bench.report.compare:run",
     "tooling": "pyc_mlir.tools.bench.compile.tooling:run",
     "compile": "pyc_mlir.tools.bench.compile.compile_time:run",
     "latency": "pyc_mlir.tools.bench.latency.suite:run",
     "demo-latency": "pyc_mlir.tools.bench.latency.demo:run",
     "gemm": "pyc_mlir.tools.bench.latency.gemm:run",
+    "layers": "pyc_mlir.tools.bench.latency.layers:run",
     "overhead": "pyc_mlir.tools.bench.latency.overhead:run",
     "pack": "pyc_mlir.tools.bench.packing.suite:run",
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
+    "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
+    "works": "pyc_mlir.tools.bench.evidence.works:run",
     "strategies": "pyc_mlir.tools.bench.tune.strategies:run_suite",
     "tune-workers": "pyc_mlir.tools.bench.tune.workers:run",
+    "policies": "pyc_mlir.tools.bench.predict.policies:run",
+    "predict": "pyc_mlir.tools.bench.predict.suite:run",
     "start": "pyc_mlir.tools.bench.latency.start:run",
     "zoo": "pyc_mlir.tools.bench.zoo.suite:run",
     "architectures-torch": "pyc_mlir.tools.bench.zoo.architectures:run",
@@ -75,6 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["--compare"] and len(arguments) > 1:
+        from pyc_mlir.tools.bench.report.compare import load_baseline
+
+        again = ["--compare", arguments[1]]
+        rest = arguments[2:]
+        named = rest and not rest[0].startswith("-")
+        suite = rest.pop(0) if named else load_baseline(arguments[1])[0].suite
+        arguments = [suite, *again, *rest]
     known = make_parser(with_suites=arguments[:1] in (["-h"], ["--help"])).parse_args(arguments)
     # What is measured is compiled; suites that measure the cache have folders of their own.
     os.environ["PYC_CACHE"] = "0"

@@ -15,6 +15,7 @@ from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.target.target import ALL_DTYPES, TARGETS
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli import exploring
 from pyc_mlir.tools.cli.contract_flags import CLAUSES, add_flags, read_contract
 from pyc_mlir.tools.cli.option_flags import add_option_flags, flags_of_options
 from pyc_mlir.util.process_start import process_start
@@ -126,6 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR"
     )
     _add_cache_flags(parser)
+    exploring.add_flags(parser)
     add_flags(parser)
     parser.add_argument(
         "--untrusted",
@@ -176,6 +178,7 @@ def check(flags: argparse.Namespace) -> None:
             raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
     if (flags.cache or flags.cache_dir is not None) and not is_binary(flags):
         raise _usage("expected --cache and --cache-dir only where a program is made, got text")
+    exploring.check(flags)
     if flags.replay is not None:
         _check_replay(flags)
     if flags.emit == "vmfb" and flags.compile_to:

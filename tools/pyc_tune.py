@@ -10,10 +10,14 @@
     pyc-tune promote ID [--lane LANE]    take a recipe into use as far as its measurements allow
     pyc-tune rollback ID [--lane LANE]   reverse its last transition
     pyc-tune lanes                       the recipes of both lanes and their states
+    pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
+    pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
+    pyc-tune report STUDY -o PAGE.html   the charts and trials of a study as one page
     pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
     pyc-tune profile MODEL...            measure what the database lacks of the models' works
+    pyc-tune probe [--sessions N]        how small a difference this machine shows
     pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
 
 ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
@@ -22,22 +26,21 @@ ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware an
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.util.files import make_folder, require_writable, write_file
+from pyc_mlir.dialects.util.files import require_writable, write_file
 from pyc_mlir.evidence.states import LANES, STABLE
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tools.tune import profile
+from pyc_mlir.tools.cli.database import VARIABLE, default_url
+from pyc_mlir.tools.tune import probe, profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
 if TYPE_CHECKING:
     from pyc_mlir.evidence.database.store import Store
 
 TOOL = "pyc-tune"
-VARIABLE = "PYC_DB"
 _KEPT_TOOLCHAINS = 3
 
 
@@ -66,6 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
         "file", metavar="FILE"
     )
     profile.add(commands)
+    probe.add(commands)
     commands.add_parser("verify", help="check every row")
     _add_gates(commands)
     gc = commands.add_parser("gc", help="remove traces of older toolchains")
@@ -110,7 +114,16 @@ def _add_gates(commands: Any) -> None:
     for command in (promote, rollback):
         command.add_argument("id", metavar="ID")
         command.add_argument("--lane", choices=LANES, default=STABLE)
+    report = commands.add_parser("report", help="a study as one HTML page")
+    report.add_argument("id", metavar="STUDY")
+    report.add_argument("-o", "--output", metavar="PAGE.html", required=True)
     commands.add_parser("lanes", help="recipes and their states")
+    baseline = commands.add_parser("baseline", help="freeze numbers under a name")
+    baseline.add_argument("name", metavar="NAME")
+    baseline.add_argument("reports", metavar="REPORT.json", nargs="*", help="of `pyc-bench`")
+    commands.add_parser("baselines", help="names and versions").add_argument(
+        "name", metavar="NAME", nargs="?", default=""
+    )
 
 
 class _Command(cli.Parser):
@@ -118,15 +131,6 @@ class _Command(cli.Parser):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, "")
-
-
-def default_url(environment: Mapping[str, str]) -> str:
-    """The user's own database, whose folder is made."""
-    if given := environment.get(VARIABLE):
-        return given
-    base = environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    folder = make_folder(Path(base) / "pyc-mlir", "a folder for the database")
-    return f"sqlite:///{folder / 'evidence.db'}"
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -140,8 +144,12 @@ def _run(argv: Sequence[str] | None) -> int:
         from pyc_mlir.tools.tune import tuning
 
         return getattr(tuning, _STUDIES[flags.command])(url, flags)
+    if flags.command == "report":
+        require_writable(flags.output, "a file for the page")
     if flags.command == "export":
         require_writable(flags.file, "a file for the wisdom")
+    if flags.command == probe.COMMAND:
+        return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
     from pyc_mlir.evidence.database.store import Store
 
@@ -208,6 +216,20 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
+def _report(store: "Store", flags: argparse.Namespace) -> int:
+    from pyc_mlir.evidence.rows import Study
+    from pyc_mlir.tools.tune.look import named
+    from pyc_mlir.tools.tune.study_facts import facts_of
+    from pyc_mlir.tools.tune.study_page import page
+
+    study = named(store, flags.id)
+    if not isinstance(study, Study):
+        raise _usage(f"expected the id of a study, got one of {study.table}")
+    write_file(flags.output, page(facts_of(store, study)).encode())
+    print(f"{flags.output}: study {study.id[:12]}")
+    return cli.OK
+
+
 def _gates(store: "Store", flags: argparse.Namespace) -> int:
     from pyc_mlir.tools.tune import gates
 
@@ -224,6 +246,9 @@ _COMMANDS = {
     "rollback": _gates,
     "lanes": _gates,
     profile.COMMAND: profile.run,
+    "report": _report,
+    "baseline": _gates,
+    "baselines": _gates,
     "verify": _verify,
     "gc": _collect,
 }

@@ -287,6 +287,15 @@ class Recipe:
         return Recipe(choices, origins, made_for=made_for, works=alike)
 
 
+def portable(decisions: Iterable[Decision]) -> dict[str, str]:
+    """The choices of a log by site, and by work where all sites of it were answered alike.
+
+    A whole recipe that evidence keeps: programs of the same structure find their sites by work.
+    """
+    recipe = Recipe.from_log(decisions)
+    return {**recipe.works, **recipe.choices}
+
+
 @dataclass
 class Choices:
     """Answers choices from a recipe or a policy, and is the only writer of the log.

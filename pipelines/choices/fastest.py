@@ -6,19 +6,26 @@ to be quicker beyond both intervals, in `MIN_SESSIONS` sessions and `MIN_PROCESS
 least: five values of one kind all lie below five others of that kind in 1 of 252 orders. A wrong or
 noisy number alone thus never changes a program. Rows of other hardware or toolchains are candidates
 to measure, never answers. Every decision says which of this was the case, with the wisdom's hash.
+
+Where a program as a whole was measured to be faster by some recipe than by none, by the same rules,
+that recipe answers its sites, and rows of single choices answer the others.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Alternative, Site, policy_mark
-from pyc_mlir.pipelines.choices.wisdom import Wisdom, WisdomRow
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Decision,
+    Policy,
+    Recipe,
+    Site,
+    policy_mark,
+)
+from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, WHOLE, Wisdom, WisdomRow, names_work
 
 MIN_SESSIONS, MIN_PROCESSES = 2, 5
-# Sites with the work id of a kernel: what a tuner measures.
-_WORK = re.compile(r"w\d+-[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -35,19 +42,23 @@ class Fastest:
     """Prefers what is measured to be fastest on this hardware by this toolchain.
 
     hardware, toolchain: the hashes of here. require_evidence: a kernel that nothing was measured
-    for is refused.
+    for is refused. whole: the name of the recipe that the program goes by, if any.
     """
 
     wisdom: Wisdom = field(default_factory=Wisdom)
     hardware: str = ""
     toolchain: str = ""
     require_evidence: bool = False
+    whole: str = ""
     name: str = "fastest"
 
     def prefer(self, site: Site, alternatives: Sequence[Alternative]) -> str:
         """Return the name of the fastest. Raises PycError (NO_EVIDENCE) where that is required."""
+        planned = self._planned(site)
+        if planned in (a.name for a in alternatives):
+            return planned
         judged = self.judge(site, alternatives)
-        needs = self.require_evidence and len(alternatives) > 1 and _WORK.fullmatch(site.work)
+        needs = self.require_evidence and len(alternatives) > 1 and names_work(site.work_key)
         if needs and not judged.measured:
             raise PycError(
                 ReasonCode.NO_EVIDENCE,
@@ -60,7 +71,14 @@ class Fastest:
     def variants(self, site: Site) -> Sequence[str]:
         """The choices that were measured here for a site; some are variants."""
         known = self.wisdom.about(site.pass_name, site.op_id, site.work)
-        return sorted({row.choice for row in known if self._is_here(row)})
+        found = {row.choice for row in known if self._is_here(row)}
+        return sorted(found | set(filter(None, (self._planned(site),))))
+
+    def _planned(self, site: Site) -> str:
+        """What the recipe of the whole program has for a site, its work or its pass; or nothing."""
+        recipe = self.wisdom.recipes.get(self.whole, {})
+        found = (recipe.get(key) for key in (site.key, site.work_key, site.pass_name))
+        return next(filter(None, found), "")
 
     def evidence(
         self, site: Site, alternatives: Sequence[Alternative], chosen: str
@@ -68,6 +86,8 @@ class Fastest:
         """One line for a choice between several, nothing where there is none."""
         if len(alternatives) < 2:
             return ()
+        if chosen == self._planned(site):
+            return (f"{policy_mark(self.name)}by {self.whole} [{self._label}]",)
         return (f"{policy_mark(self.name)}{self.judge(site, alternatives).grounds}",)
 
     def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Judged:
@@ -117,6 +137,40 @@ class Fastest:
     @property
     def _label(self) -> str:
         return self.wisdom.label
+
+
+@dataclass(frozen=True)
+class Explore(Fastest):
+    """`Fastest` at each site, in a compile that begins with the path explorer's recipe.
+
+    `pyc_mlir/api.py` asks the explorer for that recipe; where a compile may not lower a program
+    several times (untrusted sources, a limit of seconds) the sites alone are judged.
+    """
+
+    name: str = "explore"
+
+
+def for_program(
+    policy: Policy, recipe: Recipe | None, graph_id: str, structure_id: str
+) -> tuple[Policy, tuple[Decision, ...]]:
+    """The policy for one program, and the decision whether a recipe answers for all of it.
+
+    There is no decision where nothing was measured of the program as a whole, and no other policy.
+    A recipe that has the decision repeats it, with its evidence.
+    """
+    site = Site(WHOLE, graph_id, work=structure_id)
+    made = None if recipe is None else recipe.choices.get(site.key)
+    if made is not None and recipe is not None:
+        by, evidence = recipe.origins.get(site.key, (NO_RECIPE, ()))
+        return policy, (Decision(site, made, (Alternative(made),), by, evidence),)
+    if not isinstance(policy, Fastest) or not policy.wisdom.about(WHOLE, graph_id, structure_id):
+        return policy, ()
+    known = [name for name in policy.variants(site) if name in policy.wisdom.recipes]
+    judged = policy.judge(site, [Alternative(name) for name in (NO_RECIPE, *known)])
+    said = (f"{policy_mark(policy.name)}{judged.grounds}",)
+    whole = judged.chosen if judged.chosen in known else ""
+    decision = Decision(site, judged.chosen, (Alternative(judged.chosen),), policy.name, said)
+    return replace(policy, whole=whole), (decision,)
 
 
 def _comparable(rows: Sequence[WisdomRow], first: str) -> dict[str, WisdomRow]:

@@ -13,7 +13,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Policy, Site
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 
 GROUP = "pyc_mlir.policies"
 # The modes of the memory planner (pipelines/memory/planner/planner.py), by name.
@@ -38,6 +38,7 @@ class Preset:
 BUILT_IN: dict[str, Policy] = {
     DEFAULT: FirstIsBest(),
     "fastest": Fastest(),
+    "explore": Explore(),
     **{mode: Preset(mode, (mode,)) for mode in PLANNER_MODES},
 }
 

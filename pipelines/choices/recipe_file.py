@@ -31,12 +31,14 @@ _BEGINNING = f'"kind": "{KIND}"'.encode()
 class Expected:
     """What a program by the recipe is expected to take: seconds of a call with an interval, bytes.
 
-    exact: whether a compile will state these bytes.
+    measured: the part of the seconds that rests on measured rows. exact: whether a compile will
+    state these bytes.
     """
 
     seconds: float
     lo: float
     hi: float
+    measured: float = 0.0
     bytes: int | None = None
     exact: bool = False
 

@@ -4,16 +4,20 @@ Comes in: what `pyc-tune export` wrote. Goes out: a frozen `Wisdom`, whose conte
 the decision log and in the cache key of every program that was compiled by it. The name and the use
 are FFTW's (Frigo and Johnson, 2005); unlike there, every row names the hardware and the toolchain
 that it was measured with, and a file that was changed is refused.
+
+A file is JSON whose hash covers the bytes of its `content`: a compile checks them without writing
+them again, and makes rows of the few subjects that it asks for.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
@@ -21,10 +25,14 @@ from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, Site
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KIND = "pyc-wisdom"
 SITE = Site("wisdom", "module")
-_HASH = "sha256"
+# The pass of rows about recipes of whole programs, and the choice of those that went by none.
+WHOLE, NO_RECIPE = "recipe", "heuristic"
+_HEAD = re.compile(rb'\{"kind":"([^"]*)","schema":(\d+),"sha256":"([^"]*)",\n"content":')
+# What `work_id` (pipelines/target/work_id.py) makes.
+_WORK = re.compile(r"w\d+-[0-9a-f]{64}")
 _REMEDY = "export it again with `pyc-tune export FILE`"
 
 
@@ -33,7 +41,8 @@ class WisdomRow:
     """One choice as it was measured.
 
     subject: a work id, or the id of a program (exact, or with constants by type). pass_name,
-    choice: whose choice, and the alternative's name. hardware, toolchain, context: hashes of the
+    choice: whose choice, and the alternative's name; `WHOLE` and a key of `Wisdom.recipes`, or
+    `NO_RECIPE`, for a whole program. hardware, toolchain, context: hashes of the
     environment (`pyc_mlir/evidence/environment.py`). constants: ``warm`` or ``cold``. clock: whose
     seconds, ``cpu`` or ``wall``. seconds: the median over processes of their medians; lo, hi: its
     interval. sessions, processes: how many there were.
@@ -77,24 +86,41 @@ class Subject:
     normalizer: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Wisdom:
-    """Rows, sorted, and the texts of their subjects. Equal contents have equal hashes."""
+    """Rows, sorted, and the texts of their subjects. Wisdom of equal contents is equal.
 
-    rows: tuple[WisdomRow, ...] = ()
+    recipes: {site, pass:work or pass: choice} of whole programs, by the name that rows call them.
+    """
+
+    rows: Sequence[WisdomRow] = ()
     subjects: Mapping[str, Subject] = field(default_factory=dict)
+    recipes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @staticmethod
-    def of(rows: Iterable[WisdomRow], subjects: Mapping[str, Subject]) -> "Wisdom":
-        """Rows in any order; subjects without a row are left out."""
+    def of(
+        rows: Iterable[WisdomRow],
+        subjects: Mapping[str, Subject],
+        recipes: Iterable[Mapping[str, str]] = (),
+    ) -> "Wisdom":
+        """Rows in any order; subjects and recipes without a row are left out."""
         kept = tuple(sorted(set(rows)))
         used = sorted({row.subject for row in kept} & set(subjects))
-        return Wisdom(kept, {name: subjects[name] for name in used})
+        whole = {row.choice for row in kept if row.pass_name == WHOLE}
+        named = {recipe_name(r): dict(sorted(r.items())) for r in recipes if r}
+        of_rows = {name: named[name] for name in sorted(whole & set(named))}
+        return Wisdom(kept, {name: subjects[name] for name in used}, of_rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Wisdom) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the content in hex; spaces and the order of keys in a file do not matter."""
-        return _hash(self._data())
+        """SHA-256 of the content in hex."""
+        return hashlib.sha256(self._content()).hexdigest()
 
     @property
     def label(self) -> str:
@@ -102,51 +128,51 @@ class Wisdom:
         return f"wisdom@{self.hash[:16]}"
 
     def about(self, pass_name: str, *subjects: str) -> tuple[WisdomRow, ...]:
-        """The rows of the first of the subjects that has any."""
+        """The rows of the first of the subjects that has any. Raises PycError (BAD_WISDOM)."""
         for subject in filter(None, subjects):
-            if found := self._by_subject.get((pass_name, subject)):
-                return found
+            if found := self._places.get((pass_name, subject)):
+                return tuple(self.rows[place] for place in found)
         return ()
 
     @cached_property
-    def _by_subject(self) -> Mapping[tuple[str, str], tuple[WisdomRow, ...]]:
-        found: dict[tuple[str, str], list[WisdomRow]] = {}
-        for row in self.rows:
-            found.setdefault((row.pass_name, row.subject), []).append(row)
-        return {key: tuple(rows) for key, rows in found.items()}
+    def _places(self) -> Mapping[tuple[str, str], list[int]]:
+        """Where rows about a subject stand."""
+        found: dict[tuple[str, str], list[int]] = {}
+        rows = self.rows
+        made = ((row.pass_name, row.subject) for row in rows if not isinstance(rows, _Rows))
+        for place, key in enumerate(rows.keys() if isinstance(rows, _Rows) else made):
+            found.setdefault(key, []).append(place)
+        return found
 
-    def _data(self) -> dict[str, Any]:
-        return {
-            "schema": SCHEMA_VERSION,
-            "kind": KIND,
-            "rows": to_data(self.rows),
-            "subjects": to_data(self.subjects),
-        }
+    def _content(self) -> bytes:
+        """One line a row or subject, so that files can be compared."""
+        rows = ",\n".join(map(_canonical, to_data(tuple(self.rows))))
+        subjects = ",\n".join(_entries(to_data(self.subjects)))
+        recipes = ",\n".join(_entries(to_data(self.recipes)))
+        return (
+            f'{{"recipes":{{{recipes}}},\n"rows":[\n{rows}],\n"subjects":{{\n{subjects}}}}}'
+        ).encode()
 
     def to_bytes(self) -> bytes:
-        """The file: JSON with sorted keys, one fact a line, and the hash of the rest."""
-        data = {**self._data(), _HASH: self.hash}
-        return f"{json.dumps(data, indent=1, sort_keys=True, ensure_ascii=True)}\n".encode()
+        """The file: JSON with sorted keys, and the hash of its content."""
+        head = f'{{"kind":"{KIND}","schema":{SCHEMA_VERSION},"sha256":"{self.hash}",\n"content":'
+        return b"".join((head.encode(), self._content(), b"}\n"))
 
     @staticmethod
     def from_bytes(data: bytes, where: str = "wisdom") -> "Wisdom":
-        """Read what `to_bytes` wrote. Raises PycError (BAD_WISDOM), with `where` first."""
+        """Read what `to_bytes` wrote. Raises PycError (BAD_WISDOM), with `where` first.
+
+        A row is read when it is asked for, and may raise so then.
+        """
         try:
-            found = parse_json(data)
-            if not isinstance(found, dict) or found.get("kind") != KIND:
-                raise ValueError(f"something else than {KIND}")
-            if found.get("schema") != SCHEMA_VERSION:
-                raise ValueError(f"schema {found.get('schema')!r} where {SCHEMA_VERSION} is known")
-            stored = found.pop(_HASH, None)
-            if stored != _hash(found):
-                raise ValueError("a content that its hash does not name: it was changed or cut off")
-            rows = tuple(_row(row) for row in found["rows"])
+            content, stored = _checked(data)
+            found = parse_json(content)
+            rows = _Rows(found["rows"], where)
             subjects = from_data(Mapping[str, Subject], found["subjects"], "subjects")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise PycError(
-                ReasonCode.BAD_WISDOM, f"{where}: expected wisdom, got {error}; {_REMEDY}"
-            ) from None
-        made = Wisdom(rows, subjects)
+            recipes = from_data(Mapping[str, Mapping[str, str]], found["recipes"], "recipes")
+        except (ValueError, KeyError, TypeError) as error:
+            raise _bad(where, error) from None
+        made = Wisdom(rows, subjects, recipes)
         # What was just computed of the same content.
         vars(made)["hash"] = stored
         return made
@@ -155,6 +181,65 @@ class Wisdom:
     def load(path: str | Path) -> "Wisdom":
         """Read a file. Raises PycError: FILE_ACCESS, BAD_WISDOM."""
         return Wisdom.from_bytes(read_file(path, "a wisdom file"), str(path))
+
+
+class _Rows(Sequence[WisdomRow]):
+    """The rows of a file, made when they are asked for."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        """Raises ValueError for what are no rows."""
+        if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+            raise ValueError("rows that are no list of objects")
+        self._data: list[dict[str, Any]] = data
+        self._where = where
+
+    def keys(self) -> Iterator[tuple[str, str]]:
+        """Pass and subject of each row."""
+        return ((str(r.get("pass_name")), str(r.get("subject"))) for r in self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, place: int) -> WisdomRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[WisdomRow]: ...
+    def __getitem__(self, place: int | slice) -> WisdomRow | Sequence[WisdomRow]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        try:
+            return _row(self._data[place])
+        except (ValueError, KeyError, TypeError) as error:
+            raise _bad(self._where, error) from None
+
+
+def recipe_name(recipe: Mapping[str, str]) -> str:
+    """What rows call the recipe of a whole program: ``recipe@`` and a hash, or `NO_RECIPE`."""
+    if not recipe:
+        return NO_RECIPE
+    return f"recipe@{hashlib.sha256(_canonical(dict(recipe)).encode()).hexdigest()[:16]}"
+
+
+def names_work(key: str) -> bool:
+    """Whether a recipe's or a site's key is that of a kernel's work, as other programs have it."""
+    return _WORK.fullmatch(key.partition(":")[2]) is not None
+
+
+def _checked(data: bytes) -> tuple[bytes, str]:
+    """The content of a file and its hash, which is right. Raises ValueError."""
+    head = _HEAD.match(data)
+    if head is None or head[1].decode() != KIND:
+        raise ValueError(f"something else than {KIND}")
+    if int(head[2]) != SCHEMA_VERSION:
+        raise ValueError(f"schema {int(head[2])} where {SCHEMA_VERSION} is known")
+    content, stored = data[head.end() :].rstrip()[:-1], head[3].decode()
+    if hashlib.sha256(content).hexdigest() != stored:
+        raise ValueError("a content that its hash does not name: it was changed or cut off")
+    return content, stored
+
+
+def _bad(where: str, error: Exception) -> PycError:
+    return PycError(ReasonCode.BAD_WISDOM, f"{where}: expected wisdom, got {error}; {_REMEDY}")
 
 
 _TYPES: dict[str, Any] = {
@@ -172,10 +257,13 @@ def _row(data: Mapping[str, Any]) -> WisdomRow:
     return row
 
 
-def _hash(data: Any) -> str:
-    """SHA-256 of JSON data in one canonical form."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def _entries(data: Mapping[str, Any]) -> Iterator[str]:
+    return (f"{json.dumps(name)}:{_canonical(data[name])}" for name in sorted(data))
+
+
+def _canonical(data: Any) -> str:
+    """JSON data in one form."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def record_wisdom(wisdom: Wisdom | None, recipe: Recipe | None) -> tuple[Decision, ...]:

@@ -27,7 +27,7 @@ BUILT_IN: dict[str, tuple[str, str]] = {
     "pyc-fold-norms": ("pyc_mlir.pipelines.pyc.fold_norms", "FoldNorms"),
     "pyc-layout": ("pyc_mlir.pipelines.pyc.layout", "Layout"),
     "pyc-chunk": ("pyc_mlir.pipelines.pyc.chunk.chunk", "Chunk"),
-    "pyc-fuse": ("pyc_mlir.pipelines.pyc.fuse", "Fuse"),
+    "pyc-fuse": ("pyc_mlir.pipelines.pyc.fuse.fuse", "Fuse"),
     "pyc-select-kernels": ("pyc_mlir.pipelines.pyc.select_kernels", "SelectKernels"),
     "pyc-remat": ("pyc_mlir.pipelines.memory.on_pyc.remat", "Remat"),
     "pyc-plan-memory": ("pyc_mlir.pipelines.memory.on_pyc.plan_memory", "PlanMemory"),

@@ -10,13 +10,14 @@ through the entry point group ``pyc_mlir.kernels`` (the name is the family's, th
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from random import Random
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.match.offers import Offer
@@ -126,7 +127,7 @@ class Families(Mapping[str, Family]):
 def _plugins() -> dict[str, EntryPoint]:
     """Third parties' families. Raises PycError (BAD_ARGUMENT) where two families share a name."""
     found: dict[str, EntryPoint] = {}
-    for plugin in entry_points(group=ENTRY_POINT_GROUP):
+    for plugin in registered(ENTRY_POINT_GROUP):
         other = BUILT_IN.get(plugin.name) or getattr(found.get(plugin.name), "value", plugin.value)
         if other != plugin.value:
             raise _refusal(plugin.name, f"one family of that name ({other})", plugin.value)

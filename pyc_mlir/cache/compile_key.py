@@ -4,7 +4,6 @@
 """
 
 import functools
-import hashlib
 import inspect
 import json
 import os
@@ -15,13 +14,12 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
-import pyc_mlir
-from pyc_mlir import dialects, pipelines
 from pyc_mlir.artifact.artifact import installed_versions
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.key import SCHEMA_VERSION, Key, Unkeyed
 from pyc_mlir.compilation.options import HIGH_LEVEL, NO_KERNELS, Options
 from pyc_mlir.dialects.util.codec import Form, Forms, to_data
+from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.iree.flags import reaches_out
 from pyc_mlir.pipelines.choices.choices import Policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -29,7 +27,7 @@ from pyc_mlir.pipelines.kernels.registry import ENTRY_POINT_GROUP
 from pyc_mlir.runtime.device import host_cpu
 from pyc_mlir.util.env_overrides import env_overrides
 from pyc_mlir.util.process_start import process_start
-from pyc_mlir.util.source_files import file_digest, registered
+from pyc_mlir.util.source_files import SEEN, Files, source_digest, source_files
 
 # Longer than the steps in which the system counts times of files and processes.
 _DOUBT_SECONDS = 0.1
@@ -46,31 +44,13 @@ class Identity:
     host: Mapping[str, Any]
 
 
-def source_files() -> tuple[tuple[str, str, int], ...]:
-    """PyC's modules: name, path, time of modification in nanoseconds; sorted by name.
-
-    A module has the same name wherever PyC is installed.
-    """
-    found = []
-    for package in (dialects, pipelines, pyc_mlir):
-        folder = os.path.dirname(str(package.__file__))
-        for at, names, files in os.walk(folder):
-            names[:] = [n for n in names if n != "__pycache__"]
-            inside = f"{package.__name__}/{os.path.relpath(at, folder)}"
-            for name in (f for f in files if f.endswith(".py")):
-                path = os.path.join(at, name)
-                found.append((f"{inside}/{name}", path, os.stat(path).st_mtime_ns))
-    return tuple(sorted(found))
-
-
-# Taken when this module is loaded; a forked child has the code of its parent. What was changed
-# later shows in the files themselves, what was changed before in their times.
-BEGAN, SEEN = process_start(), source_files()
+# What was changed after `SEEN` shows in the files, what was changed before in their times.
+BEGAN = process_start()
 
 
 def current_identity(
     began: float = BEGAN,
-    seen: tuple[tuple[str, str, int], ...] = SEEN,
+    seen: Files = SEEN,
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
     """The identity of this process.
@@ -84,15 +64,7 @@ def current_identity(
     newest = max(mtime for _, _, mtime in seen)
     if seen != source_files() or newest > (began - _DOUBT_SECONDS) * 1e9:
         raise Unkeyed("PyC's own source was changed since this process began, or just before")
-    return Identity(_versions(), _source_digest(seen), _host())
-
-
-@functools.lru_cache(maxsize=1)
-def _source_digest(files: tuple[tuple[str, str, int], ...]) -> str:
-    digest = hashlib.sha256()
-    for name, path, mtime in files:
-        digest.update(f"{name} {file_digest(path, mtime)}\n".encode())
-    return digest.hexdigest()
+    return Identity(_versions(), source_digest(seen), _host())
 
 
 @functools.cache

@@ -51,6 +51,7 @@ from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
 from pyc_mlir.iree.memory.budget import Budget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
+from pyc_mlir.pipelines.choices.fastest import for_program
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
@@ -152,6 +153,9 @@ def begin(lowered: Lowered, attempt: Attempt, before: Sequence[Decision]) -> Beg
     before: decisions made before the program was lowered.
     """
     options, module = attempt.options, lowered.graph_id or "module"
+    # The decision is the lowering's, whose log follows; the policy is that of its other choices.
+    policy, _ = for_program(options.policy, None, module, lowered.structure_id)
+    options = replace(options, policy=policy)
     oracle = oracle_of(lowered) if options.contract.compares else None
     samples = Samples() if oracle is None else make_samples(oracle, lowered.signature)
     choices = Choices(options.policy, options.recipe)

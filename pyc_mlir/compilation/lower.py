@@ -40,13 +40,13 @@ from pyc_mlir.pipelines.choices.choices import (
     Site,
     TunableSite,
 )
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.fastest import Fastest, for_program
 from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
-from pyc_mlir.pipelines.pyc.fuse import ANCHORS
+from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
 from pyc_mlir.pipelines.pyc.rewriting import functions_of, pyc_ops
 
@@ -177,8 +177,7 @@ def _lower_pyc(
         given = refined(given, signature_of(function))
     declare_ranges(function, options.ranges)
     # The program's identity is that of what the user gave, whatever is decided below.
-    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
-    _check_graph(graph_id, options.recipe)
+    graph_id, structure_id = _identified(function, options, context)
     reference = bytecode_of(module) if options.contract.compares else b""
     imported = graph_report(function)
     _optimize(module, options, context)
@@ -215,6 +214,19 @@ def _lower_pyc(
         imported,
         structure_id,
     )
+
+
+def _identified(function: ir.Operation, options: Options, context: PassContext) -> tuple[str, str]:
+    """The ids of a program, exact and of its structure; choices go by the policy for it from now.
+
+    Raises as `_check_graph`.
+    """
+    graph_id, structure_id = OpIds(function).graph_id, structure_of(function).id
+    _check_graph(graph_id, options.recipe)
+    policy, whole = for_program(options.policy, options.recipe, graph_id, structure_id)
+    context.choices.policy = policy
+    context.choices.record(*whole)
+    return graph_id, structure_id
 
 
 def _check_graph(graph_id: str, recipe: Recipe | None) -> None:
@@ -259,6 +271,7 @@ def optimized(
         with loaded.module.context, ir.Location.unknown():
             _refine(loaded.module, None if callable(source) else inputs, passes)
             declare_ranges(entry_function(loaded.module), options.ranges)
+            _identified(entry_function(loaded.module), options, passes)
             _optimize(loaded.module, options, passes)
             yield loaded, passes
 
@@ -288,16 +301,8 @@ def tunable_sites(
     Sites in the order of the passes, as the options' recipe and policy lead to them: another
     choice may lead to other sites. Raises as `lower`.
     """
-    with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
-        if loaded.module is None:
-            return ()
-        with loaded.module.context, ir.Location.unknown():
-            context = context_of(options)
-            _refine(loaded.module, None if callable(source) else inputs, context)
-            declare_ranges(entry_function(loaded.module), options.ranges)
-            _optimize(loaded.module, options, context)
-            return context.choices.tunable
+    with optimized(source, inputs, options) as (made, context):
+        return () if made.module is None else context.choices.tunable
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:

@@ -15,7 +15,7 @@ from pyc_mlir.compilation.compile_options import ALL_KERNELS, NO_KERNELS, Compil
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import to_data
 from pyc_mlir.dialects.util.suggestions import did_you_mean
-from pyc_mlir.evidence.environment import current_place
+from pyc_mlir.evidence.environment import current_hashes
 from pyc_mlir.iree.flags import names_file
 from pyc_mlir.pipelines.choices.choices import (
     FirstIsBest,
@@ -29,7 +29,7 @@ from pyc_mlir.pipelines.choices.contract import (
     Contract,
     conflict,
 )
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES, load_policy, planner_modes
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.memory.planner.planner import MODES, mode_named
@@ -45,6 +45,8 @@ HIGH_LEVEL = (
 )
 
 
+# The pass at whose sites memory plans are chosen.
+PLANS = "plan-memory"
 _PATH = re.compile(r"[/\\]")
 
 
@@ -87,8 +89,8 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
 
     BAD_ARGUMENT for unknown modes and families, and for a flag that names a CPU;
     CONTRACT_CONFLICT for fallbacks that other options leave nothing to fall back to, and for strict
-    determinism beside an IREE flag that names a file or a variable that has other code take part;
-    UNSUPPORTED_CLAUSE for strict determinism off CPUs.
+    determinism beside the policy `explore`, an IREE flag that names a file, or a variable that has
+    other code take part; UNSUPPORTED_CLAUSE for strict determinism off CPUs.
     """
     _check_flags(options.iree_flags)
     _check_modes(options)
@@ -105,6 +107,9 @@ def checked_options(options: Options, environment: Mapping[str, str] = os.enviro
             "contract clause `determinism`: expected a CPU target, got "
             f"{options.target.name!r}, where PyC has not shown equal bits; drop the clause",
         )
+    if contract.is_strict and isinstance(options.policy, Explore):
+        policy = f"the policy `{options.policy.name}`"
+        raise conflict(f"determinism={STRICT!r}", policy, "compile by a recipe that it found")
     if contract.is_strict:
         _require_named_parts(options, env_overrides(environment))
     return options
@@ -145,13 +150,10 @@ def resolve(
     policy, recipe, folder = _resolved_policy(given), given.recipe, given.dump_phases
     recipe = recipe_at(recipe) if isinstance(recipe, str | Path) else recipe
     modes = planner_modes(policy) if not given.planner_mode else (given.planner_mode,)
-    if modes != (UNPLANNED,):
-        modes = tuple(dict.fromkeys((*modes, *_modes_of(recipe))))
     options = Options(
         target=target,
         contract=contract,
         policy=policy,
-        recipe=recipe,
         dump_phases=None if folder is None else Path(folder),
         calibration=calibration,
         planner_modes=() if modes == (UNPLANNED,) else modes,
@@ -161,13 +163,15 @@ def resolve(
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
         node_names=given.node_names,
     )
+    if recipe is not None:
+        options = with_recipe(options, recipe)
     if recorded is not None:
         options = _as_recorded(options, recorded)
     return checked_options(options, environment)
 
 
 def _resolved_policy(given: CompileOptions) -> Policy:
-    """The policy; `fastest` with its wisdom, and with the hashes of this machine to judge rows by.
+    """The policy; `fastest` and `explore` with wisdom and the hashes of this machine.
 
     Raises PycError: BAD_ARGUMENT for wisdom without that policy, BAD_WISDOM, and as `load_policy`.
     """
@@ -178,26 +182,28 @@ def _resolved_policy(given: CompileOptions) -> Policy:
     if not isinstance(policy, Fastest):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"policy: expected `fastest` beside wisdom and require_evidence, got `{policy.name}`, "
-            "which uses no measurements",
+            "policy: expected `fastest` or `explore` beside wisdom and require_evidence, got "
+            f"`{policy.name}`, which uses no measurements",
         )
     if isinstance(wisdom, str | Path):
         wisdom = Wisdom.load(wisdom)
-    here = current_place()
+    hardware, toolchain = current_hashes()
     return replace(
         policy,
         wisdom=wisdom or policy.wisdom,
-        hardware=here.hardware,
-        toolchain=here.toolchain,
+        hardware=hardware,
+        toolchain=toolchain,
         require_evidence=given.require_evidence,
     )
 
 
-def _modes_of(recipe: Recipe | None) -> tuple[str, ...]:
-    """The planner's modes whose plans a recipe chooses: they are offered beside the policy's."""
-    chosen = {} if recipe is None else recipe.choices
-    named = {choice for site, choice in chosen.items() if site.startswith("plan-memory:")}
-    return tuple(mode for mode in PLANNER_MODES if mode in named)
+def with_recipe(options: Options, recipe: Recipe) -> Options:
+    """The options with a recipe. Planner modes whose plans it chooses are offered too."""
+    named = {c for site, c in recipe.choices.items() if site.startswith(f"{PLANS}:")}
+    more = [mode for mode in PLANNER_MODES if mode in named] if options.planner_modes else []
+    modes = tuple(dict.fromkeys((*options.planner_modes, *more)))
+    also = tuple(mode for mode in options.also_modes if mode not in modes[:1])
+    return replace(options, recipe=recipe, planner_modes=modes, also_modes=also)
 
 
 def _resolved_target(given: CompileOptions) -> tuple[Target, Calibration | None]:

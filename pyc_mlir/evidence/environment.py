@@ -17,7 +17,6 @@ three hashes are equal.
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -26,22 +25,26 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyc_mlir
-from pyc_mlir import dialects, pipelines
+from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.measure.hardware import (
     cpu_quota,
     machine_id,
     page_policy,
     sniff,
 )
-from pyc_mlir.util.source_files import file_digest, registered
+from pyc_mlir.util.source_files import SEEN, Files, source_digest
 from pyc_mlir.util.versions import installed_version
 
 # Count up when facts are added or told otherwise: rows of before are then other rows.
 HARDWARE, TOOLCHAIN, CONTEXT = "h1-", "t1-", "c1-"
 PACKAGES = ("iree-base-compiler", "iree-base-runtime", "torch-mlir")
-# Folders of pyc_mlir whose source decides on code, beside all of dialects/ and pipelines/.
-_COMPILING = ("compilation", "iree")
+# Names of modules whose source decides on code begin so.
+_COMPILING = (
+    "pyc_mlir.dialects/",
+    "pyc_mlir.pipelines/",
+    "pyc_mlir/compilation/",
+    "pyc_mlir/iree/",
+)
 # `ENTRY_POINT_GROUP` of the registry, whose import needs a compiler.
 FAMILIES_GROUP = "pyc_mlir.kernels"
 _CPUS = ("local-sync", "local-task")
@@ -121,13 +124,22 @@ def current_place(
         "pages": page_policy(root),
         "cpu_quota": cpu_quota(root),
     }
-    toolchain = {
-        "source": source_digest(),
+    hardware = _hardware(device not in _CPUS, root)
+    return Place(hardware, _toolchain(flags), context, machine_id(root))
+
+
+def current_hashes() -> tuple[str, str]:
+    """`hardware` and `toolchain` of `current_place()`: all that a compile by wisdom waits for."""
+    return HARDWARE + digest(_hardware(False, Path("/"))), TOOLCHAIN + digest(_toolchain(()))
+
+
+def _toolchain(flags: Sequence[str]) -> Facts:
+    return {
+        "source": source_digest(_compiling()),
         "packages": _versions(),
         "families": _plugins(),
         "flags": list(flags),
     }
-    return Place(_hardware(device not in _CPUS, root), toolchain, context, machine_id(root))
 
 
 @functools.cache
@@ -155,26 +167,9 @@ def _plugins() -> dict[str, str]:
     return found
 
 
-@functools.cache
-def source_digest() -> str:
-    """SHA-256 of those of PyC's modules that decide what code is made."""
-    base = Path(str(pyc_mlir.__file__)).parent
-    folders = [Path(str(package.__file__)).parent for package in (dialects, pipelines)]
-    made = hashlib.sha256()
-    for folder in (*folders, *(base / name for name in _COMPILING)):
-        for path in sorted(_modules(folder)):
-            content = file_digest(path, os.stat(path).st_mtime_ns)
-            made.update(f"{folder.name}{path.removeprefix(str(folder))} {content}\n".encode())
-    return made.hexdigest()
-
-
-def _modules(folder: Path) -> list[str]:
-    return [
-        os.path.join(at, name)
-        for at, _, names in os.walk(folder)
-        for name in names
-        if name.endswith(".py")
-    ]
+def _compiling() -> Files:
+    """Those of PyC's modules that decide what code is made."""
+    return tuple(file for file in SEEN if file[0].startswith(_COMPILING))
 
 
 def canonical(data: Any) -> str:

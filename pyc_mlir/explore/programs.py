@@ -27,12 +27,13 @@ from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.explore.search import Conversion, Execution, Path, Place, frontier
-from pyc_mlir.pipelines.choices.choices import Decision, Recipe, policy_mark
+from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, policy_mark
+from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
 from pyc_mlir.pipelines.choices.recipe_file import Expected, RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.simulation.estimate import Estimate
-from pyc_mlir.simulation.evidence import PREDICTED
+from pyc_mlir.simulation.evidence import MEASURED, PREDICTED
 from pyc_mlir.simulation.program import NOTES, Priced, PricedSite, priced, priced_parts
 from pyc_mlir.simulation.residuals import Residuals
 from pyc_mlir.simulation.simulator import Simulator
@@ -78,14 +79,13 @@ class Explored:
     def chosen(self, budget: int | None = None) -> RecipeFile:
         """The quickest of at most so many bytes, or else the smallest.
 
-        `own` stands as long as it fits, unless another one is expected to be quicker by `MARGIN`:
-        smaller differences are within the error of estimates.
+        `own` stands as long as it fits, unless another one is clearly quicker (`_is_clear`).
         """
         fitting = [r for r in self.recipes if _fits(r, budget)]
         best = fitting[0] if fitting else self.recipes[-1]
         if not _fits(self.own, budget):
             return best
-        return best if _seconds(best) < (1 - MARGIN) * _seconds(self.own) else self.own
+        return best if _is_clear(best, self.own) else self.own
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class Explorer:
         lowered = lower(self.source, self.inputs, replace(self.options, recipe=recipe))
         simulator = self._simulator(priced(lowered, self.options.target))
         paths = frontier(Kernels(simulator), width=self.effort.width).paths
-        quickest, smallest = (_choices(path) for path in (paths[0], paths[-1]))
+        quickest = _choices(frontier(Kernels(simulator, clear=True)).paths[0])
+        smallest = _choices(paths[-1])
         return Variant(
             {d.site.key: d.chosen for d in lowered.decisions if d.site.pass_name in STRUCTURE},
             lowered,
@@ -198,7 +199,14 @@ class Explorer:
             Recipe.from_log(chosen).works,
             EXPLORE,
             self._grounds(made, estimate),
-            Expected(estimate.seconds, estimate.lo, estimate.hi, estimate.bytes, estimate.exact),
+            Expected(
+                estimate.seconds,
+                estimate.lo,
+                estimate.hi,
+                estimate.measured,
+                estimate.bytes,
+                estimate.exact,
+            ),
             self.wisdom.label if self.wisdom.rows else "",
         )
 
@@ -258,9 +266,14 @@ def explore(
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of one lowered program as a `search.Space`: one op a site, one place for all."""
+    """The kernels of one lowered program as a `search.Space`: one op a site, one place for all.
+
+    clear: only choices that the policy `fastest` may take: a row that is not beyond the interval of
+    another one decides nothing.
+    """
 
     simulator: Simulator
+    clear: bool = False
 
     @property
     def _sites(self) -> tuple[PricedSite, ...]:
@@ -289,11 +302,22 @@ class Kernels:
     def executions(self, op: int) -> Iterator[Execution]:
         """One for each alternative: its seconds, and the bytes that it is predicted to keep."""
         site = self._sites[op]
-        for choice, cost in site.costs.items():
+        for choice in self._choices(site):
             seconds = self.simulator.price(site, choice).seconds
+            cost = site.costs[choice.partition("[")[0]]
             kept = cost.constant_bytes + cost.workspace_bytes
             written = ((site.site.key, Place()),)
             yield Execution(choice, (op,), (), written, seconds, kept=kept)
+
+    def _choices(self, site: PricedSite) -> Iterable[str]:
+        """What is offered, and variants that were measured here; or those that are clear."""
+        here = self.simulator.here
+        judge = Fastest(self.simulator.wisdom, here.hardware, here.toolchain)
+        variants = [v for v in judge.variants(site.site) if v.partition("[")[0] in site.costs]
+        choices = list(dict.fromkeys((*site.costs, *variants)))
+        judged = judge.judge(site.site, [Alternative(choice) for choice in choices])
+        rows = any(self.simulator.price(site, c).grounds == MEASURED for c in choices)
+        return (judged.chosen,) if self.clear and rows else choices
 
     def conversions(self, value: str, place: Place) -> Iterator[Conversion]:
         """None: programs run on one device, and layouts are part of the structure."""
@@ -336,6 +360,20 @@ def _distinct(*some: Mapping[str, str]) -> list[Mapping[str, str]]:
 def _seconds(file: RecipeFile) -> float:
     assert file.estimate is not None
     return file.estimate.seconds
+
+
+def _is_clear(file: RecipeFile, own: RecipeFile) -> bool:
+    """Whether a recipe is expected to be quicker than the compile's own beyond doubt.
+
+    Of predictions by one model differences below `MARGIN` are within their error. Where `own` rests
+    on measurements for a larger share, errors are independent: the intervals must not touch.
+    """
+    new, old = file.estimate, own.estimate
+    assert new is not None
+    assert old is not None
+    if new.measured * old.seconds < old.measured * new.seconds:
+        return new.hi < old.lo
+    return new.seconds < (1 - MARGIN) * old.seconds
 
 
 def _fits(file: RecipeFile, budget: int | None) -> bool:

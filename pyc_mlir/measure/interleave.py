@@ -50,6 +50,11 @@ class Timing:
         return Spread.of(self.samples)
 
     @property
+    def rounded(self) -> list[float]:
+        """The samples to six digits, as records keep them."""
+        return [float(f"{sample:.6g}") for sample in self.samples]
+
+    @property
     def median(self) -> float:
         """The median sample in seconds."""
         return self.spread.median
@@ -103,7 +108,7 @@ def ratio(timings: Mapping[str, Timing], of: str, to: str) -> Spread:
 
 
 def timing_records(workload: str, timings: Mapping[str, Timing], **details: Any) -> list[Record]:
-    """One latency record per candidate, in seconds, with its spread."""
+    """One latency record per candidate, in seconds, with its spread and the samples by round."""
     return [
         record(
             workload,
@@ -116,6 +121,7 @@ def timing_records(workload: str, timings: Mapping[str, Timing], **details: Any)
             min=timing.spread.min,
             n=timing.spread.n,
             calls=timing.calls,
+            samples=timing.rounded,
             **details,
         )
         for name, timing in timings.items()

@@ -6,6 +6,7 @@ they may be added. A row with warm constants and one with cold constants are mix
 the program's constants that its last-level cache holds.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,12 +47,14 @@ class Overheads:
     """Seconds besides kernels: of a call, of a dispatch, and of waking the threads of a call.
 
     call_seconds is part of each measured row of work, which is a call of its own, and of the
-    program once. dispatch_seconds is part of each measured row too.
+    program once. dispatch_seconds is part of each measured row too. join_seconds is what each
+    further kernel of a program costs besides, see residuals.py.
     """
 
     call_seconds: float = 0.0
     dispatch_seconds: float = 0.0
     wake_seconds: float = 0.0
+    join_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Prices:
         seconds = sum(weight * row.seconds for weight, row in used)
         least = sum(weight * row.lo for weight, row in used)
         most = sum(weight * row.hi for weight, row in used)
-        scale = max((most - least) / (2 * _DEVIATIONS * seconds), MEASURED_SCALE)
+        scale = max(math.log(most / least) / (2 * _DEVIATIONS), MEASURED_SCALE)
         own = max(seconds - self.overheads.call_seconds, 0.0)
         told = " and ".join(f"{weight:.0%} {row.constants}" for weight, row in used)
         return Price(own, scale, MEASURED, f"{told} [{self.wisdom.label}]")

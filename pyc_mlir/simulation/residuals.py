@@ -4,12 +4,14 @@ Comes in: pairs of estimate and measurement, of single kernels and of whole prog
 environment. Goes out: the bias of a kernel family, and the half width of an interval by split
 conformal prediction with normalized scores (Papadopoulos et al., 2002; Lei et al., 2018):
 
-    score_i = |log(measured_i / estimate_i)| / scale_i
+    score_i = |log(measured_i / (estimate_i + join * (kernels_i - 1)))| / scale_i
     interval = estimate * exp(-+ q * scale),  q = the ceil((n + 1) * coverage)-th smallest score
 
-It covers a new program of the same kind in at least the stated share of cases, whatever the
-distribution of the errors, if it is exchangeable with the n programs. With too few of them that
-rank does not exist; `Width.calibrated` then is False and the width is `UNCALIBRATED` deviations.
+`join` is what each further kernel of a program costs besides its own seconds (a dispatch, a wait,
+memory for what lies between); it is fitted to the same programs. The interval covers a new program
+of the same kind in at least the stated share of cases, whatever the distribution of the errors, if
+it is exchangeable with the n programs. With too few of them that rank does not exist:
+`Width.calibrated` then is False, and the width is `UNCALIBRATED` deviations.
 """
 
 import json
@@ -27,13 +29,15 @@ from pyc_mlir.dialects.util.json_input import parse_json
 SCHEMA_VERSION = 1
 KIND = "pyc-residuals"
 COVERAGE = 0.9
-# Whole programs, as a family.
-PROGRAM = "program"
+# As families: whole programs, and a call that computes next to nothing.
+PROGRAM, CALL = "program", "call"
 # Errors of an estimate as a deviation of its logarithm, where nothing was measured here: of a row
 # of work by another process, and of a prediction (docs/design-notes/cost-model.md: 0.11 to 2.3).
 MEASURED_SCALE, PREDICTED_SCALE = 0.05, 0.5
 # The half width in deviations where no residuals say more: what a normal error needs for 90 %.
 UNCALIBRATED = 1.645
+# How many values of `join` are tried at most.
+_JOINS = 32
 # Families with fewer residuals are drawn towards no bias by so many residuals without one.
 _PRIOR = 2
 
@@ -44,7 +48,7 @@ class Residual:
 
     environment: where, see `environment_of`. family: of the kernel (``gemm``, ``iree``), or
     `PROGRAM`. subject: what was estimated. estimate, measured: seconds. scale: the expected
-    deviation of log(measured / estimate), by which scores are normalized.
+    deviation of log(measured / estimate), by which scores are normalized. kernels: of a program.
     """
 
     environment: str
@@ -53,6 +57,7 @@ class Residual:
     estimate: float
     measured: float
     scale: float = PREDICTED_SCALE
+    kernels: int = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError for numbers that no estimate has."""
@@ -64,10 +69,12 @@ class Residual:
         """log(measured / estimate): above 0 where it took longer."""
         return math.log(self.measured / self.estimate)
 
-    @property
-    def score(self) -> float:
-        """The error in expected deviations."""
-        return abs(self.log_ratio) / self.scale
+    def score(self, join: float = 0.0) -> float:
+        """The error in expected deviations, where a further kernel costs `join` seconds more."""
+        return abs(self._joined(join)) / self.scale
+
+    def _joined(self, join: float) -> float:
+        return math.log(self.measured / (self.estimate + join * (self.kernels - 1)))
 
 
 @dataclass(frozen=True)
@@ -114,13 +121,36 @@ class Residuals:
 
     def width(self, environment: str, coverage: float = COVERAGE) -> Width:
         """The half width by which intervals of programs cover the given share."""
-        scores = sorted(
-            r.score for r in self.rows if r.family == PROGRAM and r.environment == environment
-        )
+        join = self.join_seconds(environment)
+        scores = sorted(r.score(join) for r in self._programs(environment))
         rank = math.ceil((len(scores) + 1) * coverage)
         if rank > len(scores):
             return Width(rows=len(scores))
         return Width(scores[rank - 1], True, len(scores))
+
+    def call_seconds(self, environment: str) -> float:
+        """What a call of nothing takes there; 0 where it was not measured."""
+        found = sorted(
+            r.measured for r in self.rows if (r.environment, r.family) == (environment, CALL)
+        )
+        return _median(found) if found else 0.0
+
+    def join_seconds(self, environment: str) -> float:
+        """What a further kernel of a program costs: of least errors in the logarithm, in sum."""
+        if environment not in self._joins:
+            several = [r for r in self._programs(environment) if r.kernels > 1]
+            each = sorted((r.measured - r.estimate) / (r.kernels - 1) for r in several)
+            tried = [0.0, *(x for x in each[:: len(each) // _JOINS + 1] if x > 0)]
+            errors = [math.fsum(abs(r._joined(join)) for r in several) for join in tried]
+            self._joins[environment] = tried[errors.index(min(errors))]
+        return self._joins[environment]
+
+    @cached_property
+    def _joins(self) -> dict[str, float]:
+        return {}
+
+    def _programs(self, environment: str) -> list[Residual]:
+        return [r for r in self.rows if (r.environment, r.family) == (environment, PROGRAM)]
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str], list[float]]:

@@ -25,6 +25,9 @@ from pyc_mlir.simulation.evidence import PREDICTED, Here, Overheads, Price, Pric
 from pyc_mlir.simulation.program import NOTES, LoweredProgram, Priced, PricedSite, priced
 from pyc_mlir.simulation.residuals import COVERAGE, Residuals, Width
 
+# Wider intervals say nothing, and their ends are no numbers any more.
+_WIDEST = 100.0
+
 
 @dataclass(frozen=True)
 class Simulator:
@@ -52,9 +55,14 @@ class Simulator:
         """A simulator for this machine and toolchain. Raises as `priced`."""
         place = current_place()
         numbers = program if isinstance(program, Priced) else priced(program)
-        overheads = Overheads(dispatch_seconds=CostModel(numbers.target).dispatch_seconds)
         here = Here(place.hardware, place.toolchain, threads)
-        return Simulator(numbers, wisdom or Wisdom(), here, residuals or Residuals(), overheads)
+        residuals = residuals or Residuals()
+        overheads = Overheads(
+            residuals.call_seconds(here.environment),
+            CostModel(numbers.target).dispatch_seconds,
+            join_seconds=residuals.join_seconds(here.environment),
+        )
+        return Simulator(numbers, wisdom or Wisdom(), here, residuals, overheads)
 
     def estimate(self, recipe: Recipe | Mapping[str, str] | None = None) -> Estimate:
         """What the program would take by a recipe; sites that it lacks keep the program's choice.
@@ -69,10 +77,11 @@ class Simulator:
         others, notes = self._others(changed)
         total = Total.of([*(site.price for site in kernels), *others])
         overhead = self.overheads.call_seconds
+        overhead += self.overheads.join_seconds * max(0, len(kernels) - 1)
         overhead += self.overheads.wake_seconds if self.here.threads != 1 else 0.0
         seconds = total.measured + total.predicted + overhead
         width = self._width
-        factor = math.exp(width.deviations * total.scale)
+        factor = math.exp(min(width.deviations * total.scale, _WIDEST))
         memory = self._bytes(changed)
         return Estimate(
             seconds,

@@ -20,7 +20,8 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 
 VARIABLE, ROOT = "PYC_LOG", "pyc_mlir"
 COMPILE, CACHE, DECISIONS, RUN, JIT = "compile", "cache", "decisions", "run", "jit"
-CHILDREN = (COMPILE, CACHE, DECISIONS, RUN, JIT)
+TRACE = "trace"
+CHILDREN = (COMPILE, CACHE, DECISIONS, RUN, JIT, TRACE)
 LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,

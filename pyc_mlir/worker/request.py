@@ -28,8 +28,9 @@ from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.frontends.sources import Source, is_text, load_source
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
-from pyc_mlir.pipelines.choices.fastest import Fastest
+from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.worker.protocol import Blob, Frame
 
 # What is asked for: an artifact, the program's part of a cache key, or to try an artifact.
@@ -150,6 +151,11 @@ def options_of(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Options
     return from_data(Options, data, "options", _policy_form(ask))
 
 
+_WISDOM = {Wisdom: Form(lambda w: w.to_bytes().decode(), lambda d: Wisdom.from_bytes(d.encode()))}
+# The policies that carry wisdom, by name.
+_BY_EVIDENCE: Mapping[str, type[Fastest]] = {kind.name: kind for kind in (Fastest, Explore)}
+
+
 def _policy_form(ask: Callable[[str], Policy] = load_policy) -> Forms:
     return {Policy: Form(_policy_json, lambda data: _policy(data, ask))}
 
@@ -159,8 +165,8 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
         return {"kind": "first", "name": policy.name}
     if type(policy) is Preset:
         return {"kind": "preset", "name": policy.name, "modes": list(policy.planner_modes)}
-    if type(policy) is Fastest:
-        return {"kind": "fastest", **to_data(policy)}
+    if type(policy) in _BY_EVIDENCE.values():
+        return {"kind": type(policy).name, **to_data(policy, "policy", _WISDOM)}
     return {"kind": "parent", "name": policy.name}
 
 
@@ -169,8 +175,9 @@ def _policy(data: Mapping[str, Any], ask: Callable[[str], Policy]) -> Policy:
         return FirstIsBest(data["name"])
     if data["kind"] == "preset":
         return Preset(data["name"], tuple(data["modes"]))
-    if data["kind"] == "fastest":
-        return from_data(Fastest, {n: v for n, v in data.items() if n != "kind"}, "policy")
+    if (kind := _BY_EVIDENCE.get(data["kind"])) is not None:
+        fields = {n: v for n, v in data.items() if n != "kind"}
+        return from_data(kind, fields, "policy", _WISDOM)
     return ask(data["name"])
 
 

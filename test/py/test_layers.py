@@ -34,9 +34,9 @@ FOLDERS = (
     *under("pipelines", "target", "choices", "text", "driver", "streams"),
     *under("pipelines/kernels", "lang", "shared", "match", ""),
     *under("pipelines/kernels/families", "", "conv", "movement"),
-    *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "chunk"),
+    *under("pipelines/pyc", "", "canonicalize", "terms", "recognize", "fuse", "chunk"),
     *under("pipelines/linalg", "base", "scalar", "ops", ""),
-    *under("pipelines/memory", "packing", "planner", "", "on_pyc", "on_stream"),
+    *under("pipelines/memory", "packing", "selection", "planner", "", "on_pyc", "on_stream"),
     *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
     *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir", "simulation"),
@@ -51,7 +51,7 @@ FOLDERS = (
     *under("pyc_mlir", "lanes"),
     *under("tools", "cli", "doctor", "explain", "tune"),
     *under("tools/bench", "workloads", "report", "peers", "memory", "latency", "packing"),
-    *under("tools/bench", "zoo", "compile", "evidence", "tune", ""),
+    *under("tools/bench", "zoo", "compile", "evidence", "tune", "predict", ""),
     *under("tools", "demo", "docs", ""),
 )
 # The three doors: an outside package, and the modules that may import it.

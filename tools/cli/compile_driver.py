@@ -22,12 +22,15 @@ from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.frontends.sources import allow_bytecode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.pipelines.choices.choices import Coverage, coverage
+from pyc_mlir.pipelines.choices.choices import Coverage, coverage, policy_mark
 from pyc_mlir.pipelines.choices.contract import Contract, uncheckable
+from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.pipelines.choices.log import Conditions, Listed, Record, write_log
+from pyc_mlir.simulation.evidence import MEASURED, PREDICTED
 from pyc_mlir.tools.cli import guarded
 from pyc_mlir.tools.cli.common import Progress, refusal
 from pyc_mlir.tools.cli.contract_flags import read_contract
+from pyc_mlir.tools.cli.exploring import with_measured
 from pyc_mlir.tools.cli.model_source import (
     InputShape,
     read_model,
@@ -83,7 +86,8 @@ def _compiled(
     shapes = [InputShape.parse(text) for text in flags.input]
     if flags.replay is not None:
         return _replayed(flags, shapes, progress, stdin)
-    options = resolve(read_options(flags, contract))
+    given = read_options(flags, contract)
+    options = resolve(given)
     makes_text = flags.emit in ("pyc", "linalg") or flags.compile_to
     if makes_text and options.contract.max_compile_seconds is not None:
         raise uncheckable("max_compile_seconds", "a program to be made", "text")
@@ -97,6 +101,7 @@ def _compiled(
         return Output(text.encode(), decisions)
     if flags.compile_to:
         return _to_phase(flags.compile_to, source, inputs, options, progress)
+    options = with_measured(flags, source, inputs, given, options, progress)
     cache = choose(_cache_asked(flags), os.environ)
     spent = max(0.0, time.time() - began)
     artifact = build(source, inputs, options, progress.stage, cache, flags.untrusted, spent)
@@ -169,6 +174,7 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         *([("cache", cache_line(artifact.cached))] if artifact.cached else []),
         ("decisions", f"{len(artifact.decisions)} (-v shows them, --log FILE writes them)"),
         *([("recipe", str(used))] if used != Coverage() else []),
+        *([("explored", explored)] if (explored := explored_line(artifact)) else []),
         ("run it", run_command(place, signature)),
         ("with IREE", iree_command(place, artifact)),
     ]
@@ -177,6 +183,19 @@ def summary(path: str, size: int, artifact: Artifact, seconds: float) -> str:
         f"in {quantity(seconds, 's')}\n"
     )
     return head + "".join(f"  {name:<10} {text}\n" for name, text in rows)
+
+
+def explored_line(artifact: Artifact) -> str:
+    """On what the choices of the policy `explore` rest; nothing under another policy."""
+    mark = policy_mark(Explore.name)
+    found = [e for d in artifact.decisions for e in d.evidence if e.startswith(mark)]
+    measured, predicted = (
+        sum(e.startswith(f"{mark}{grounds}") for e in found) for grounds in (MEASURED, PREDICTED)
+    )
+    if not measured + predicted:
+        return ""
+    told = f"{measured} kernels by measured rows, {predicted} by predictions"
+    return f"{told} (`pyc-tune profile MODEL` measures them)" if predicted else told
 
 
 def contract_report(artifact: Artifact) -> str:

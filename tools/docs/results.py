@@ -50,6 +50,9 @@ GOALS: Mapping[str, Goal] = {
     "campaign": Goal(
         "what was attacked, how often, and with what result", ("campaign", "repeated")
     ),
+    "onnx-nodes": Goal(
+        "every node case of the onnx wheel: right, refused and why", ("onnx-nodes",)
+    ),
     "tests": Goal("the tests at full counts", ("test-full",)),
 }
 

@@ -7,14 +7,17 @@ pyc-tune lanes
 
 import argparse
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.store import Store
 from pyc_mlir.evidence.environment import Place, current_place
 from pyc_mlir.evidence.rows import Implementation
 from pyc_mlir.evidence.states import EXPERIMENTAL, LANES, QUARANTINED, STABLE, Scope
+from pyc_mlir.lanes.baselines import freeze, rows_of, versions
 from pyc_mlir.lanes.conditions import NEW_DEFAULT, SWAP, Limits
 from pyc_mlir.lanes.promotion import Standing, Wanted, promote, standing, state_of
+from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.tune.look import named
 
 _SHORT = 16
@@ -66,6 +69,30 @@ def run_lanes(store: Store, flags: argparse.Namespace) -> int:
                 f"  {state.impl_id[:_SHORT]} {state.state:11} {state.at[:10]}  "
                 f"{place(state.scope)}: {state.reason[:100] or '-'}"
             )
+    return 0
+
+
+def run_baseline(store: Store, flags: argparse.Namespace) -> int:
+    """Freeze reports, else the recipes in use, as the next version of a name."""
+    reports = [Report.load(path) for path in flags.reports]
+    moment = datetime.now(UTC).isoformat(timespec="seconds")
+    version = freeze(store, flags.name, reports, moment)
+    count = len(rows_of(store, f"{flags.name}@{version}"))
+    print(f"{flags.name}@{version}: {count} rows")
+    return 0
+
+
+def run_baselines(store: Store, flags: argparse.Namespace) -> int:
+    """Print the names and versions of baselines, or the rows of one."""
+    if not flags.name:
+        for name, known in versions(store).items():
+            print(f"{name}: {', '.join(f'{name}@{version}' for version in known)}")
+        return 0
+    for row in rows_of(store, flags.name):
+        made = store.get(Implementation, row.impl_id)
+        choices = ", ".join(f"{k}: {v}" for k, v in made.recipe.items()) if made else "gone"
+        numbers = ", ".join(f"{k} {v:.6g}" for k, v in row.numbers.items())
+        print(f"{row.impl_id[:_SHORT]} {choices[:60]}, workload {row.workload_id[:8]}: {numbers}")
     return 0
 
 

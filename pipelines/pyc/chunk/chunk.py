@@ -4,12 +4,14 @@ Comes in: functions of pyc ops. Goes out: the same, with some regions repeated f
 one dimension in which all their ops run: slices of what comes in, clones of the ops (marked
 ``pyc.chunk = "i/n"``), and the parts joined again. Attention over heads at a time, a feed-forward
 block over rows at a time. After AutoChunk (Zhao et al., 2024); FlashAttention (Dao et al., 2022)
-does the same inside one kernel. Every element is computed by the same ops from the same elements.
+does the same inside one kernel. Images are cut into rows: parts of convolutions and poolings
+overlap, and what they share is computed for each (Alwani et al., 2016).
+Every element is computed by the same ops from the same elements.
 Functions with dynamic sizes or control flow are left alone.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -20,10 +22,11 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
-from pyc_mlir.pipelines.pyc.chunk.dims import part_params
+from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import Candidate, Offer, plan
-from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products
+from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products, rows_of
+from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
@@ -62,7 +65,7 @@ class Chunk:
         for function in functions_of(module):
             if not is_static(function):
                 continue
-            graph = Graph(function)
+            graph = Graph(function, reads_parts(replace(context, target=target)))
             candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
             evidence = f"mode {mode}"
@@ -140,39 +143,47 @@ class _Cloner:
         self.builder = IRBuilder()
 
     def part(self, number: int) -> ir.Value:
-        """Clones of all ops of the region, on part `number` of what they read."""
-        values: dict[tuple[ir.Value, int | None], ir.Value] = {}
+        """Clones of all ops of the region, on what they need for part `number`."""
+        needed = rows_of(self.graph, self.region, self.parts, number)
+        # What is there of a value along a dimension, and parts of it.
+        whole: dict[tuple[ir.Value, int | None], tuple[ir.Value, Rows]] = {}
+        values: dict[tuple[ir.Value, int | None, Rows], ir.Value] = {}
         made = None
         for i, dim in zip(self.region.ops, self.region.dims, strict=True):
-            op = self.graph.ops[i]
+            op, rows = self.graph.ops[i], needed[i]
+            wanted = operand_rows(call_of(self.graph, i), dim, rows)
+            operands = []
             with op.location:
                 for operand, at in zip(op.operands, along(self.graph, i, dim), strict=True):
-                    if (operand, at) not in values:
-                        values[operand, at] = self._slice(operand, at, number)
-                dims = along(self.graph, i, dim)
-                operands = [values[key] for key in zip(op.operands, dims, strict=True)]
-                made = self._clone(i, dim, operands, number)
-            values[op.result, dim] = made
+                    key = (operand, at, wanted)
+                    if key not in values:
+                        held = whole.get((operand, at), (operand, None))
+                        values[key] = self._slice(*held, at, wanted)
+                    operands.append(values[key])
+                made = self._clone(i, dim, operands, rows, number)
+            whole[op.result, dim] = (made, rows)
         assert made is not None
         return made
 
-    def _slice(self, value: ir.Value, at: int | None, number: int) -> ir.Value:
-        """Part `number` of a value from outside, or the value whole."""
-        if at is None:
+    def _slice(self, value: ir.Value, held: Rows | None, at: int | None, rows: Rows) -> ir.Value:
+        """Rows of a value, of which `held` are there (None: all); or the value whole."""
+        if at is None or held == rows:
             return value
         shape = self.builder.type_of(value).shape
-        size = self.region.size // self.parts
+        first = held[0] if held else 0
         starts, stops = [0] * len(shape), list(shape)
-        starts[at], stops[at] = number * size, (number + 1) * size
+        starts[at], stops[at] = rows[0] - first, rows[1] - first
         bounds = {"starts": tuple(starts), "stops": tuple(stops), "steps": (1,) * len(shape)}
         return self.builder.slice(value, **bounds)
 
-    def _clone(self, i: int, dim: int, operands: list[ir.Value], number: int) -> ir.Value:
+    def _clone(
+        self, i: int, dim: int, operands: list[ir.Value], rows: Rows, number: int
+    ) -> ir.Value:
         call = call_of(self.graph, i)
         shape = list(call.out.shape)
-        shape[dim] = self.region.size // self.parts
+        shape[dim] = rows[1] - rows[0]
         out = TensorType(tuple(shape), call.out.dtype)
-        made = create(call.definition, operands, part_params(call, dim, out), out)
+        made = create(call.definition, operands, part_params(call, dim, out, rows), out)
         attributes = made.owner.operation.attributes
         attributes[PART] = ir.StringAttr.get(f"{number}/{self.parts}")
         return made

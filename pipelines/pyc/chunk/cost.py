@@ -4,11 +4,14 @@ An op takes the time of its arithmetic and that of its traffic, one after anothe
 little of the two where weights stream. Values that fit into the last cache cost
 less to move than those that do not, so parts may be cheaper than the whole; what is read whole
 (weights) is read for each part; each dispatch has a fixed cost; parts too small to occupy
-all cores compute more slowly. Elementwise ops are taken as fused into what makes their operands.
+all cores compute more slowly. Rows that parts of images share are computed for each. Elementwise
+ops are taken as fused into what makes their operands.
 """
 
+from collections.abc import Mapping
+
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region
-from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of
+from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, shares
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
 
@@ -19,30 +22,37 @@ HIDDEN_DISPATCHES = 3
 def seconds(graph: Graph, region: Region, parts: int, target: Target) -> float:
     """Predicted seconds of the whole region in `parts` parts."""
     members, model = set(region.ops), CostModel(target)
-    total = 0.0
+    total, share = 0.0, shares(graph, region, parts)
     for i, dim in zip(region.ops, region.dims, strict=True):
         node, call = graph.nodes[i], call_of(graph, i)
-        nbytes = _traffic(graph, i, dim, members, parts, model)
+        nbytes = _traffic(graph, i, dim, members, share, model)
         size = max(call.out.elements, node.hidden // call.out.dtype.itemsize)
-        flops = call.definition.flops(call.inputs, call.out, **call.params) / parts
+        flops = call.definition.flops(call.inputs, call.out, **call.params) * share[i]
         dispatches = HIDDEN_DISPATCHES if node.hidden else 1
         if any(_melts(graph, r, i, members) for r in node.reads):
             dispatches = 0
-        total += parts * model.part(flops, nbytes, size / parts, dispatches)
+        total += parts * model.part(flops, nbytes, size * share[i], dispatches)
     return total
 
 
 def _traffic(
-    graph: Graph, i: int, dim: int, members: set[int], parts: int, model: CostModel
+    graph: Graph,
+    i: int,
+    dim: int,
+    members: set[int],
+    share: Mapping[int, float],
+    model: CostModel,
 ) -> float:
     """Bytes of memory traffic of one part of op `i`; scores are written and read twice."""
     node, call = graph.nodes[i], call_of(graph, i)
-    total = 4 * model.weighed(node.hidden / parts)
+    total = 4 * model.weighed(node.hidden * share[i])
     for operand, type_, at in zip(node.operands, call.inputs, along(graph, i, dim), strict=True):
         if operand is None or not _melts(graph, operand, i, members):
-            total += model.weighed(type_.nbytes / (1 if at is None else parts))
+            # Of what comes from outside, as much as of the result.
+            of = 1.0 if at is None else share.get(-1 if operand is None else operand, share[i])
+            total += model.weighed(type_.nbytes * of)
     if not any(_melts(graph, i, user, members) for user in graph.users[i]):
-        total += model.weighed(call.out.nbytes / parts)
+        total += model.weighed(call.out.nbytes * share[i])
     return total
 
 

@@ -1,8 +1,10 @@
-"""The dimension of each operand that corresponds one to one to a dimension of the result.
+"""The dimension of each operand that corresponds to a dimension of the result.
 
 Index i of that dimension of the result then needs of an operand only its index i along the
 dimension given, or the operand whole, so that a part of the result can be computed from parts of
-the operands. Comes in: an op by definition, types and parameters, and a dimension of its result.
+the operands. Windows need some rows around (`operand_rows`): parts overlap there, in halos (Alwani
+et al., Fused-Layer CNN Accelerators, 2016).
+Comes in: an op by definition, types and parameters, and a dimension of its result.
 Goes out: for each operand a dimension or None (whole); None instead of the tuple where the
 dimension does not run through. A family is entered by `@runs("name")`, elementwise ops and
 reductions by their base class. What is not entered blocks.
@@ -20,6 +22,8 @@ from pyc_mlir.dialects.ops.reduction import Reduction
 from pyc_mlir.dialects.types import TensorType
 
 Dims = tuple[int | None, ...]
+# Neighbouring indices of a dimension, from the first to before the last.
+Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,67 @@ def operand_dims(call: Call, dim: int) -> Dims | None:
     return None if rule is None else rule(call, dim)
 
 
-def part_params(call: Call, dim: int, out: TensorType) -> dict[str, Any]:
-    """The parameters of `call` when it makes only `out`, a part of its result along `dim`."""
+@dataclass(frozen=True)
+class Window:
+    """A window along one axis of `size` positions, of which `low` are padding in front."""
+
+    size: int
+    reach: int
+    stride: int
+    low: int
+
+    def bounds(self, rows: Rows) -> Rows:
+        """The positions that some outputs see, padding included."""
+        first = rows[0] * self.stride - self.low
+        return first, (rows[1] - 1) * self.stride - self.low + self.reach
+
+    def source(self, rows: Rows) -> Rows:
+        """The positions of the image that some outputs see."""
+        first, end = self.bounds(rows)
+        return max(first, 0), min(end, self.size)
+
+    def pads(self, rows: Rows) -> tuple[int, int]:
+        """The padding around them."""
+        first, end = self.bounds(rows)
+        return max(-first, 0), max(end - self.size, 0)
+
+
+def window_of(call: Call, dim: int) -> Window | None:
+    """The window whose outputs are dimension `dim` of a result; None where there is none."""
+    if call.definition.name not in _WINDOWS or dim not in _sides(call):
+        return None
+    axis, x = dim - _sides(call)[0], call.inputs[0]
+    size, kernel = x.shape[dim], call.params.get("kernel")
+    if kernel is None:
+        weight = call.inputs[1].shape
+        kernel = weight[:2] if call.params["layout"] == "NHWC" else weight[2:]
+    taps = kernel[axis]
+    assert size is not None and taps is not None
+    dilation = call.params.get("dilations", (1, 1))[axis]
+    reach = dilation * (taps - 1) + 1
+    return Window(size, reach, call.params["strides"][axis], call.params["pads"][axis])
+
+
+def operand_rows(call: Call, dim: int, rows: Rows) -> Rows:
+    """What some rows along `dim` of the result need of the operands that it runs along."""
+    window = window_of(call, dim)
+    return rows if window is None else window.source(rows)
+
+
+_WINDOWS = ("conv2d", "max_pool2d", "avg_pool2d")
+
+
+def _sides(call: Call) -> tuple[int, int]:
+    """The dimensions of rows and columns of images."""
+    return (1, 2) if call.params["layout"] == "NHWC" else (2, 3)
+
+
+def part_params(call: Call, dim: int, out: TensorType, rows: Rows) -> dict[str, Any]:
+    """The parameters of `call` when it makes only `out`, `rows` of its result along `dim`."""
+    if window := window_of(call, dim):
+        pads, axis = list(call.params["pads"]), dim - _sides(call)[0]
+        pads[axis], pads[axis + 2] = window.pads(rows)
+        return {**call.params, "pads": tuple(pads)}
     if "shape" in call.params:
         return {**call.params, "shape": out.shape}
     if call.definition.name == "slice":
@@ -135,11 +198,26 @@ def _batchnorm(call: Call, dim: int) -> Dims | None:
 
 @runs("conv2d")
 def _conv2d(call: Call, dim: int) -> Dims | None:
-    return (0, None) if dim == 0 else None
+    """Images, and rows or columns of them."""
+    return (dim, None) if dim == 0 or _slides(call, dim) else None
 
 
-@runs("max_pool2d", "avg_pool2d", "resize")
+@runs("max_pool2d", "avg_pool2d")
 def _pool(call: Call, dim: int) -> Dims | None:
+    return (dim,) if dim not in _sides(call) or _slides(call, dim) else None
+
+
+def _slides(call: Call, dim: int) -> bool:
+    """Whether a window slides along `dim`, and meets the image wherever it is."""
+    window = window_of(call, dim)
+    outputs = call.out.shape[dim]
+    if window is None or not outputs:
+        return False
+    return window.low < window.reach and window.bounds((outputs - 1, outputs))[0] < window.size
+
+
+@runs("resize")
+def _resize(call: Call, dim: int) -> Dims | None:
     channels = 1 if call.params["layout"] == "NCHW" else 3
     return (dim,) if dim in (0, channels) else None
 
@@ -206,8 +284,10 @@ def hidden_bytes(call: Call) -> int:
 
 
 def cuts_a_product(call: Call, dim: int) -> bool:
-    """Whether the part is of a matrix product's rows or columns, not of its batch.
+    """Whether the part is of a matrix product's rows or columns, not of its batch; so with images.
 
     Code generation may then tile it differently, so that the last bits of sums may differ.
     """
+    if call.definition.name == "conv2d":
+        return dim > 0
     return call.definition.name in ("matmul", "attention") and dim >= call.out.rank - 2

@@ -3,18 +3,20 @@
 Comes in: a function of one block. Goes out: a `Graph` of plain data, one node an op, and the bytes
 that each item of the program needs: an op, or a region in parts as if it were one op. It is an
 estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
-that dies, a sum read by one other sum is computed there, reshapes are views, and arguments,
-constants and results take no scratch.
+that dies, a sum read by one other sum is computed there, reshapes are views, what windows read in
+parts is not stored, and arguments, constants and results take no scratch.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import Call, hidden_bytes
+from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of, tensor_types, values_read
 
 _VIEWS = frozenset({"reshape"})
@@ -62,13 +64,19 @@ class Region:
     """Ops of one block, in order, that can run part by part along one dimension.
 
     `dims` is that dimension of each op's result; the last op's result leaves the region.
-    `inside` is the most bytes live at once of what stays inside, all of it run at once.
+    `inside` is the most bytes live at once of what stays inside, all of it run at once; `halos`
+    are those of one part by the number of parts, where parts overlap.
     """
 
     ops: tuple[int, ...]
     dims: tuple[int, ...]
     size: int
     inside: int
+    halos: tuple[tuple[int, int], ...] = ()
+
+    def inside_of(self, parts: int) -> int:
+        """The most bytes live at once of what stays inside, one of so many parts at a time."""
+        return dict(self.halos).get(parts, -(-self.inside // parts))
 
     @property
     def end(self) -> int:
@@ -79,21 +87,57 @@ class Region:
 class Graph:
     """A function's block as data, read once."""
 
-    def __init__(self, function: ir.Operation) -> None:
+    def __init__(self, function: ir.Operation, joins: bool = True) -> None:
+        """`joins`: kernels read parts in place of their concatenation, or join them in one pass."""
         self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
         made = {r: i for i, op in enumerate(self.ops) for r in op.results}
         returned = {made[v] for v in self.ops[-1].operands if v in made}
         types = tensor_types(_values(function.regions[0].blocks[0]))
         self.nodes = [_node(op, made, types, i in returned) for i, op in enumerate(self.ops)]
-        self.users: list[list[int]] = [[] for _ in self.ops]
-        for i, node in enumerate(self.nodes):
-            for read in node.reads:
-                self.users[read].append(i)
+        self.unstored: frozenset[int] = frozenset()
+        if joins:
+            self._read_parts()
+        self.users = self._users()
         self.storage = list(range(len(self.ops)))
         for i, node in enumerate(self.nodes):
             if node.name in _VIEWS and node.reads:
                 self.storage[i] = self.storage[node.reads[0]]
         self._viewed_result(returned)
+
+    def _users(self) -> list[list[int]]:
+        users: list[list[int]] = [[] for _ in self.ops]
+        for i, node in enumerate(self.nodes):
+            for read in node.reads:
+                users[read].append(i)
+        return users
+
+    def _read_parts(self) -> None:
+        """What is not stored takes no bytes, and who reads it reads what it is made of."""
+        users = self._users()
+        unstored = Channels.of(self.ops, [node.reads for node in self.nodes], users).unstored
+        unstored |= {i for i in range(len(self.ops)) if self._is_joined_later(i, users[i])}
+        self.unstored = unstored
+        for i, node in enumerate(self.nodes):
+            behind = [p for r in node.reads if r in unstored for p in self.nodes[r].reads]
+            reads = tuple(dict.fromkeys([*node.reads, *behind]))
+            self.nodes[i] = replace(node, reads=reads, nbytes=0 if i in unstored else node.nbytes)
+
+    def _is_joined_later(self, i: int, users: Sequence[int]) -> bool:
+        """Whether a concatenation is part of others, and of one elementwise op, at most.
+
+        Each of these joins all parts by itself, in one pass.
+        """
+        node = self.nodes[i]
+        others = [u for u in users if self._axis(u) is None or self._axis(u) != self._axis(i)]
+        fused = all(self.nodes[u].is_elementwise for u in others) and len(others) <= 1
+        return self._axis(i) is not None and len(users) > 0 and fused and node.nbytes > 0
+
+    def _axis(self, i: int) -> int | None:
+        """The axis of a concatenation; None for other ops."""
+        call = self.nodes[i].call
+        if call is None or call.definition.name != "concat":
+            return None
+        return call.params["axis"] % call.out.rank
 
     def _viewed_result(self, returned: set[int]) -> None:
         """What is returned under another shape is a result too."""
@@ -119,7 +163,7 @@ class Graph:
         found = []
         for at, (i, region) in enumerate(items):
             live.update({s: self.nodes[s].nbytes for s in starts[at]})
-            extra = self.nodes[i].hidden if region is None else -(-region.inside // parts[region])
+            extra = self.nodes[i].hidden if region is None else region.inside_of(parts[region])
             taken = self._taken_over(i, last, at) if region is None else 0
             found.append(Need(i, region, sum(live.values()) + extra - taken, tuple(live)))
             for storage in [s for s in live if last[s] <= at]:
@@ -172,8 +216,16 @@ class Graph:
         fits = any(self.nodes[s].nbytes == node.nbytes for s in dying)
         return node.nbytes if node.may_overwrite and fits else 0
 
-    def inside(self, ops: Sequence[int]) -> int:
-        """The most bytes live at once of what a region of these ops keeps to itself."""
+    def inside(self, ops: Sequence[int], shares: Mapping[int, float] | None = None) -> int:
+        """The most bytes live at once of what a region of these ops keeps to itself.
+
+        `shares` of the ops' results are computed at once; all of them by default.
+        """
+
+        def nbytes(i: int) -> int:
+            share = 1.0 if shares is None else shares[i]
+            return ceil(share * self.nodes[i].nbytes)
+
         members, end = set(ops), ops[-1]
         last: dict[int, int] = {}
         for i in ops:
@@ -184,9 +236,10 @@ class Graph:
         most = 0
         for i in ops:
             if i != end and self.storage[i] == i:
-                live[i] = self.nodes[i].nbytes
+                live[i] = nbytes(i)
             taken = self._taken_over(i, {s: s_end for s, s_end in last.items() if s in live}, i)
-            most = max(most, sum(live.values()) + self.nodes[i].hidden - (taken if i != end else 0))
+            own = nbytes(i) if taken and i != end else 0
+            most = max(most, sum(live.values()) + self.nodes[i].hidden - own)
             for storage in [s for s in live if last.get(s, i) <= i]:
                 del live[storage]
         return most

@@ -8,12 +8,23 @@ the op in question is a region of its own.
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from math import prod
 
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.pyc.chunk.dims import Call, Dims, cuts_a_product, operand_dims
+from pyc_mlir.pipelines.pyc.chunk.dims import (
+    Call,
+    Dims,
+    Rows,
+    cuts_a_product,
+    operand_dims,
+    operand_rows,
+    window_of,
+)
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region
 
+# The numbers of parts that are offered.
+PARTS = (2, 3, 4, 6, 8, 12)
 # How far a region may reach in the program, in ops.
 WINDOW = 64
 # A region's result is at most this share of the largest value inside.
@@ -36,10 +47,54 @@ def regions(graph: Graph, op: int, end: int, taken: AbstractSet[int]) -> Iterato
         if first > op:
             break
         ops = tuple(i for i in members if i >= first)
+        read = {r for i in ops for r in graph.nodes[i].reads}
+        if not read.isdisjoint(graph.unstored.difference(ops)):
+            continue  # parts of it could only be read if it were stored
         inside = graph.inside(ops) + _copies(graph, ops, dims)
         largest = max(graph.nodes[i].nbytes * (i != end) + graph.nodes[i].hidden for i in ops)
         if call.out.nbytes <= RESULT_SHARE * largest:
-            yield Region(ops, tuple(dims[i] for i in ops), size, inside)
+            region = Region(ops, tuple(dims[i] for i in ops), size, inside)
+            yield replace(region, halos=_halos(graph, region))
+
+
+def rows_of(graph: Graph, region: Region, parts: int, number: int) -> dict[int, Rows]:
+    """The rows that part `number` of a region computes of each op's result, halos included."""
+    each = region.size // parts
+    found: dict[int, Rows] = {region.end: (number * each, (number + 1) * each)}
+    for i, dim in zip(reversed(region.ops), reversed(region.dims), strict=True):
+        call, rows = call_of(graph, i), found[i]
+        needed = operand_rows(call, dim, rows)
+        operands = zip(graph.nodes[i].operands, along(graph, i, dim), strict=True)
+        for operand in {o for o, at in operands if at is not None and o in region.ops}:
+            assert operand is not None
+            first, end = found.get(operand, needed)
+            found[operand] = (min(first, needed[0]), max(end, needed[1]))
+    return found
+
+
+def has_windows(graph: Graph, region: Region) -> bool:
+    """Whether parts of a region overlap inside: whether windows slide along what is cut."""
+    pairs = zip(region.ops, region.dims, strict=True)
+    return any(window_of(call_of(graph, i), dim) for i, dim in pairs)
+
+
+def shares(graph: Graph, region: Region, parts: int) -> dict[int, float]:
+    """The share of each op's result that the part which needs most of it computes."""
+    if not has_windows(graph, region):
+        return dict.fromkeys(region.ops, 1 / parts)
+    every = [rows_of(graph, region, parts, number) for number in range(parts)]
+    return {
+        i: max(rows[i][1] - rows[i][0] for rows in every) / (call_of(graph, i).out.shape[dim] or 1)
+        for i, dim in zip(region.ops, region.dims, strict=True)
+    }
+
+
+def _halos(graph: Graph, region: Region) -> tuple[tuple[int, int], ...]:
+    """By number of parts what they keep inside, where they overlap."""
+    if not has_windows(graph, region):
+        return ()
+    counts = [n for n in PARTS if region.size % n == 0]
+    return tuple((n, graph.inside(region.ops, shares(graph, region, n))) for n in counts)
 
 
 def _outermost(out: TensorType) -> int | None:

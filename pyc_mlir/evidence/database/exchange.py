@@ -1,9 +1,11 @@
 """Between database and wisdom: what was measured out, candidates in.
 
 Out go choices of single sites: implementations whose recipe names one pass, {pass: choice}, of a
-work or a program. Of a program's, rows stand under its exact id and under its structure, so that a
-retrained model has them. A row is the median over processes of their medians, on CPU time where
-programs run in the caller's thread, else by the wall clock.
+work or a program; and whole programs, whose recipe names sites or is empty. Of a program, rows
+stand under its exact id and under its structure, so that a retrained model has them: those of a
+whole recipe only if it names works or passes too (`portable` in pipelines/choices/choices.py),
+since sites are that program's own. A row is the median over processes of their medians, on CPU
+time where programs run in the caller's thread, else by the wall clock.
 
 In come candidates: implementations with that origin and a transition to `candidate`, no numbers,
 since no file proves that they were measured.
@@ -30,9 +32,17 @@ from pyc_mlir.evidence.database.tables import (
     TRACES,
 )
 from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.identity import PROGRAM
 from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
 from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, RETIRED, Scope
-from pyc_mlir.pipelines.choices.wisdom import Subject, Wisdom, WisdomRow
+from pyc_mlir.pipelines.choices.wisdom import (
+    WHOLE,
+    Subject,
+    Wisdom,
+    WisdomRow,
+    names_work,
+    recipe_name,
+)
 
 CPU, WALL = "cpu", "wall"
 # Implementation, hardware, toolchain, context, constants.
@@ -98,7 +108,7 @@ def measured(
 def export_wisdom(
     store: Store, hardware: str = "", toolchain: str = "", least_sessions: int = 1
 ) -> Wisdom:
-    """What is known of choices of single sites.
+    """What is known of choices and of whole recipes.
 
     Quarantined and retired implementations are left out (of a toolchain, where the state names
     one), and sessions on a machine that was disturbed, unless a verdict rests on them.
@@ -115,13 +125,19 @@ def export_wisdom(
         key: list(_rows(traces, traces[0].context in callers)) for key, traces in groups.items()
     }
     kept = [r for found in _paired(rows, verdicts) for r in found if r.sessions >= least_sessions]
-    return Wisdom.of(kept, _subjects(store, groups.values()))
+    recipes = [traces[0].recipe for traces in groups.values() if not _is_choice(traces[0].recipe)]
+    return Wisdom.of(kept, _subjects(store, groups.values()), recipes)
+
+
+def _is_choice(recipe: Mapping[str, str]) -> bool:
+    """Whether a recipe is the choice of one pass, not of sites."""
+    return len(recipe) == 1 and not any(":" in key for key in recipe)
 
 
 def _usable(
     store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict]
 ) -> list[Measured]:
-    """Traces of single choices that may decide."""
+    """Traces of single choices and of recipes of whole programs that may decide."""
     bad = {
         (s.impl_id, s.scope.toolchain)
         for state in (QUARANTINED, RETIRED)
@@ -133,10 +149,8 @@ def _usable(
     graphs = {t.graph_id for t in traces if t.session_id in judged and t.impl_id in compared}
 
     def decides(trace: Measured) -> bool:
-        key, *others = trace.recipe or ("",)
-        is_bad = bad & {(trace.impl_id, where) for where in ("", trace.toolchain)}
-        # A key with a site names a place of one program, not a pass.
-        if others or not key or ":" in key or is_bad:
+        is_known = _is_choice(trace.recipe) or trace.kind == PROGRAM
+        if not is_known or bad & {(trace.impl_id, where) for where in ("", trace.toolchain)}:
             return False
         if trace.graph_id in graphs:
             return trace.session_id in judged and trace.impl_id in compared
@@ -181,8 +195,13 @@ def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
     if min(times) <= 0:
         return
     one = traces[0]
-    ((pass_name, choice),) = one.recipe.items()
-    for subject in dict.fromkeys((one.graph_id, one.structure_id)):
+    pass_name, choice = WHOLE, recipe_name(one.recipe)
+    subjects = [one.graph_id, one.structure_id]
+    if _is_choice(one.recipe):
+        ((pass_name, choice),) = one.recipe.items()
+    elif one.recipe and not any(":" not in key or names_work(key) for key in one.recipe):
+        subjects.pop()
+    for subject in dict.fromkeys(subjects):
         yield WisdomRow(
             subject,
             pass_name,
@@ -227,6 +246,8 @@ def import_wisdom(store: Store, wisdom: Wisdom) -> int:
         graph = graphs.get(row.subject)
         if graph is not None:
             recipe = {row.pass_name: row.choice}
+            if row.pass_name == WHOLE:
+                recipe = wisdom.recipes.get(row.choice, {})
             one = Implementation(
                 graph.graph_id, recipe, row.choice, origin=origin, normalizer=graph.normalizer
             )

@@ -1,34 +1,82 @@
-"""Dynamic dimensions as opaque symbols that a function may pass on but not compute with."""
+"""Dynamic dimensions as symbols that a function may compute with, but whose value it never sees."""
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pyc_mlir.frontends.python.source import untraceable
 
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
 
 class Dim:
-    """The size of a dynamic dimension, as `x.shape` shows it.
+    """The size of a dynamic dimension, as `x.shape` shows it, or one computed from such sizes.
 
-    Legal: as an entry of the shapes given to reshape, broadcast_to, full_like and `nn.iota`, as a
-    factor or divisor of an array (``x.sum(0) / x.shape[0]``), and compared with itself.
-    Everything that needs its value raises PycError (UNTRACEABLE).
+    Legal: ``+ - * // %`` with integers and other sizes; as an entry of the shapes given to reshape,
+    broadcast_to, full_like, `np.arange(n, like=x)` and `nn.iota`; as an operand of an array
+    (``x.sum(0) / x.shape[0]``); as a bound of a slice of the dimension it comes from; compared with
+    itself. Everything that needs its value raises PycError (UNTRACEABLE).
+
+    witness: a large number that stands for the size wherever shapes are compared; see `Tracer`.
+    source, axis: an array that has this size, and its axis.
+    form: of one computed from another size n and an integer c, ("sub", witness of n, c); else None.
     """
 
-    __slots__ = ("axis", "name", "source", "witness")
+    __slots__ = ("_exact", "_make", "axis", "form", "name", "source", "tracer", "witness")
 
-    def __init__(self, name: str, witness: int) -> None:
+    def __init__(self, name: str, witness: int, tracer: Any) -> None:
         self.name = name
-        # A large number that stands for the size wherever shapes are compared; see `Tracer`.
         self.witness = witness
-        # An MLIR value and its axis that have this size.
+        self.tracer = tracer
         self.source: Any = None
         self.axis = 0
+        self.form: tuple[str, int, int] | None = None
+        self._exact: Callable[[], Any] | None = None
+        self._make: Callable[[], Any] | None = None
+
+    @classmethod
+    def computed(
+        cls,
+        name: str,
+        witness: int,
+        tracer: Any,
+        exact: Callable[[], Any],
+        make: Callable[[], Any] | None,
+    ) -> "Dim":
+        """A size computed from others.
+
+        exact: gives its value as a rank-0 i64. make: gives a vector of that length, or None where
+        there is no way to make one.
+        """
+        made = cls(name, witness, tracer)
+        made._exact, made._make = exact, make
+        return made
+
+    def value(self) -> Any:
+        """The size as a rank-0 i64 of the program."""
+        return self._exact() if self._exact else self.tracer.size(self.source, self.axis)
+
+    def holder(self) -> Any:
+        """An array that has this size along `axis`.
+
+        Raises PycError (UNTRACEABLE) for a size of which no array can be made.
+        """
+        if self.source is None and self._make is not None:
+            self.source = self._make()
+        if self.source is None:
+            raise untraceable(
+                f"no array can be made of the length `{self.name}`",
+                "lengths are sums and products of sizes, and what `- c` and `// c` leave of one "
+                "for an integer c; use -1 in a reshape",
+                "size",
+            )
+        return self.source
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise untraceable(
             f"the size `{self.name}` is not known while tracing",
-            "use -1 or the dimension itself in a reshape, `np.zeros_like`, `np.full_like` and "
-            "`pyc_mlir.nn.iota` (for `np.arange`) to make arrays, or give the dimension a size in "
-            "the function's specs",
+            "use -1 or the dimension itself in a reshape, `np.zeros_like`, `np.full_like`, "
+            "`np.arange(n, like=x)`, `pyc_mlir.nn.arange`, `nn.linspace` and `nn.iota` to make "
+            "arrays, or give the dimension a size in the function's specs",
             "size",
         )
 
@@ -37,14 +85,60 @@ class Dim:
         return NotImplemented if hasattr(other, "__array_function__") else self._refuse()
 
     __bool__ = __int__ = __float__ = __complex__ = __index__ = __array__ = _refuse
-    __neg__ = __pos__ = __abs__ = __invert__ = _refuse
+    __pos__ = __abs__ = __invert__ = _refuse
     __round__ = __trunc__ = __floor__ = __ceil__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _arithmetic
-    __mod__ = __rmod__ = __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
+    __truediv__ = __rtruediv__ = _arithmetic
+    __pow__ = __rpow__ = __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
     __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _arithmetic
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _arithmetic
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _arithmetic
+
+    def _computed(self, op: str, left: Any, right: Any) -> Any:
+        if not all(type(v) is int or isinstance(v, Dim) for v in (left, right)):
+            return self._arithmetic(right if left is self else left)
+        if op in ("floordiv", "mod") and not (type(right) is int and right > 0):
+            raise untraceable(
+                f"`{left} {_SIGNS[op]} {right}`", "divide sizes by positive integers", "size"
+            )
+        return self.tracer.sized(op, _SIGNS[op], left, right)
+
+    def __add__(self, other: Any) -> Any:
+        return self if type(other) is int and not other else self._computed("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self if type(other) is int and not other else self._computed("add", self, other)
+
+    def __sub__(self, other: Any) -> Any:
+        if type(other) is int and other <= 0:
+            return self + -other
+        return self._computed("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._computed("sub", other, self)
+
+    def __neg__(self) -> Any:
+        return self._computed("sub", 0, self)
+
+    def __mul__(self, other: Any) -> Any:
+        if type(other) is int and other in (0, 1):
+            return self if other else 0
+        return self._computed("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return (
+            self if type(other) is int and other == 1 else self._computed("floordiv", self, other)
+        )
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._computed("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._computed("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._computed("mod", other, self)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim) and other.witness == self.witness:

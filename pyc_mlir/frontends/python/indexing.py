@@ -15,6 +15,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
+from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.numpy_protocol import implements
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -31,6 +32,7 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
     """
     entries = _expand(x, key if isinstance(key, tuple) else (key,))
     _check_advanced(entries)
+    x, entries = _of_dynamic_bounds(x, entries)
     indices = [e for e in entries if e is not None]
     slices = [_as_slice(x, e, axis) for axis, e in enumerate(indices)]
     out, gathered = x, False
@@ -41,6 +43,76 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
         slices[place : place + 1] = [_FULL] * index.type.rank
     out = _reshape(_slice(out, slices), entries)
     return out if gathered or out is x else out.view_of(x)
+
+
+def _of_dynamic_bounds(x: TracedArray, entries: Sequence[Any]) -> tuple[TracedArray, list[Any]]:
+    """x and its key with bounds of slices that are dynamic sizes taken care of.
+
+    They must come from the dimension that is sliced, n: n itself, n - c (as -c, which Python has
+    other elements for where n < c), or n // c: then x becomes a gather of that part.
+    """
+    made, axis = list(entries), 0
+    for place, entry in enumerate(entries):
+        if isinstance(entry, slice) and any(isinstance(v, Dim) for v in (entry.start, entry.stop)):
+            x, made[place] = _part(x, entry, axis)
+        axis += entry is not None
+    return x, made
+
+
+def _part(x: TracedArray, entry: slice, axis: int) -> tuple[TracedArray, slice]:
+    """One axis of `_of_dynamic_bounds`."""
+    size, start, stop = x.shape[axis], entry.start, entry.stop
+    if isinstance(stop, Dim):
+        stop = _plain_bound(size, stop)
+    if isinstance(start, Dim):
+        start = _plain_bound(size, start)
+    if start is size:
+        start, stop = 0, 0
+    if stop is size:
+        stop = None
+    if isinstance(start, Dim) and isinstance(stop, Dim):
+        raise untraceable(
+            f"a slice from `{start}` to `{stop}`", "slice twice: x[:stop], then its part", "x[i]"
+        )
+    if isinstance(stop, Dim):
+        return _taken(x, stop, None, axis), slice(start, None, entry.step)
+    if isinstance(start, Dim):
+        assert start.form is not None
+        count = start.form[2]
+        # n - n // c, as sizes that a vector may have.
+        length = (size * (count - 1) + (count - 1)) // count
+        if stop is not None:
+            raise untraceable(
+                f"a slice from `{start}` to `{stop}`", "slice twice: x[start:], then its part"
+            )
+        return _taken(x, length, start, axis), slice(None, None, entry.step)
+    return x, slice(start, stop, entry.step)
+
+
+def _plain_bound(size: int | Dim, bound: Dim) -> Any:
+    """A bound as `size` itself, as a negative integer, or as n // c of it. Raises PycError."""
+    if isinstance(size, Dim):
+        if bound.witness == size.witness:
+            return size
+        op, of, count = bound.form or ("", 0, 0)
+        if of == size.witness and op == "sub":
+            return -count
+        if of == size.witness and op == "floordiv":
+            return bound
+    raise untraceable(
+        f"`{bound}` as a bound of a slice of a dimension of size `{size}`",
+        "bounds are sizes of that dimension itself: n, n - c or n // c; a part of n elements is "
+        "`np.take(x, np.arange(n, like=x), axis)`, which clamps",
+        "x[i]",
+    )
+
+
+def _taken(x: TracedArray, length: Any, start: Dim | None, axis: int) -> TracedArray:
+    """`length` elements along `axis`, from `start` on."""
+    b = x.tracer
+    index = b.iota(b.like([length]), shape=(-1,), axis=0, dtype=I64)
+    index = index if start is None else b.add(index, start.value())
+    return gather(x, index, axis)
 
 
 def gather(x: TracedArray, index: TracedArray, axis: int) -> TracedArray:

@@ -14,7 +14,7 @@ from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_
 from pyc_mlir.frontends.python.numpy_protocol import implements, numpy_type, result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
-from pyc_mlir.frontends.python.tracer import Tracer, converted
+from pyc_mlir.frontends.python.tracer import Tracer, converted, current
 
 ShapeLike = int | Dim | Sequence[int | Dim]
 
@@ -397,3 +397,107 @@ def _result_type(*arrays_and_dtypes: Any) -> np.dtype:
     traced = [a for a in arrays_and_dtypes if isinstance(a, TracedArray)]
     others = [a for a in arrays_and_dtypes if not isinstance(a, TracedArray)]
     return np.result_type(*(numpy_type(a) for a in traced), *others)
+
+
+@implements(np.unstack)
+def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
+    place = normalize_axis(axis, x.ndim)
+    count = x.shape[place]
+    if isinstance(count, Dim):
+        raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
+    return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
+
+
+@implements(np.broadcast_arrays)
+def _broadcast_arrays(*args: Any, subok: bool = False) -> tuple[TracedArray, ...]:
+    """All of the shape of their sum."""
+    b = first_traced(args)
+    arrays = [b.lift(a, result_dtype(a)) for a in args]
+    whole = _zeros(arrays[0])
+    for x in arrays[1:]:
+        whole = b.or_(whole, _zeros(x))
+    return tuple(broadcast_to(x, whole.shape) for x in arrays)
+
+
+def _zeros(x: TracedArray) -> TracedArray:
+    """i1 of the shape of x."""
+    return x.tracer.compare(x, x, predicate="eq")
+
+
+@implements(np.meshgrid)
+def _meshgrid(
+    *xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy"
+) -> tuple[TracedArray, ...]:
+    """One array for each vector, which varies along an axis of its own; "xy" exchanges the first
+    two axes.
+    """
+    if indexing not in ("xy", "ij"):
+        raise bad(f"np.meshgrid: expected indexing 'xy' or 'ij', got {indexing!r}")
+    b, rank = first_traced(xi), len(xi)
+    places = list(range(rank))
+    if indexing == "xy" and rank > 1:
+        places[:2] = [1, 0]
+    rows = [reshape(b.lift(x, np.asarray(x).dtype if is_int(x) else x.dtype), -1) for x in xi]
+    out = [
+        reshape(x, [x.shape[0] if axis == place else 1 for axis in range(rank)])
+        for x, place in zip(rows, places, strict=True)
+    ]
+    shape: list[int | Dim] = [1] * rank
+    for x, place in zip(rows, places, strict=True):
+        shape[place] = x.shape[0]
+    return tuple(out) if sparse else tuple(_copy(broadcast_to(x, shape)) for x in out)
+
+
+@implements(np.arange)
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None
+) -> TracedArray:
+    """start, start + step, ...: ``np.arange(n, like=x)`` of a dynamic size n, or of numbers.
+
+    Of a dynamic size, from 0 in steps of 1.
+    """
+    b = current()
+    first, last = (0, start) if stop is None else (start, stop)
+    if not isinstance(last, Dim):
+        numbers = [v for v in (first, last, step) if not isinstance(v, (int, float, np.generic))]
+        if numbers:
+            raise untraceable(f"np.arange of {numbers[0]!r}", "use numbers, or a size of an array")
+        return b.constant(np.arange(first, last, step, dtype))
+    if not is_int(first) or first or not is_int(step) or step != 1:
+        raise untraceable(
+            f"np.arange({first!r}, {last}, {step!r})",
+            "compute `start + step * np.arange(n, like=x)`, n being the number of elements",
+        )
+    return b.lift(b.iota(b.like([last]), shape=(-1,), axis=0, dtype=I64), np.dtype(dtype or I64))
+
+
+@implements(np.linspace)
+def linspace(
+    start: Any,
+    stop: Any,
+    num: int | Dim = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+) -> TracedArray:
+    """start + i * (stop - start) / (num - 1), the last one being `stop`; without it, / num.
+
+    start, stop: arrays of rank 0, or numbers.
+    """
+    b = current()
+    if retstep or axis or any(np.ndim(v) for v in (start, stop)):
+        raise untraceable("np.linspace of arrays, or with `retstep`", "compute it from np.arange")
+    found = result_dtype(start, stop, 0.0)
+    low, high = (b.lift(v, found) for v in (start, stop))
+    count = b.lift(num, found)
+    divisor = b.maximum(b.sub(count, b.scalar(int(endpoint), count)), b.scalar(1, count))
+    steps = b.lift(arange(num), found)
+    out = b.add(b.mul(steps, b.div(b.sub(high, low), divisor)), low)
+    if endpoint:
+        last = b.compare(steps, divisor, predicate="eq")
+        out = b.select(last, high, out)
+    wanted = found if dtype is None else np.dtype(dtype)
+    if not is_float(wanted):
+        out = b.floor(out)
+    return b.lift(out, wanted)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.types import DTYPES, dtype_name
+from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.source import recording, untraceable, user_point
 
@@ -33,8 +33,64 @@ REDUCTIONS: dict[np.ufunc, Callable[..., Any]] = {
     np.logical_and: np.all,
     np.logical_or: np.any,
 }
-_BF16 = DTYPES["bf16"]
+_BF16, _F64 = DTYPES["bf16"], DTYPES["f64"]
 _LIST = "see docs for the functions that can be traced, or compute it from those"
+# What the Python array API standard (2024.12) names, and PyC lacks: the nearest that it has.
+_SIZED = "its result has as many elements as the values say; use `np.where(condition, x, y)`, "
+_COMPLEX = "there are no complex element types; keep real and imaginary parts as two arrays"
+NEAREST: dict[str, str] = {
+    "np.arcsin": "use `np.hypot` and ratios where the angle itself is not needed",
+    "np.arccos": "compare cosines in place of angles",
+    "np.arctan": "use the ratio itself where the angle is not needed",
+    "np.arctan2": "keep the pair (y, x), divided by `np.hypot(x, y)`, in place of the angle",
+    "np.copysign": "use `np.where(y < 0, -np.abs(x), np.abs(x))`; it takes -0.0 for 0.0",
+    "np.signbit": "use `x < 0`, which is False of -0.0",
+    "np.nextafter": "use `x * (1 + np.finfo(x.dtype).eps)`",
+    "np.spacing": "use `np.abs(x) * np.finfo(x.dtype).eps`",
+    "np.vecdot": "use `(x * y).sum(axis=-1)`",
+    "np.cross": "use products of `np.roll(x, -1, axis)` and `np.roll(y, 1, axis)`",
+    "np.real": _COMPLEX,
+    "np.imag": _COMPLEX,
+    "np.conjugate": _COMPLEX,
+    "np.nonzero": _SIZED + "or `np.argsort(~mask)` for the places of a known number of elements",
+    "np.argwhere": _SIZED + "or `np.argsort(~mask)` for the places of a known number of elements",
+    "np.unique": _SIZED + "or `np.sort`, and `np.diff` of it",
+    **{
+        f"np.unique_{kind}": _SIZED + "or `np.sort`, and `np.diff` of it"
+        for kind in ("all", "counts", "inverse", "values")
+    },
+    "np.isin": "use `(x[..., None] == values).any(-1)`",
+    "np.searchsorted": "use `(sorted[None, :] < values[:, None]).sum(-1)`",
+    "np.median": "use `np.sort(x, axis)` and its middle",
+    "np.quantile": "use `np.sort(x, axis)` and the element at that place",
+    "np.interp": "use `np.take` of the neighbours, and `pyc_mlir.nn.resize` for images",
+    "np.convolve": "use `pyc_mlir.nn.conv2d` on `x[None, None, None, :]`",
+    "np.fft.fft": "use a product with `np.exp`'s parts: cosines and sines of a known length",
+    "np.linalg.inv": "solve before tracing, or give the inverse as an argument",
+    "np.linalg.solve": "solve before tracing, or give the factors as arguments",
+    "np.linalg.svd": "decompose before tracing, and give the factors as arguments",
+    "np.linalg.eigh": "decompose before tracing, and give the factors as arguments",
+    "np.linalg.qr": "decompose before tracing, and give the factors as arguments",
+    "np.linalg.cholesky": "decompose before tracing, and give the factors as arguments",
+    "np.linalg.det": "compute it before tracing, or by cofactors",
+    "np.linalg.vector_norm": "use `np.linalg.norm`",
+    "np.linalg.matrix_norm": "use `np.linalg.norm` of the raveled matrix",
+    "np.linalg.vecdot": "use `(x * y).sum(axis=-1)`",
+    "np.linalg.cross": "use products of `np.roll(x, -1, axis)` and `np.roll(y, 1, axis)`",
+    "np.linalg.outer": "use `np.outer`",
+    "np.linalg.trace": "use `np.einsum` of x times the identity, or `(x * np.eye(n)).sum()`",
+    "np.linalg.diagonal": "use `(x * np.eye(n)).sum(-1)`",
+    "np.trace": "use `(x * np.eye(n)).sum()`",
+    "np.diagonal": "use `(x * np.eye(n)).sum(-1)`",
+    "np.diag": "use `(x * np.eye(n)).sum(-1)`, or `x[:, None] * np.eye(n)`",
+    "np.add.accumulate": "use `np.cumsum`",
+    "np.multiply.accumulate": "use `np.cumprod`",
+}
+
+
+def nearest(name: str) -> str:
+    """What to do in place of a function that cannot be traced."""
+    return NEAREST.get(name, _LIST)
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Handler], Handler]:
@@ -56,7 +112,7 @@ def call_ufunc(
     handler = UFUNCS.get(ufunc)
     if method != "__call__" or handler is None:
         name = ufunc.__name__ + ("" if method == "__call__" else f".{method}")
-        raise untraceable(f"np.{name} cannot be traced", _LIST, f"np.{name}")
+        raise untraceable(f"np.{name} cannot be traced", nearest(f"np.{name}"), f"np.{name}")
     with recording(f"np.{ufunc.__name__}"):
         return _called(tracer, ufunc, handler, inputs, kwargs)
 
@@ -111,7 +167,7 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
     name = f"{module}.{function.__name__}"
     handler = FUNCTIONS.get(function)
     if handler is None:
-        raise untraceable(f"{name} cannot be traced", _LIST, name)
+        raise untraceable(f"{name} cannot be traced", nearest(name), name)
     try:
         inspect.signature(handler).bind(*args, **kwargs)
     except TypeError as error:
@@ -158,7 +214,9 @@ def loop_dtypes(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[np.dtype, ...
     if ufunc is np.matmul and set(types) == {_BF16}:
         return (_BF16,) * 3
     try:
-        return ufunc.resolve_dtypes((*types, *(None,) * ufunc.nout))
+        found = ufunc.resolve_dtypes((*types, *(None,) * ufunc.nout))
+        _note_widening(operands, found)
+        return found
     except TypeError as error:
         raise PycError(
             ReasonCode.UNSUPPORTED_DTYPE,
@@ -174,9 +232,27 @@ def result_dtype(*operands: Any) -> np.dtype:
     types = _strong([numpy_type(x) for x in operands])
     weak = {int: 0, float: 0.0, complex: 0j}
     try:
-        return np.result_type(*(weak.get(t, t) for t in types))
+        found = np.result_type(*(weak.get(t, t) for t in types))
+        _note_widening(operands, [found])
+        return found
     except TypeError:
         raise _no_common_type(types) from None
+
+
+def _note_widening(operands: Sequence[Any], found: Sequence[np.dtype]) -> None:
+    """Tell of traced floats that become f64 because of a captured array or number of numpy's."""
+    wide = [x for x in operands if isinstance(x, np.generic | np.ndarray) and x.dtype == _F64]
+    narrow = [
+        x
+        for x in operands
+        if hasattr(x, "tracer") and not isinstance(x, Dim) and is_float(x.dtype) and x.dtype != _F64
+    ]
+    if wide and narrow and _F64 in found:
+        kind = dtype_name(narrow[0].dtype)
+        narrow[0].tracer.note(
+            f"an array of {kind} becomes f64, since a captured {type(wide[0]).__name__} is; "
+            f"convert that with `.astype(x.dtype)` or `float(...)` to stay in {kind}"
+        )
 
 
 def _no_common_type(types: Sequence[Any]) -> PycError:

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.types import (
     is_integer,
     is_unsigned,
 )
-from pyc_mlir.frontends.python.indexing import is_int
+from pyc_mlir.frontends.python.indexing import getitem, is_int
 from pyc_mlir.frontends.python.numpy_movement import as_axes, bad, first_traced, reshape
 from pyc_mlir.frontends.python.numpy_protocol import implements, loop_dtypes, result_dtype
 from pyc_mlir.frontends.python.numpy_ufuncs import truth
@@ -380,3 +380,122 @@ def _split(
     entries = [copied(i) if d is None else d for i, d in enumerate(out.type.shape)]
     entries[axis : axis + 1] = [-1 if d is None else d for d in sizes]
     return b.reshape(out, shape=tuple(entries))
+
+
+def _along(a: TracedArray, axis: int | None) -> tuple[TracedArray, int]:
+    """x and its axis counted from 0; x in a row where numpy's axis is None."""
+    return (reshape(a, -1), 0) if axis is None else (a, normalize_axis(axis, a.ndim))
+
+
+def _running(a: TracedArray, reduction: str, axis: int | None, dtype: Any) -> TracedArray:
+    """Sums or products up to each element, in the types of `_total`."""
+    exact = a.dtype == BOOL or is_integer(a.dtype)
+    wide = DTYPES["ui64"] if is_unsigned(a.dtype) else I64
+    lifted = a.tracer.lift(a, np.dtype(dtype) if dtype else wide if exact else a.dtype)
+    x, place = _along(lifted, axis)
+    if not x.ndim:
+        raise bad("expected an array of rank >= 1 with an axis")
+    return a.tracer.cumulative(x, axis=place, reduction=reduction)
+
+
+@implements(np.cumsum)
+def _cumsum(a: TracedArray, axis: int | None = None, dtype: Any = None) -> TracedArray:
+    return _running(a, "add", axis, dtype)
+
+
+@implements(np.cumprod)
+def _cumprod(a: TracedArray, axis: int | None = None, dtype: Any = None) -> TracedArray:
+    return _running(a, "mul", axis, dtype)
+
+
+def _cumulative(
+    x: TracedArray, function: Any, axis: int | None, dtype: Any, first: int | None
+) -> TracedArray:
+    """The array API's form: an axis is needed unless the rank is 1; `first` may come before all."""
+    if axis is None and x.ndim != 1:
+        raise bad(f"expected an axis for an array of rank {x.ndim}")
+    place = 0 if axis is None else normalize_axis(axis, x.ndim)
+    out = function(x, place, dtype)
+    if first is None:
+        return out
+    low = tuple(int(i == place) for i in range(out.ndim))
+    return out.tracer.pad(out, low=low, high=(0,) * out.ndim, value=float(first))
+
+
+@implements(np.cumulative_sum)
+def _cumulative_sum(
+    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> TracedArray:
+    return _cumulative(x, _cumsum, axis, dtype, 0 if include_initial else None)
+
+
+@implements(np.cumulative_prod)
+def _cumulative_prod(
+    x: TracedArray, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> TracedArray:
+    return _cumulative(x, _cumprod, axis, dtype, 1 if include_initial else None)
+
+
+@implements(np.argsort)
+def _argsort(
+    a: TracedArray, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
+) -> TracedArray:
+    """Equal elements keep their order, whatever `kind` says."""
+    x, place = _along(a, axis)
+    return a.tracer.argsort(x, axis=place)
+
+
+@implements(np.sort)
+def _sort(
+    a: TracedArray, axis: int | None = -1, kind: str | None = None, *, stable: bool | None = None
+) -> TracedArray:
+    x, place = _along(a, axis)
+    return take_along_axis(x, a.tracer.argsort(x, axis=place), place)
+
+
+@implements(np.take_along_axis)
+def take_along_axis(arr: TracedArray, indices: Any, axis: int | None = -1) -> TracedArray:
+    """out[i, j, ...] = arr[indices[i, j, ...], j, ...] for axis 0, by linear indices into arr.
+
+    Indices out of range are clamped along with the linear index: they raise nothing.
+    """
+    b = first_traced([arr, indices])
+    x, place = _along(b.lift(arr, arr.dtype), axis)
+    index = b.lift(indices, I64)
+    if index.ndim != x.ndim:
+        raise bad(f"np.take_along_axis: expected indices of rank {x.ndim}, got {index!r}")
+    sizes = [_size(x, i) for i in range(x.ndim)]
+    zero = b.constant(np.array(0, I64))
+    linear = b.select(b.compare(index, zero, predicate="lt"), b.add(index, sizes[place]), index)
+    step = b.constant(np.array(1, I64))
+    total = zero
+    for i in reversed(range(x.ndim)):
+        at = linear if i == place else b.iota_like(x, i)
+        if i != place and x.type.shape[i] == 1:
+            at = zero
+        total = b.add(total, b.mul(at, step))
+        step = b.mul(step, sizes[i])
+    return b.gather(reshape(x, -1), total, axis=0)
+
+
+def _size(x: TracedArray, axis: int) -> TracedArray:
+    """A size as a rank-0 i64."""
+    size = x.type.shape[axis]
+    return x.tracer.size(x, axis) if size is None else x.tracer.constant(np.array(size, I64))
+
+
+@implements(np.diff)
+def _diff(
+    a: TracedArray, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
+) -> TracedArray:
+    """Differences of neighbours, `n` times; of booleans, where they differ."""
+    if not is_int(n) or n < 0:
+        raise bad(f"np.diff: expected a number of times >= 0, got {n!r}")
+    if prepend is not None or append is not None:
+        raise untraceable("np.diff with `prepend` or `append`", "join them by np.concatenate")
+    place = normalize_axis(axis, a.ndim)
+    before = (slice(None),) * place
+    for _ in range(n):
+        high, low = (getitem(a, (*before, s)) for s in (slice(1, None), slice(None, -1)))
+        a = np.not_equal(high, low) if a.dtype == BOOL else np.subtract(high, low)
+    return a

@@ -7,7 +7,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir import functions
-from pyc_mlir.dialects.types import BOOL, DTYPES, is_float, is_unsigned
+from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float, is_unsigned
 from pyc_mlir.frontends.python.numpy_protocol import UFUNCS, Handler
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -51,6 +51,11 @@ _COMPOSED = {
     np.log1p: functions.log1p,
     np.expm1: functions.expm1,
     np.tan: functions.tan,
+    np.sinh: functions.sinh,
+    np.cosh: functions.cosh,
+    np.arcsinh: functions.asinh,
+    np.arccosh: functions.acosh,
+    np.arctanh: functions.atanh,
     np.logaddexp: functions.logaddexp,
     np.hypot: functions.hypot,
 }
@@ -108,20 +113,11 @@ def _positive(b: Tracer, x: TracedArray) -> TracedArray:
     return x
 
 
-def _require_integers(x: TracedArray, what: str) -> None:
-    """Refuse floats: a rounded quotient may cross an integer (1.0 // 0.1 is 9, not 10)."""
-    if is_float(x.dtype):
-        raise untraceable(
-            f"{what} of floats is not exact when computed from the rounded quotient",
-            "write `np.floor(x / y)` and `x - np.floor(x / y) * y` if rounding at the edges does "
-            "not matter",
-        )
-
-
 @handles(np.floor_divide)
 def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """The truncated quotient, less one where a remainder has the other sign."""
-    _require_integers(x, "`//` (np.floor_divide)")
+    if is_float(x.dtype):
+        return _float_divmod(b, x, y)[0]
     quotient = b.div(x, y)
     remainder = b.sub(x, b.mul(quotient, y))
     return b.sub(quotient, b.cast(_off_by_one(b, remainder, y), dtype=x.dtype))
@@ -130,11 +126,60 @@ def _floor_divide(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
 @handles(np.remainder)
 def _remainder(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """With the sign of the divisor; x % 0 = 0 as in numpy."""
-    _require_integers(x, "`%` (np.remainder)")
+    if is_float(x.dtype):
+        return _float_divmod(b, x, y)[1]
     remainder = b.sub(x, b.mul(b.div(x, y), y))
     moved = b.select(_off_by_one(b, remainder, y), b.add(remainder, y), remainder)
     zero = b.scalar(0, x)
     return b.select(b.compare(y, zero, predicate="eq"), zero, moved)
+
+
+def _float_divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
+    """Python's floor division and remainder of floats, by the exact remainder of C's fmod.
+
+    The remainder has the divisor's sign, and the quotient belongs to it: 1.0 // 0.1 is 9.
+    16-bit floats are divided in f32, as numpy does.
+    """
+    dtype = x.dtype
+    x, y = (b.convert(v, accumulator(dtype)) for v in (x, y))
+    zero = b.scalar(0, x)
+    rest = b.rem(x, y)
+    moved = b.and_(
+        b.compare(rest, zero, predicate="ne"),
+        b.compare(*(b.compare(v, zero, predicate="lt") for v in (rest, y)), predicate="ne"),
+    )
+    quotient = b.div(b.sub(x, rest), y)
+    quotient = b.select(moved, b.sub(quotient, b.scalar(1, x)), quotient)
+    near = b.floor(quotient)
+    above = b.compare(b.sub(quotient, near), b.scalar(0.5, x), predicate="gt")
+    near = b.select(above, b.add(near, b.scalar(1, x)), near)
+    ratio = b.div(x, y)
+    none = b.compare(quotient, zero, predicate="eq")
+    floored = b.select(none, _signed_zero(b, ratio), near)
+    floored = b.select(b.compare(y, zero, predicate="eq"), ratio, floored)
+    below = b.select(b.compare(y, zero, predicate="lt"), b.scalar(-0.0, x), zero)
+    modulus = b.select(b.compare(rest, zero, predicate="eq"), below, rest)
+    modulus = b.select(moved, b.add(rest, y), modulus)
+    return b.convert(floored, dtype), b.convert(modulus, dtype)
+
+
+def _signed_zero(b: Tracer, x: TracedArray) -> TracedArray:
+    """0 with the sign of x."""
+    zero = b.scalar(0, x)
+    below = b.select(b.compare(x, zero, predicate="lt"), b.scalar(-0.0, x), zero)
+    return b.select(b.compare(x, zero, predicate="eq"), x, below)
+
+
+@handles(np.left_shift)
+def _left_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """The bits moved up; 0 for counts out of range, as numpy has it."""
+    return b.shift_left(x, y)
+
+
+@handles(np.right_shift)
+def _right_shift(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
+    """The bits moved down; the sign alone is left of counts out of range."""
+    return b.shift_right(x, y)
 
 
 def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> TracedArray:
@@ -150,14 +195,16 @@ def _off_by_one(b: Tracer, remainder: TracedArray, divisor: TracedArray) -> Trac
 
 @handles(np.divmod)
 def _divmod(b: Tracer, x: TracedArray, y: TracedArray) -> tuple[TracedArray, TracedArray]:
-    _require_integers(x, "np.divmod")
+    if is_float(x.dtype):
+        return _float_divmod(b, x, y)
     return _floor_divide(b, x, y), _remainder(b, x, y)
 
 
 @handles(np.fmod)
 def _fmod(b: Tracer, x: TracedArray, y: TracedArray) -> TracedArray:
     """With the sign of the dividend."""
-    _require_integers(x, "np.fmod")
+    if is_float(x.dtype):
+        return b.rem(x, y)
     zero = b.scalar(0, x)
     remainder = b.sub(x, b.mul(b.div(x, y), y))
     return b.select(b.compare(y, zero, predicate="eq"), zero, remainder)

@@ -13,6 +13,7 @@ line that made it.
 """
 
 import inspect
+import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -43,6 +44,7 @@ from pyc_mlir.frontends.python.specs import (
 )
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, active
+from pyc_mlir.util.logs import TRACE, logger
 
 # What breaks of a trace are counted under, by the beginning of the construct; else Python.
 _FAMILIES = {"np": "numpy", "ndarray": "numpy", "nn": "nn"}
@@ -51,6 +53,10 @@ running: ContextVar[bool] = ContextVar("running", default=False)
 STATIC = (bool, int, float, str, type(None))
 
 
+_BAKED = (
+    "random numbers were drawn while it was traced: they are constants of the program, the same at "
+    "each call; draw them outside, and pass them as an argument"
+)
 # One array for each argument; the leaves of the results.
 NumpyCall = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -175,6 +181,12 @@ def by_numpy(function: Callable[..., Any], bound: inspect.BoundArguments) -> Num
     return call
 
 
+def _random_states() -> tuple[Any, ...]:
+    """The states of the generators that all of a process share, numpy's and Python's."""
+    state = np.random.get_state(legacy=True)
+    return (state[2], state[3], state[1].tobytes(), random.getstate())
+
+
 def _definition(function: Callable[..., Any]) -> ir.Location:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return definition_point(code).location() if code else ir.Location.unknown()
@@ -202,6 +214,7 @@ class _Recorder:
             lambda v: next(arguments) if isinstance(v, TensorSpec) else v, self.tree
         )
         token = active.set(self.tracer)
+        drawn = _random_states()
         try:
             results = function(*bound.args, **bound.kwargs)
             outputs = [self._output(path, leaf) for path, leaf in leaves(results)]
@@ -214,6 +227,10 @@ class _Recorder:
         finally:
             active.reset(token)
             self.tracer.closed = True
+        if drawn != _random_states():
+            self.tracer.notes["random"] = f"{_title(function)}: {_BAKED}"
+        for text in self.tracer.notes.values():
+            logger(TRACE).warning("%s", text)
         self._finish(outputs, result_names(results))
         return rebuild(results, range(len(outputs)))
 

@@ -19,7 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.builder import Builder, create
 from pyc_mlir.dialects.opdef import OpDef
-from pyc_mlir.dialects.ops.movement import copied
+from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python.dims import Dim
 from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
@@ -31,23 +31,65 @@ _SMALLEST_WITNESS = 1_000_003
 active: ContextVar["Tracer | None"] = ContextVar("active", default=None)
 
 
+def current() -> "Tracer":
+    """The tracer of the trace that is being made. Raises PycError (UNTRACEABLE) outside of one."""
+    tracer = active.get()
+    if tracer is None:
+        raise untraceable("a dynamic size outside of a trace", "use it where the function runs")
+    return tracer
+
+
 class Tracer(Builder):
     """Emits ops into the current insertion point; values are `TracedArray`s of this trace."""
 
     def __init__(self) -> None:
         self.closed = False
+        # What the user should know of the trace, by the place in the source.
+        self.notes: dict[str, str] = {}
         self._symbols: dict[int, Dim] = {}
+        self._computed: dict[tuple[str, Any, Any], Dim] = {}
         self._primes = (n for n in count(_SMALLEST_WITNESS, 2) if _is_prime(n))
+
+    def note(self, what: str) -> None:
+        """Tell the user something of this line, once."""
+        point = user_point()
+        self.notes.setdefault(str(point), f"{point}: {what}")
 
     def symbol(self, name: str) -> Dim:
         """A new dynamic dimension."""
         witness = next(p for p in self._primes if p not in self._symbols)
-        self._symbols[witness] = Dim(name, witness)
+        self._symbols[witness] = Dim(name, witness, self)
         return self._symbols[witness]
 
     def dimension(self, witness: int) -> Dim:
         """The dynamic dimension of a witness."""
         return self._symbols[witness]
+
+    def sized(self, op: str, sign: str, left: int | Dim, right: int | Dim) -> Dim:
+        """``left op right``, one of which is a dynamic size: the same object each time."""
+        terms = tuple(v.witness if isinstance(v, Dim) else v for v in (left, right))
+        kinds = f"{op} {isinstance(left, Dim)} {isinstance(right, Dim)}"
+        if (kinds, *terms) not in self._computed:
+            name = " ".join(f"({v})" if " " in str(v) else str(v) for v in (left, sign, right))
+            made = Dim.computed(
+                name,
+                self._stand_in(op, *terms),
+                self,
+                lambda: _VALUES[op](*(self.lift(v, I64) for v in (left, right))),
+                lambda: _length(self, op, left, right),
+            )
+            if isinstance(left, Dim) and type(right) is int:
+                made.form = (op, left.witness, right)
+            self._computed[(kinds, *terms)] = made
+        return self._computed[(kinds, *terms)]
+
+    def _stand_in(self, op: str, left: int, right: int) -> int:
+        """What stands for a computed size: the same arithmetic of witnesses, if that is large."""
+        found = {"add": left + right, "sub": left - right, "mul": left * right}.get(op, 0)
+        found = left // right if op == "floordiv" else found
+        if _SMALLEST_WITNESS // 2 <= found < 1 << 60:
+            return found
+        return self.symbol("?").witness
 
     def array(self, value: ir.Value, type_: TensorType, witness: tuple[int, ...]) -> TracedArray:
         """Wrap an MLIR value; unknown dimensions that are new remember where they stand."""
@@ -107,7 +149,7 @@ class Tracer(Builder):
             return operand if same else self.cast(operand, dtype=self._supported(dtype))
         self._supported(dtype)
         if isinstance(operand, Dim):
-            size = self.size(operand.source, operand.axis)
+            size = operand.value()
             return size if dtype == I64 else self.cast(size, dtype=dtype)
         return self.constant(converted(operand, dtype))
 
@@ -121,7 +163,7 @@ class Tracer(Builder):
 
     def _donor(self, dim: Dim, position: int, rank: int) -> TracedArray:
         """Rank `rank`, the size of `dim` at `position`, 1 elsewhere."""
-        source, axis = dim.source, dim.axis
+        source, axis = dim.holder(), dim.axis
         column = tuple(-1 if i == axis else 1 for i in range(source.type.rank))
         ramp = self.iota(source, shape=column, axis=axis, dtype=I64)
         entries = tuple(copied(axis) if i == position else 1 for i in range(rank))
@@ -156,8 +198,44 @@ class Tracer(Builder):
         if witness is None or witness < _SMALLEST_WITNESS // 2:
             return self.symbol("?").witness
         if witness not in self._symbols:
-            self._symbols[witness] = Dim("?", witness)
+            self._symbols[witness] = Dim("?", witness, self)
         return witness
+
+
+_VALUES: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+}
+
+
+def _length(b: Tracer, op: str, left: int | Dim, right: int | Dim) -> TracedArray | None:
+    """A vector of a computed length; None where there is no op for it.
+
+    ``n - c`` of n < c is an error when the program runs: a reshape there expects one element.
+    """
+
+    def vector(size: int | Dim) -> TracedArray:
+        like = (b.like([size]),) if isinstance(size, Dim) else ()
+        return b.iota(*like, shape=(-1 if like else size,), axis=0, dtype=I64)
+
+    if op == "add" and all(isinstance(v, Dim) or v >= 0 for v in (left, right)):
+        return b.concat(vector(left), vector(right), axis=0)
+    if op == "mul" and all(isinstance(v, Dim) or v >= 0 for v in (left, right)):
+        rows = b.reshape(vector(left), shape=(copied(0) if isinstance(left, Dim) else left, 1))
+        return b.reshape(b.add(rows, vector(right)), shape=(-1,))
+    if not isinstance(left, Dim) or not isinstance(right, int):
+        return None
+    if op == "floordiv":
+        return b.slice(vector(left), starts=(right - 1,), stops=(END,), steps=(right,))
+    if op == "sub":
+        whole = vector(left)
+        last = b.slice(whole, starts=(right - 1,), stops=(right,), steps=(1,))
+        none = b.mul(b.reshape(last, shape=()), b.constant(np.array(0, I64)))
+        return b.add(b.slice(whole, starts=(right,), stops=(END,), steps=(1,)), none)
+    return None
 
 
 def _check_dtype(dtype: np.dtype) -> None:

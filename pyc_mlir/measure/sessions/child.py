@@ -7,6 +7,7 @@ which one it is about to run, so that its parent knows whose fault a crash or an
     {"at": 0}                                       about to run candidate 0
     {"results": 0, "peak_bytes": 4096}              its results lie in files (kind ``check``)
     {"failed": 0, "reason": "..."}                  it refused to load or to run
+    {"nothing": 2e-6, "nothing_cpu": 2e-6}          a call of the program that does nothing
     {"times": 0, "calls": 8, "wall": [...], "cpu": [...]}
     {"done": 12.5}                                  the end, with the CPU seconds of the process
 """
@@ -17,7 +18,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,17 +26,20 @@ import numpy as np
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import DTYPES
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.runtime.array import Array, to_device
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
 _MOST_CALLS = 1 << 20
+# Calls of the program that does nothing in one sample.
+_MANY = 50
 Say = Callable[[Mapping[str, Any]], None]
 
 
 def main(path: str, out: int) -> None:
     """Do the job in a file, and tell of it to a file descriptor."""
-    job = json.loads(Path(path).read_bytes())
+    job = json.loads(read_file(path))
 
     def say(message: Mapping[str, Any]) -> None:
         os.write(out, f"{json.dumps(message)}\n".encode())
@@ -53,21 +56,22 @@ def _check(job: Mapping[str, Any], say: Say) -> None:
         device = _device(job)
         with _told(number, say):
             program = Program(read(path), device)
-            arguments = _arguments(job, device)
+            arguments = _arguments(job["arguments"], device)
             before = device.memory().live_bytes
             results = program(*arguments)
             results = results if isinstance(results, tuple) else (results,)
             peak = device.memory().peak_bytes - before
             for place, result in enumerate(results):
                 # The parent knows the types: bf16 has no name in .npy files.
-                Path(f"{path}.{place}").write_bytes(np.ascontiguousarray(result.numpy()).tobytes())
+                write_file(f"{path}.{place}", np.ascontiguousarray(result.numpy()).tobytes())
             say({"results": number, "peak_bytes": max(0, peak)})
 
 
 def _time(job: Mapping[str, Any], say: Say) -> None:
     """Time the candidates in rounds, each round in an order drawn anew."""
     device = _device(job)
-    arguments = _arguments(job, device)
+    arguments = _arguments(job["arguments"], device)
+    nothing = _nothing(job, device)
     cold = job["constants"] == "cold"
     flush = np.zeros(job["flush_bytes"] // 8 if cold else 0, np.int64)
     ready: dict[int, tuple[Callable[[], object], int]] = {}
@@ -79,7 +83,9 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
             for _ in range(job["warmup"]):
                 run()
             seconds = 0.0 if cold else job["min_seconds"]
-            ready[number] = (run, _calls_needed(run, seconds, device.kind == "local-sync"))
+            fixed = job["calls"][number] if job["calls"] else 0
+            by_cpu = device.kind == "local-sync"
+            ready[number] = (run, fixed or _calls_needed(run, seconds, by_cpu))
     times: dict[int, tuple[list[float], list[float]]] = {n: ([], []) for n in ready}
     order, draw = list(ready), Random(job["seed"])
     gc.collect()
@@ -89,11 +95,18 @@ def _time(job: Mapping[str, Any], say: Say) -> None:
         for number in order:
             say({"at": number})
             run, calls = ready[number]
-            # Warm: what the candidate before left in the caches is gone after one call.
-            _flush(flush, arguments) if cold else run()
+            if cold:
+                _flush(flush, arguments)
+                _sample(nothing, 1)
+            else:
+                # What the candidate before left in the caches is gone after one call.
+                run()
             wall, cpu = _sample(run, calls)
             times[number][0].append(wall)
             times[number][1].append(cpu)
+    if job["nothing"]:
+        wall, cpu = np.median([_sample(nothing, _MANY) for _ in range(job["rounds"])], axis=0)
+        say({"nothing": wall / _MANY, "nothing_cpu": cpu / _MANY})
     for number, (wall, cpu) in times.items():
         say({"times": number, "calls": ready[number][1], "wall": wall, "cpu": cpu})
 
@@ -104,10 +117,19 @@ def _device(job: Mapping[str, Any]) -> Device:
     return Device(given["kind"], threads, given["allocator"])
 
 
-def _arguments(job: Mapping[str, Any], device: Device) -> list[Array]:
+def _nothing(job: Mapping[str, Any], device: Device) -> Callable[[], object]:
+    """A call of the program that does nothing; of nothing at all without one."""
+    if not job["nothing"]:
+        return lambda: None
+    run = _bound(Program(read(job["nothing"]), device), _arguments(job["scalar"], device))
+    run()
+    return run
+
+
+def _arguments(stored: Sequence[Mapping[str, Any]], device: Device) -> list[Array]:
     made = []
-    for one in job["arguments"]:
-        raw = Path(one["path"]).read_bytes()
+    for one in stored:
+        raw = read_file(one["path"])
         array = np.frombuffer(raw, DTYPES[one["dtype"]]).reshape(one["shape"])
         made.append(to_device(array, device))
     return made
@@ -151,7 +173,9 @@ def _calls_needed(run: Callable[[], object], seconds: float, by_cpu: bool) -> in
 def _flush(memory: np.ndarray, arguments: Sequence[Array]) -> None:
     """Read and write memory of twice the last cache, then read the arguments.
 
-    In a program a kernel's inputs were just made by the one before; its constants were not.
+    In a program a kernel's inputs were just made by the one before; its constants were not. What a
+    call needs of Python and of IREE's runtime is there too: the caller calls a program that does
+    nothing next.
     """
     memory += 1
     for array in arguments:

@@ -7,6 +7,7 @@ One session holds the machine's token. Its first and its last process time the f
 to measure. Whatever a candidate does, crash, hang or compute something else, becomes its status.
 """
 
+import functools
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.dialects.util.files import write_file
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.types import tensor
+from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import COLD, CRASH, REFUSED, TIMEOUT, WRONG, samples
 from pyc_mlir.measure import machine
@@ -44,10 +47,34 @@ from pyc_mlir.measure.sessions.session import (
     Subject,
     require_candidates,
 )
+from pyc_mlir.measure.sessions.subjects import subject_of_work
+from pyc_mlir.pipelines.target.work import Input, Node, Work
 
 ALLOCATOR = "recycling"
 # By how much a program may differ from itself before its machine counts as disturbed.
 MOST_APART = 0.05
+# What a process says of the program that does nothing, by clock.
+_CALL = {"nothing": WALL, "nothing_cpu": CPU}
+_ONE = tensor("f32", 1)
+# References of programs that are kept: those of large ones take seconds.
+_KEPT = 8
+_Expected = tuple[Sequence[np.ndarray], Reference]
+
+
+@functools.cache
+def nothing() -> bytes:
+    """The artifact of a program that does next to nothing: relu of one number.
+
+    Raises PycError (RUNTIME_FAILED) where it cannot be compiled.
+    """
+    subject = subject_of_work(Work((Input(_ONE),), (Node("relu", (0,), {}, _ONE),), ("",)))
+    made = Compiler(subject, Plan().timeout_seconds).compile(Candidate())
+    if made.artifact is None:
+        raise PycError(
+            ReasonCode.RUNTIME_FAILED,
+            f"measuring: expected the smallest program to compile, got: {made.reason}",
+        )
+    return made.data
 
 
 @dataclass
@@ -60,11 +87,12 @@ class LocalMeasurer:
     holder: str = "a measuring session"
     wait_seconds: float = 600.0
     _compilers: dict[tuple[int, float], Compiler] = field(default_factory=dict, init=False)
+    _references: dict[tuple[str, str, int], _Expected] = field(default_factory=dict, init=False)
 
     def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
         """See `Measurer`. Raises PycError also where the subject itself has no reference."""
         require_candidates(candidates)
-        arguments, reference = _expected(subject, plan)
+        arguments, reference = self._expected(subject, plan)
         compiled = self._compiled(subject, candidates, plan)
         with tempfile.TemporaryDirectory(prefix="pyc-measure-") as name:
             session = _Session(plan, compiled, reference, Path(name), arguments)
@@ -90,6 +118,21 @@ class LocalMeasurer:
             (*told, *_apart(session.probes)),
         )
 
+    def _expected(self, subject: Subject, plan: Plan) -> _Expected:
+        """The arguments of a call, and what it must compute."""
+        if subject.arguments is not None and subject.reference is not None:
+            return subject.arguments, subject.reference
+        key = (subject.graph.graph_id, subject.workload.id, plan.seed)
+        if key not in self._references:
+            program = described(subject.source, subject.inputs)
+            arguments = subject.arguments
+            if arguments is None:
+                arguments = arguments_of(program.signature, plan.seed, subject.workload.dims)
+            self._references[key] = (arguments, program.reference(arguments))
+            if len(self._references) > _KEPT:
+                del self._references[next(iter(self._references))]
+        return self._references[key]
+
     def _compiled(
         self, subject: Subject, candidates: Sequence[Candidate], plan: Plan
     ) -> list[Compiled]:
@@ -113,20 +156,10 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _expected(subject: Subject, plan: Plan) -> tuple[Sequence[np.ndarray], Reference]:
-    """The arguments of a call, and what it must compute."""
-    if subject.arguments is not None and subject.reference is not None:
-        return subject.arguments, subject.reference
-    program = described(subject.source, subject.inputs)
-    arguments = subject.arguments
-    if arguments is None:
-        arguments = arguments_of(program.signature, plan.seed, subject.workload.dims)
-    return arguments, program.reference(arguments)
-
-
 def _apart(probes: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Why the probes say that the machine was disturbed."""
-    worst = max((abs(p[f"{c}_ratio"] - 1) for p in probes for c in (WALL,) if p), default=0.0)
+    """Why the probes say that the machine was disturbed: by CPU time where there is one."""
+    ratios = [p.get(f"{CPU}_ratio", p.get(f"{WALL}_ratio", 1.0)) for p in probes]
+    worst = max((abs(ratio - 1) for ratio in ratios), default=0.0)
     return (f"a program differed from itself by {worst:.0%}",) if worst > MOST_APART else ()
 
 
@@ -160,6 +193,9 @@ class _Session:
             write_file(path, one.data)
             self._paths[number] = str(path)
         self._arguments = stored(arguments, folder)
+        self._nothing = str(folder / "nothing.vmfb")
+        write_file(self._nothing, nothing())
+        self._scalar = stored([np.ones(1, np.float32)], folder, "scalar")
 
     @property
     def _alive(self) -> list[int]:
@@ -204,7 +240,7 @@ class _Session:
         path = self._paths[number]
         files = [Path(f"{path}.{i}") for i in range(len(self.reference.expected))]
         self._peaks[number] = peak_bytes
-        if why := self.reference.problem([file.read_bytes() for file in files]):
+        if why := self.reference.problem([read_file(file) for file in files]):
             self._failed[number] = (WRONG, why)
         for file in files:
             file.unlink()
@@ -228,6 +264,8 @@ class _Session:
                     plan.seed * plan.processes + process,
                     plan.constants,
                     flush,
+                    nothing=self._nothing,
+                    scalar=self._scalar,
                 )
             )
             if self._blame(outcome, given) is None:
@@ -266,7 +304,9 @@ class _Session:
                 times = ProcessTimes(process, wall, cpu, message["calls"])
                 made[place] = replace(times, peak_bytes=self._peaks.get(given[place]))
         if probing and len(given) - 1 in made and 0 in made:
-            self.probes.append(_probe(made[0], made.pop(len(given) - 1)))
+            call = next((m for m in outcome.messages if "nothing" in m), {})
+            costs = {f"call_{c}_seconds": call[n] for n, c in _CALL.items() if n in call}
+            self.probes.append({**_probe(made[0], made.pop(len(given) - 1)), **costs})
         for place, times in made.items():
             self._times.setdefault(given[place], []).append(times)
 

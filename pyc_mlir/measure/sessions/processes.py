@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,9 @@ from pyc_mlir.measure.sessions.child import main
 main(sys.argv[1], int(sys.argv[2]))
 """
 _SAID = 300
+# A process that crashes may take a while to be gone.
+_END_SECONDS = 20.0
+_TIMEOUT: dict[str, Any] = {"timeout": True}
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,9 @@ class Job:
     """What a process is to do: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
 
     candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
-    written before each call with cold constants.
+    written before each call with cold constants. calls: of a sample of each candidate; none: as
+    many as last `min_seconds`. nothing: path of an artifact that does next to nothing with the
+    arguments `scalar`: what a call costs by itself; empty for none.
     """
 
     kind: str
@@ -61,6 +67,9 @@ class Job:
     seed: int = 0
     constants: str = "warm"
     flush_bytes: int = 0
+    calls: tuple[int, ...] = ()
+    nothing: str = ""
+    scalar: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,11 +91,13 @@ class Outcome:
         return float(next((m["done"] for m in self.messages if "done" in m), 0.0))
 
 
-def stored(arrays: Sequence[np.ndarray], folder: Path) -> tuple[dict[str, Any], ...]:
+def stored(
+    arrays: Sequence[np.ndarray], folder: Path, name: str = "argument"
+) -> tuple[dict[str, Any], ...]:
     """Write arguments as files; return what a job says of them."""
     made = []
     for number, array in enumerate(arrays):
-        path = folder / f"argument{number}.bin"
+        path = folder / f"{name}{number}.bin"
         write_file(path, np.ascontiguousarray(array).tobytes())
         made.append(
             {"path": str(path), "dtype": dtype_name(array.dtype), "shape": list(array.shape)}
@@ -102,8 +113,8 @@ def run_job(job: Job, folder: Path, timeout_seconds: float) -> Outcome:
     path = folder / "job.json"
     write_file(path, json.dumps(asdict(job)).encode())
     reading, writing = os.pipe()
-    line, log = Lifeline(), folder / "job.log"
-    with open(log, "wb") as said:
+    line = Lifeline()
+    with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -120,36 +131,37 @@ def run_job(job: Job, folder: Path, timeout_seconds: float) -> Outcome:
             pass_fds=(writing, line.fd),
             process_group=0,
         )
-    line.tie(-process.pid)
-    os.close(writing)
-    try:
-        messages = tuple(_messages(reading, timeout_seconds))
-        timed_out = messages[-1:] == ({"timeout": True},)
-    finally:
-        os.close(reading)
-        if process.poll() is None:
-            _end(process)
-        line.cut()
-    return _outcome(messages[:-1] if timed_out else messages, timed_out, process.returncode, log)
+        line.tie(-process.pid)
+        os.close(writing)
+        messages: tuple[dict[str, Any], ...] = ()
+        try:
+            messages = tuple(_messages(reading, timeout_seconds))
+        finally:
+            os.close(reading)
+            _end(process, 0.0 if messages[-1:] == (_TIMEOUT,) else _END_SECONDS)
+            line.cut()
+        said.seek(0)
+        words = said.read().decode(errors="replace").strip()[-_SAID:]
+    return _outcome(messages, process.returncode, words)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for a process that has said its last word, or end it with all that it started."""
+def _end(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Wait so long for a process that has said its last word, then end it and all it started."""
     try:
-        process.wait(timeout=1.0)
+        process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def _messages(reading: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:
-    """Lines until the pipe is closed; ``{"timeout": True}`` last if none came for so long."""
+    """Lines until the pipe is closed; `_TIMEOUT` last if none came for so long."""
     left = b""
     end = time.monotonic() + timeout_seconds
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, end - time.monotonic()))
         if not ready:
-            yield {"timeout": True}
+            yield _TIMEOUT
             return
         read = os.read(reading, 1 << 16)
         if not read:
@@ -159,13 +171,11 @@ def _messages(reading: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _outcome(
-    messages: tuple[dict[str, Any], ...], timed_out: bool, status: int, log: Path
-) -> Outcome:
+def _outcome(messages: tuple[dict[str, Any], ...], status: int, words: str) -> Outcome:
+    timed_out = messages[-1:] == (_TIMEOUT,)
     if any("done" in m for m in messages):
         return Outcome(messages)
     at = next((m["at"] for m in reversed(messages) if "at" in m), -1)
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    words = log.read_text(errors="replace").strip()[-_SAID:]
     reason = "it said nothing for too long" if timed_out else f"the process ended by {how}"
     return Outcome(messages, at, timed_out, f"{reason}: {words}" if words else reason)

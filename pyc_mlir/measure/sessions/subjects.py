@@ -20,7 +20,7 @@ from pyc_mlir.evidence.rows import Graph, Workload
 from pyc_mlir.measure.sessions.data import POSITIVE, SIGNED, arguments_of, values_of
 from pyc_mlir.measure.sessions.reference import Described, Reference, described
 from pyc_mlir.measure.sessions.session import Subject
-from pyc_mlir.measure.sessions.works import PASSES, work_module
+from pyc_mlir.measure.sessions.works import PASSES, work_module, work_of
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.work import Work
 from pyc_mlir.pipelines.target.work_text import parse_work
@@ -45,10 +45,7 @@ def subject_of_program(
     arguments = arguments_of(program.signature, seed, dims)
     graph = program.graph or _foreign(program)
     load = _workload(graph, dims, arguments, {"seed": seed})
-    return Subject(
-        graph, load, source, inputs, arguments, options or CompileOptions(),
-        reference=program.reference(arguments),
-    )  # fmt: skip
+    return Subject(graph, load, source, inputs, arguments, options or CompileOptions())
 
 
 def _foreign(program: Described) -> Graph:
@@ -67,35 +64,56 @@ def subject_of_work(
     """A kernel group's work by itself; constants stay constants, with contents made from the seed.
 
     dims: sizes of dynamic dimensions, ``0[1]`` for the second one of the first input.
-    Raises PycError (BAD_ARGUMENT) for a text that is none, a work that is all constant, and one
-    whose results are not finite on any data tried.
+    Raises PycError (BAD_ARGUMENT) for a text that is none and a work that is all constant.
     """
     work = parse_work(work) if isinstance(work, str) else work
+    text, arguments, reference, data = _finite(work, seed, dims, grouped=True)
     graph = graph_of_work(work)
-    found: tuple[str, str, list[np.ndarray], Reference] | None = None
+    load = _workload(graph, dims, arguments, data)
+    return Subject(
+        graph, load, text, None, arguments, options or CompileOptions(), PASSES, reference
+    )
+
+
+def subject_of_subgraph(
+    ops: Sequence[ir.Operation],
+    options: CompileOptions | None = None,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Subject:
+    """Some ops of a pyc module, in their order, as a program that takes the whole pipeline.
+
+    Values that they read are arguments, constants stay constants with contents made from the seed.
+    Raises PycError (BAD_ARGUMENT) as `work_of` and `subject_of_work`.
+    """
+    work = work_of(ops)
+    text, arguments, reference, data = _finite(work, seed, dims, grouped=False)
+    graph = described(text).graph
+    assert graph is not None
+    load = _workload(graph, dims, arguments, data)
+    return Subject(
+        graph, load, text, None, arguments, options or CompileOptions(), reference=reference
+    )
+
+
+_Made = tuple[str, list[np.ndarray], Reference, dict[str, Any]]
+
+
+def _finite(work: Work, seed: int, dims: Mapping[str, int] | None, grouped: bool) -> _Made:
+    """Module, arguments and expected results, on those data that give the most finite results."""
+    found: _Made | None = None
     for floats in (SIGNED, POSITIVE):
         values = values_of(work, seed, floats, dims)
         known = [v for v, i in zip(values, work.inputs, strict=True) if i.array is not None]
         arguments = [v for v, i in zip(values, work.inputs, strict=True) if i.array is None]
-        text = work_module(work, known)
+        text = work_module(work, known, grouped)
         reference = described(text).reference(arguments)
-        if found is None or reference.finite_share > found[3].finite_share:
-            found = (floats, text, arguments, reference)
+        if found is None or reference.finite_share > found[2].finite_share:
+            found = (text, arguments, reference, {"seed": seed, "floats": floats})
         if reference.finite_share >= _FINITE:
             break
     assert found is not None
-    floats, text, arguments, reference = found
-    data = {"seed": seed, "floats": floats}
-    return Subject(
-        graph,
-        _workload(graph, dims, arguments, data),
-        text,
-        None,
-        arguments,
-        options or CompileOptions(),
-        PASSES,
-        reference,
-    )
+    return found
 
 
 def subject_of_decision(

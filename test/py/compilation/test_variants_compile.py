@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import FULL
 from wisdoms import KERNELS, row
 
 from pyc_mlir import nn
@@ -14,9 +15,9 @@ from pyc_mlir.compilation.lower import tunable_sites
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, coverage
+from pyc_mlir.pipelines.choices.choices import RECIPE, Coverage, Recipe, coverage, portable
 from pyc_mlir.pipelines.choices.log import load_recipe, write_log
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, WHOLE, Wisdom, recipe_name
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
 
@@ -149,6 +150,37 @@ def test_wisdom_names_variants(plain):
     assert any(f"[{wisdom.label}]" in line for line in site_of(made).evidence)
     # What was not chosen is not listed: a replay sees the same without the wisdom.
     assert len(site_of(made).alternatives) == len(site_of(plain).alternatives) + 1
+
+
+def whole_of(plain: Artifact, varied: Artifact, subject: str) -> Wisdom:
+    """Wisdom by which the whole of `varied` is twice as fast as what the heuristic makes."""
+    recipe = portable(varied.decisions)
+    pairs = ((NO_RECIPE, 1e-4), (recipe_name(recipe), 5e-5))
+    rows = [row(subject, name, seconds, pass_name=WHOLE) for name, seconds in pairs]
+    return Wisdom.of(rows, {}, [recipe])
+
+
+def test_wisdom_has_recipes_of_whole_programs(plain, varied, tmp_path):
+    wisdom = whole_of(plain, varied, plain.manifest["graph_id"])
+    options = make_options(policy="fastest", wisdom=wisdom)
+    made = build(MODEL, [X], options)
+    assert made.vmfb == varied.vmfb and site_of(made).chosen == VARIANT
+    (about,) = [d for d in made.decisions if d.site.pass_name == WHOLE]
+    assert about.chosen in wisdom.recipes and f"[{wisdom.label}]" in about.evidence[0]
+    program = tmp_path / "made.vmfb"
+    program.write_bytes(to_bytes(made))
+    for _ in range(100 if FULL else 1):
+        assert to_bytes(replay(MODEL, [X], read_compile_log(program))) == program.read_bytes()
+    # Sites behind the lowering go by it too.
+    by_it = [d for d in made.decisions if any(" by recipe@" in e for e in d.evidence)]
+    assert {KERNELS, "iree-fusion"} <= {d.site.pass_name for d in by_it}
+
+
+def test_a_retrained_model_goes_by_the_recipe_of_its_structure(plain, varied):
+    structure = next(d.site.work for d in varied.decisions if d.site.work.startswith("s1-"))
+    wisdom = whole_of(plain, varied, structure)
+    made = build(network(1), [X], make_options(policy="fastest", wisdom=wisdom))
+    assert site_of(made).chosen == VARIANT
 
 
 def test_rows_of_variants_that_are_no_more_are_left_out(plain):

@@ -8,21 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from wisdoms import KERNELS, reversed_wisdom
+from wisdoms import KERNELS, reversed_wisdom, row
 
 from pyc_mlir import Contract, nn
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.compile_key import current_identity, make_key
+from pyc_mlir.cache.compile_key import current_identity, make_key, plugin_kernels
 from pyc_mlir.cache.store import Store
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.plugins import registered
+from pyc_mlir.evidence.environment import current_hashes, current_place
+from pyc_mlir.pipelines.choices import wisdom as wisdom_module
 from pyc_mlir.pipelines.choices.choices import Coverage, coverage
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.util.source_files import file_digest
 from pyc_mlir.worker.request import options_json, options_of
 
 X = np.zeros((8, 32), np.float32)
@@ -76,6 +80,43 @@ def test_replays_are_byte_identical_and_need_no_wisdom(made, tmp_path):
         assert to_bytes(replay(model, [X], recorded)) == path.read_bytes()
 
 
+def counted(monkeypatch, module, name: str) -> list:
+    """The results of a function's calls from now on."""
+    results, function = [], getattr(module, name)
+
+    def counting(*args):
+        results.append(function(*args))
+        return results[-1]
+
+    monkeypatch.setattr(module, name, counting)
+    return results
+
+
+def test_a_compile_reads_wisdom_once_and_few_of_its_rows(wisdom, tmp_path, monkeypatch):
+    path = tmp_path / "w.json"
+    others = [row(f"w1-{i:064d}", "iree", 1e-5) for i in range(200)]
+    path.write_bytes(Wisdom.of([*wisdom.rows, *others], {}).to_bytes())
+    parsed = counted(monkeypatch, wisdom_module, "parse_json")
+    rows = counted(monkeypatch, wisdom_module, "_row")
+    made = build(model, [X], make_options(policy="fastest", wisdom=path))
+    assert kernels(made) == ["iree"] * len(kernels(made))
+    assert len(parsed) == 1
+    assert {r.subject for r in rows} == {r.subject for r in wisdom.rows}
+
+
+def test_wisdom_and_the_cache_share_what_they_know_of_pyc():
+    current_identity(began=2e9)
+    plugin_kernels()
+    read = file_digest.cache_info().misses, registered.cache_info().misses
+    current_hashes()
+    assert (file_digest.cache_info().misses, registered.cache_info().misses) == read
+
+
+def test_the_hashes_of_a_compile_are_those_of_measurements():
+    place = current_place()
+    assert current_hashes() == (place.hardware, place.toolchain)
+
+
 def test_a_worker_decides_as_this_process_does(made, wisdom):
     contract = Contract(max_compile_seconds=300)
     options = make_options(policy="fastest", wisdom=wisdom, contract=contract)
@@ -122,7 +163,7 @@ def test_a_retrained_model_uses_the_same_wisdom(wisdom):
 @pytest.mark.parametrize("given", [{"wisdom": Wisdom()}, {"require_evidence": True}])
 @pytest.mark.parametrize("policy", [None, "balanced"])
 def test_wisdom_wants_the_policy_that_uses_it(given, policy):
-    with pytest.raises(PycError, match="expected `fastest` beside wisdom") as caught:
+    with pytest.raises(PycError, match="expected `fastest` or `explore` beside wisdom") as caught:
         make_options(policy=policy, **given)
     assert caught.value.code is ReasonCode.BAD_ARGUMENT
 

@@ -29,7 +29,8 @@ from pyc_mlir.evidence.rows import (
 from pyc_mlir.evidence.states import CANDIDATE, QUARANTINED, STABLE, VERIFIED, Scope
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.pipelines.choices.wisdom import WHOLE as RECIPE
+from pyc_mlir.pipelines.choices.wisdom import Wisdom, recipe_name
 from pyc_mlir.pipelines.target.work import Input, Node, Work
 from pyc_mlir.pipelines.target.work_id import NORMALIZER, work_id, work_text
 from pyc_mlir.tools import pyc_tune
@@ -106,10 +107,37 @@ def test_what_is_exported(store):
         (ID, "cold"),
         (ID, "warm"),
     ]
-    # Of a program's single choice both keys; a recipe of several choices is nobody's choice.
+    # Of a program's single choice both keys; a recipe of several choices is that of the whole.
     assert {r.subject for r in rows if r.pass_name == "iree-fusion"} == {"0123", "s1-abc"}
-    assert {r.pass_name for r in rows} == {KERNELS, "iree-fusion"}
+    assert {r.pass_name for r in rows} == {KERNELS, "iree-fusion", RECIPE}
     assert export_wisdom(store, hardware="h1-other").rows == ()
+
+
+SITE_KEY = f"{KERNELS}:group.1"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "subjects"),
+    [
+        ({}, {"0123", "s1-abc"}),
+        (MIXED.recipe, {"0123", "s1-abc"}),
+        ({SITE_KEY: "iree"}, {"0123"}),
+        ({SITE_KEY: "iree", f"{KERNELS}:{ID}": "iree"}, {"0123", "s1-abc"}),
+    ],
+)
+def test_whole_recipes_are_exported_under_what_they_apply_to(store, tmp_path, recipe, subjects):
+    whole = Implementation("0123", recipe)
+    if whole.id != MIXED.id:
+        store.add(whole)
+    store.add(*traces(whole, WHOLE, 1e-3))
+    wisdom = Wisdom.from_bytes(export_wisdom(store).to_bytes())
+    rows = [r for r in wisdom.rows if r.pass_name == RECIPE]
+    name = recipe_name(recipe)
+    assert {r.subject for r in rows} == subjects and {r.choice for r in rows} == {name}
+    assert wisdom.recipes == ({name: recipe} if recipe else {})
+    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+        import_wisdom(other, wisdom)
+        assert other.get(Implementation, whole.id) is not None
     assert export_wisdom(store, least_sessions=3).rows == ()
     for state in (CANDIDATE, QUARANTINED):
         store.transition(IREE.id, SCOPE, STABLE, state, "test", "wrong results")

@@ -9,6 +9,7 @@ from lane_sessions import BETTER, DEFAULT, EQUAL, LARGE, OTHER, SMALL, Bench, pl
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.exchange import export_wisdom
 from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.upkeep import problems
 from pyc_mlir.evidence.rows import CRASH, WRONG, Verdict
 from pyc_mlir.evidence.states import (
     EXPERIMENTAL,
@@ -21,9 +22,12 @@ from pyc_mlir.evidence.states import (
     VERIFIED,
     Scope,
 )
+from pyc_mlir.lanes.baselines import freeze, reports_of, rows_of
 from pyc_mlir.lanes.conditions import Limits
 from pyc_mlir.lanes.promotion import Wanted, promote, quarantined, standing, state_of
-from pyc_mlir.tools import pyc_tune
+from pyc_mlir.measure.environment import probe
+from pyc_mlir.measure.records import Report, record
+from pyc_mlir.tools import pyc_bench, pyc_tune
 from pyc_mlir.tune.verdict import ALPHA
 
 HERE = place()
@@ -254,3 +258,44 @@ def test_probes_of_both_ends_count(store, bench):
     bench.session(0.8)
     bench.session(0.8, probe=EQUAL, after={"low": 0.8, "high": 0.9})
     assert "tell a program from itself: no, 1 of 2" in refused(store)
+
+
+def test_baselines_are_versions_of_names(store, bench, capsys, tmp_path, monkeypatch):
+    def tune(*arguments) -> int:
+        return pyc_tune.main(["--db", store.url, *arguments])
+
+    assert tune("baseline", "empty") == 1
+    rows = [record("w", c, "latency", "s", 1e-3, samples=[1e-3, 2e-3]) for c in ("pyc", "iree")]
+    one = Report("latency", probe(), {}, (*rows, record("w", "pyc", "arena", "B", 5)))
+    path = str(tmp_path / "r.json")
+    one.save(path)
+    assert tune("baseline", "main", path) == 0 and tune("baseline", "main", path, path) == 0
+    capsys.readouterr()
+    assert tune("baselines") == 0
+    assert capsys.readouterr().out == "main: main@1, main@2\n"
+    assert tune("baselines", "main@1") == 0
+    assert "candidate: pyc" in capsys.readouterr().out
+    assert len(reports_of(store, "main")) == 2
+    (back,) = reports_of(store, "main@1")
+    assert back.suite == "latency" and back.environment.fingerprint == one.environment.fingerprint
+    assert sorted(r["candidate"] for r in back.records) == ["iree", "pyc"]
+    assert back.records[0]["samples"] == [1e-3, 2e-3]
+    for wrong in ("main@3", "none", "main@x"):
+        assert tune("baselines", wrong) == 1
+    # Benchmarks are no choices of a compile.
+    assert export_wisdom(store).rows == () and list(problems(store)) == []
+    monkeypatch.setenv("PYC_DB", store.url)
+    assert pyc_bench.main(["compare", path, "--to", "main"]) == 0
+    assert "2 rows against main" in capsys.readouterr().out
+
+
+def test_recipes_in_use_make_a_baseline(store, bench):
+    for _ in range(2):
+        bench.session(0.8)
+    promote(store, BETTER, HERE, Wanted(), "test")
+    assert freeze(store, "used", [], "2026-01-01") == 1
+    rows = rows_of(store, "used")
+    assert {r.impl_id for r in rows} == {BETTER.id} and len(rows) == 2
+    assert rows[0].numbers["processes"] == 6 and rows[0].numbers["seconds"] < 1e-3
+    with pytest.raises(PycError, match="made from reports"):
+        reports_of(store, "used")

@@ -11,12 +11,17 @@ pytest.importorskip("expecttest", reason="expecttest, which torch's samples need
 from torch.testing._internal.common_methods_invocations import (  # noqa: E402  # pyright: ignore[reportMissingImports]
     op_db,
 )
-from torch_cases import EQUAL, REFUSED, UNEXPORTED, outcome, samples  # noqa: E402
+from torch_cases import (  # noqa: E402
+    EQUAL,
+    REFUSED,
+    UNDEFINED,
+    UNEXPORTED,
+    outcome,
+    samples,
+)
 
 FULL = bool(os.environ.get("PYC_FULL"))
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool)
-# Samples that torch itself gives other answers for each time, or whose results are not defined.
-UNDEFINED = ("empty", "new_empty", "nn.functional.dropout", "as_strided")
 CASES = [
     (f"{info.name}-{info.variant_test_name}-{str(dtype)[6:]}", info, dtype)
     for info in op_db

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.simulation.residuals import PROGRAM, UNCALIBRATED, Residual, Residuals
+from pyc_mlir.simulation.residuals import CALL, PROGRAM, UNCALIBRATED, Residual, Residuals
 
 HERE = "h1-a t1-b"
 
@@ -30,7 +30,7 @@ def test_intervals_cover_what_they_state(draw: str):
         width = Residuals.of(rows[:40]).width(HERE)
         assert width.calibrated
         assert width.rows == 40
-        held += [row.score <= width.deviations for row in rows[40:]]
+        held += [row.score() <= width.deviations for row in rows[40:]]
     assert 0.85 <= np.mean(held) <= 0.95, np.mean(held)
 
 
@@ -54,6 +54,25 @@ def test_a_bias_is_found_and_few_residuals_are_trusted_less():
     assert Residuals.of(rows).bias(HERE, "gemm") == pytest.approx(3, rel=0.06)
     assert 1 < Residuals.of(rows[:1]).bias(HERE, "gemm") < 1.5
     assert Residuals.of(rows).spread(HERE, "gemm") < Residuals().spread(HERE, "gemm")
+
+
+def test_what_joining_kernels_costs_is_found():
+    """Programs of 1 to 8 kernels of 10 us, each further one costs 2 us more; one is disturbed."""
+    rows = [
+        Residual(HERE, PROGRAM, f"p{n}", n * 1e-5, n * 1e-5 + (n - 1) * 2e-6, 0.1, n)
+        for n in range(1, 9)
+    ]
+    rows.append(Residual(HERE, PROGRAM, "disturbed", 2e-5, 9e-5, 0.1, 2))
+    known = Residuals.of(rows)
+    assert known.join_seconds(HERE) == pytest.approx(2e-6)
+    assert known.join_seconds("elsewhere") == 0
+    assert sorted(r.score(2e-6) for r in known.rows)[-2] < 1e-9
+
+
+def test_a_call_of_nothing_is_known_where_it_was_measured():
+    known = Residuals.of([Residual(HERE, CALL, "nothing", 1, 4e-6)])
+    assert known.call_seconds(HERE) == 4e-6
+    assert known.call_seconds("elsewhere") == 0
 
 
 def test_left_out_subjects_have_no_say():

@@ -44,8 +44,21 @@ SCALARS: tuple[Any, ...] = (
 )
 EXPONENTS: tuple[Any, ...] = (0, 1, 2, 3, -1, 0.5, -0.5, 1.0, 2.0, -1.0, 0.0, True, np.int8(2))
 # Sums and products of many elements, whose partial results numpy rounds to the element type.
-PARTIAL = {"sum", "prod", "mean", "var", "std", "norm", "reduce", "dot", "matmul", "einsum"}
-SIGN_IS_OPEN = {"maximum", "minimum", "fmax", "fmin", "clip", "dot", "reduce"}
+PARTIAL = {
+    "sum",
+    "prod",
+    "mean",
+    "var",
+    "std",
+    "norm",
+    "reduce",
+    "dot",
+    "matmul",
+    "einsum",
+    "cumsum",
+    "cumprod",
+}
+SIGN_IS_OPEN = {"maximum", "minimum", "fmax", "fmin", "clip", "dot", "reduce", "sort"}
 
 
 def edges(name: str) -> np.ndarray:
@@ -132,6 +145,29 @@ FUNCTION_CASES: dict[str, Case] = {
     "dot": lambda x: (np.dot(x, x.T), np.dot(x, 2), np.inner(x, x), np.outer(x[0], x[1])),
     "matmul": lambda x: (x @ x.T, np.matmul(x[0], x[1]), np.tensordot(x, x, ((0,), (0,)))),
     "einsum": lambda x: (np.einsum("ij,kj->ik", x, x), np.einsum("ij->i", x), np.einsum("ij->", x)),
+    "cumsum": lambda x: (np.cumsum(x), x.cumsum(1), np.cumsum(x, 0, np.float64)),
+    "cumprod": lambda x: (np.cumprod(x[:2, :2]), np.cumprod(x, axis=-1)),
+    "cumsum axis": lambda x: (
+        np.cumulative_sum(x, axis=1, include_initial=True),
+        np.cumulative_sum(x[0]),
+        np.cumulative_prod(x, axis=0, include_initial=True),
+    ),
+    "unstack": lambda x: (*np.unstack(x, axis=1), *np.broadcast_arrays(x, x[0], x[:, :1], 1.5)),
+    "sort": lambda x: (np.sort(x), np.sort(x, axis=0), np.sort(x, None, stable=True)),
+    "argsort": lambda x: (x.argsort(stable=True), np.argsort(x, None, "stable")),
+    "diff": lambda x: (np.diff(x), np.diff(x, 2, 0), np.diff(x, n=0)),
+    "take_along_axis": lambda x: (
+        np.take_along_axis(x, np.array([[1], [-1], [0]]), 1),
+        np.take_along_axis(x, np.array([[2, 0, -3, 1]]), 0),
+        np.take_along_axis(x, np.array([5, -1]), None),
+    ),
+    "meshgrid": lambda x: (*np.meshgrid(x[0], x[:, 1]), *np.meshgrid(x[0], x[1], x[2, :2])),
+    "meshgrid ij": lambda x: (
+        *np.meshgrid(x[0], x[:, 1], indexing="ij"),
+        *np.meshgrid(x[0], x[1], sparse=True),
+    ),
+    "arange": lambda x: x.shape[0] + np.arange(1, 7, 2, like=x) + np.arange(3, like=x),
+    "linspace": lambda x: (np.linspace(x[0, 0] * 0, 3, 5), np.linspace(1, x[0, 0] * 0, 1)),
     "operators": lambda x: (x + x, x * x, abs(x), -x, +x),
     "in place": lambda x: _in_place(x.copy()),
     "bits": lambda x: (~x, x & x, x | 1, x ^ 3),

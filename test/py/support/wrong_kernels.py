@@ -36,5 +36,5 @@ class Plugin:
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the family known until the test ends."""
-    place = "pyc_mlir.pipelines.kernels.registry.entry_points"
+    place = "pyc_mlir.pipelines.kernels.registry.registered"
     monkeypatch.setattr(place, lambda group: [Plugin()])

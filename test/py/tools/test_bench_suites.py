@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.compile import tooling
 from pyc_mlir.tools.bench.compile.compile_time import command, run_command
 from pyc_mlir.tools.bench.latency import demo as latency
-from pyc_mlir.tools.bench.latency import gpu
+from pyc_mlir.tools.bench.latency import gpu, layers
 from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
 from pyc_mlir.tools.bench.report.suite import Run, parse
 from pyc_mlir.tools.bench.report.table import markdown
@@ -134,6 +135,26 @@ def test_gemm(quick):
     (share,), (variation,) = (by_metric(report, m).values() for m in ("of the peak", "variation"))
     assert share["unit"] == variation["unit"] == "%"
     assert share["value"] > 0 and variation["value"] >= 0
+
+
+def test_layers(quick):
+    report = quick("layers")
+    rates = by_metric(report, "rate")
+    assert set(rates) == {"pyc", "peak"}
+    units = {r["unit"] for r in report.records if r["metric"] == "rate"}
+    assert units == {"GFLOP/s", "GB/s"}
+    shares = [r["value"] for r in report.records if r["metric"].startswith("of ")]
+    assert len(shares) >= 2 and all(share > 0 for share in shares)
+
+
+def test_layers_are_distinct():
+    for layers_of in layers.LAYERS.values():
+        assert len({layer.name for layer in layers_of}) == len(layers_of)
+    first, second = layers.RESNET50[:2]
+    assert (first.outputs, first.flops) == (112, 2 * 112 * 112 * 64 * 3 * 49)
+    assert second.traffic_bytes == 4 * 64 * (112**2 + 56**2)
+    point = Counter(layer.kind for layer in layers.MOBILENET_V2)
+    assert point == {"conv": 20, "depthwise": 10}
 
 
 def test_gpu_suite_needs_a_gpu(tmp_path, capsys):

@@ -191,7 +191,8 @@ def _records(
         spread, ready = timing.spread, found.ready[system]
         note(f"{name}; {threads}: {system} {spread.median * _MICRO:.1f} us ({ready.setting})")
         row = record(name, system, metric(threads), "s", spread.median, p10=spread.p10,
-                     p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls)  # fmt: skip
+                     p90=spread.p90, min=spread.min, n=spread.n, calls=timing.calls,
+                     samples=timing.rounded)  # fmt: skip
         yield row | {
             "system": system,
             "threads": threads,

@@ -17,6 +17,7 @@ from typing import Any
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report
+from pyc_mlir.tools.bench.report.compare import compare, lines, load_baseline
 from pyc_mlir.tools.cli.common import Parser
 
 RESULTS = Path("docs/results")
@@ -25,12 +26,13 @@ QUICK_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Run:
-    """What a suite was asked for: rounds of interleaving, how much of it, and the report's file."""
+    """What a suite was asked for: rounds, how much, the report's file, what to compare with."""
 
     suite: str
     rounds: int
     quick: bool
     path: Path
+    baseline: str = ""
 
     @property
     def min_seconds(self) -> float:
@@ -38,10 +40,18 @@ class Run:
         return 0.0 if self.quick else 0.05
 
     def store(self, records: Sequence[Record], **settings: Any) -> None:
-        """Write the report, with the number of rounds and `settings` beside the records."""
+        """Write the report, with the number of rounds and `settings` beside the records.
+
+        Then print how it compares with the baseline, if there is one. Raises PycError as `compare`.
+        """
         everything = {"rounds": self.rounds, "quick": self.quick, **settings}
-        Report(self.suite, probe(), everything, records).save(self.path)
+        # A report may take the place of the one that it is compared with.
+        before = load_baseline(self.baseline) if self.baseline else []
+        report = Report(self.suite, probe(), everything, records)
+        report.save(self.path)
         note(f"{len(records)} records stored in {self.path}")
+        if before:
+            print("".join(lines(compare(before, [report]), self.baseline)), end="")
 
 
 def parse(
@@ -64,11 +74,16 @@ def parse(
     parser.add_argument("--json", type=Path, metavar="OUT", help=f"file; or {out}")
     parser.add_argument("--rounds", type=int, help=f"how often each is timed; {rounds}")
     parser.add_argument("--quick", action="store_true", help="two rounds of the smallest workload")
+    parser.add_argument("--compare", metavar="BASELINE", default="",
+                        help="a stored report, or NAME[@N] of `pyc-tune baseline`")  # fmt: skip
     known = parser.parse_args(arguments)
+    if known.compare:
+        # What cannot be compared with is found before minutes of measuring.
+        load_baseline(known.compare)
     path = known.json or elsewhere(known) or out
     require_writable(path, "a file for the report (`--json`; docs/results/ of the project)")
     wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
-    return Run(suite, wanted, known.quick, path), known
+    return Run(suite, wanted, known.quick, path, known.compare), known
 
 
 def note(text: str) -> None:

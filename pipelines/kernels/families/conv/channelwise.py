@@ -14,6 +14,15 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    Part,
+    Piece,
+    channels_of,
+    fits,
+    joined,
+    operands,
+    random_parts,
+)
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     Axis,
     Run,
@@ -43,7 +52,10 @@ def _width(target: Target, columns: Axis) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """x[images, rows, columns, channels] under a window; `width` outputs are one register tile."""
+    """x[images, rows, columns, channels] under a window; `width` outputs are one register tile.
+
+    x may lie in `parts`.
+    """
 
     images: Dim
     rows: Axis
@@ -51,22 +63,31 @@ class Geometry:
     channels: int
     width: int = 8
     workgroups: int = 1
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
-        if self.images == 0 or min(self.channels, self.width, self.workgroups) < 1:
-            expected = "sizes, width and workgroups of at least 1"
+        least_ones = (self.channels, self.width, self.workgroups)
+        if self.images == 0 or min(least_ones) < 1 or not fits(self.channels, self.parts):
+            expected = "sizes, width and workgroups of at least 1, parts that are all channels"
             raise PycError(
                 ReasonCode.BAD_ARGUMENT, f"window kernel: expected {expected}, got {self}"
             )
 
     @staticmethod
-    def on(target: Target, images: Dim, rows: Axis, columns: Axis, channels: int) -> "Geometry":
+    def on(
+        target: Target,
+        images: Dim,
+        rows: Axis,
+        columns: Axis,
+        channels: int,
+        parts: tuple[Part, ...] = (),
+    ) -> "Geometry":
         """The knobs for a target's registers and cores."""
         made = Geometry(images, rows, columns, channels)
         width = _width(target, columns)
         cores = cores_for(target, 0.0, made.traffic_bytes({str(images): known(images)}))
-        return Geometry(images, rows, columns, channels, width, cores)
+        return replace(made, width=width, workgroups=cores, parts=parts)
 
     @property
     def outputs(self) -> tuple[int, int]:
@@ -87,9 +108,10 @@ class Geometry:
         )
 
     @property
-    def source(self) -> Operand:
-        """The operand x."""
-        return Operand("x", (self.images, self.rows.size, self.columns.size, self.channels))
+    def sources(self) -> list[Operand]:
+        """The operand x, or one for each part."""
+        image = (self.images, self.rows.size, self.columns.size)
+        return operands(image, self.channels, self.parts)
 
     @property
     def result(self) -> Operand:
@@ -136,14 +158,23 @@ class Geometry:
         while True:
             images = random.choice((1, 2, "n"))
             axes, channels = (random_axis(random), random_axis(random)), random.choice(_CHANNELS)
-            made = Geometry.on(target, images, *axes, channels)
+            parts = random_parts(random, channels)
+            made = Geometry.on(target, images, *axes, channels, parts)
             if made.is_covered or not covered:
                 return replace(made, workgroups=random.choice((1, 2, 3)))
 
-    def random_images(self, random: Random, values: np.random.Generator) -> np.ndarray:
-        """An x for tests."""
+    def random_images(self, random: Random, values: np.random.Generator) -> list[np.ndarray]:
+        """Contents of `sources` for tests."""
         images = random.choice((1, 2, 3)) if isinstance(self.images, str) else self.images
-        return values.normal(size=(images, self.rows.size, self.columns.size, self.channels))
+        pitches = channels_of(self.channels, self.parts)
+        image = (images, self.rows.size, self.columns.size)
+        return [values.normal(size=(*image, pitch)) for pitch in pitches]
+
+    def given(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """x, and the arguments of a call behind its sources; in f64."""
+        arrays = [np.asarray(a, np.float64) for a in arrays]
+        count = len(self.sources)
+        return joined(arrays[:count], self.parts), arrays[count:]
 
 
 @dataclass(frozen=True)
@@ -176,7 +207,7 @@ class Channelwise:
     k: Build
     knobs: Geometry
     rule: Rule
-    x: Memory
+    x: tuple[Piece, ...]
     w: Memory | None
     y: Memory
     epilogue: InKernel
@@ -202,21 +233,37 @@ class Channelwise:
         self, image: Index, row: Index, taps: tuple[Index, Index], run: Run, start: Index
     ) -> None:
         """The same outputs in all channels, a vector of them at a time."""
+        for piece in self.x:
+            self._channels(piece, image, row, taps, run, start)
 
-        @self.k.each(self.knobs.channels, 1)
+    def _channels(
+        self,
+        piece: Piece,
+        image: Index,
+        row: Index,
+        taps: tuple[Index, Index],
+        run: Run,
+        start: Index,
+    ) -> None:
+        @self.k.each(piece.width, 1)
         def _(at: Lanes) -> None:
-            tile = _Tile(self, image, row, taps, run, start, at)
-            tile.build()
+            source = Lanes(at.start + piece.first, at.mask)
+            own = Lanes(at.start + piece.start, at.mask)
+            _Tile(self, piece.memory, image, row, taps, run, start, source, own).build()
 
 
 @dataclass(frozen=True)
 class _Tile:
+    """Outputs from `start` on of a row, of the channels `at`, which are `source` in memory `x`."""
+
     kernel: Channelwise
+    x: Memory
     image: Index
     row: Index
     taps: tuple[Index, Index]
     run: Run
     start: Index
+    source: Lanes
     at: Lanes
 
     def build(self) -> None:
@@ -235,7 +282,7 @@ class _Tile:
 
     def _row_of_taps(self, down: Index, *sums: Vector) -> list[Vector]:
         """One row of taps: each number of x once, for all outputs that it belongs to."""
-        knobs, at = self.kernel.knobs, self.at
+        knobs = self.kernel.knobs
         columns = knobs.columns
         y = self.row * knobs.rows.stride + down * knobs.rows.dilation - knobs.rows.low
         uses: dict[int, list[tuple[int, int]]] = {}
@@ -249,7 +296,7 @@ class _Tile:
         for place in sorted(uses):
             # The first of the places is on the image, so that nothing negative is formed.
             x = self.start * columns.stride + place - columns.low
-            number = self.kernel.x.load(self.image, y, x, at)
+            number = self.x.load(self.image, y, x, self.source)
             for p, tap in uses[place]:
                 if tap not in weights:
                     weights[tap] = self._weight(down * columns.kernel + tap)

@@ -13,6 +13,7 @@ import numpy as np
 from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.direct import Conv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.sources import joined, random_parts
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     Axis,
     random_axis,
@@ -72,7 +73,9 @@ def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 def reference(knobs: Conv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
-    x, packed, *reads = (np.asarray(a, np.float64) for a in arrays)
+    given = [np.asarray(a, np.float64) for a in arrays]
+    count = max(1, len(knobs.parts))
+    x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
     x = x.transpose(0, 2, 3, 1) if knobs.planar else x
     knobs = _known(
         knobs, dict(zip((knobs.rows.name, knobs.columns.name), x.shape[1:3], strict=True))
@@ -106,6 +109,8 @@ def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
         "planar": random.random() < 0.2,
         "workgroups": random.choice(((1, 1), (2, 1), (1, 2), (3, 2))),
     }
+    if groups == 1 and not others["planar"]:
+        others["parts"] = random_parts(random, sizes[0])
     if random.random() < 0.5:
         others |= {"width": random.choice((1, 3, 6)), "panel": 16, "unroll": random.choice((1, 2))}
     images = random.choice((1, 2, "n"))
@@ -123,10 +128,12 @@ def _arrays(knobs: Conv, random: Random) -> Arrays:
     knobs = _known(knobs, {a.name: random.choice((1, 2, 5, 14, 33)) for a in _unknown(knobs)})
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
-    shape = [images, *[d for d in knobs.kernel("k").operands[0].shape[1:] if isinstance(d, int)]]
+    sources = knobs.kernel("k").operands[: max(1, len(knobs.parts))]
+    shapes = [[images, *[d for d in o.shape[1:] if isinstance(d, int)]] for o in sources]
     weights = values.normal(size=(knobs.taps * knobs.channels // knobs.groups, knobs.filters))
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    arrays = [values.normal(size=shape), knobs.layout.pack(weights.astype(np.float32))]
+    arrays = [values.normal(size=shape) for shape in shapes]
+    arrays.append(knobs.layout.pack(weights.astype(np.float32)))
     arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
     return [a.astype(np.float32) for a in arrays]
 
@@ -137,18 +144,18 @@ def match(work: Work, target: Target) -> list[Offer]:
     Groups computed together add products with zeros, which spread infinities.
     """
     found = find(work, "conv2d", dynamic=True)
-    if found is None or found.weights is None:
+    if found is None or found.weights is None or (found.parts and found.groups > 1):
         return []
     seen = found.flat if found.is_flat else found
     covers, program = longest(work, found.covers, View(found.result, 3))
     knobs = Conv.on(
         target, seen.images, seen.rows, seen.columns, found.channels, found.filters, found.groups,
-        epilogue=program.program, planar=found.planar,
+        epilogue=program.program, planar=found.planar, parts=found.parts,
     )  # fmt: skip
     if refusal(knobs, target):
         return []
     apart = [replace(knobs, merged=1)] if knobs.merged > 1 else []
-    feeds = (seen.feed, Feed(found.weights, (3,)), *program.feeds)
+    feeds = (*seen.feeds, Feed(found.weights, (3,)), *program.feeds)
     taken = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
     taken |= {axis.name: axis.size for axis in _unknown(knobs)}
     return [

@@ -13,6 +13,7 @@ import numpy as np
 from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
 from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
@@ -43,13 +44,14 @@ class Depthwise:
         images = self.images
         w = Operand("w", (images.taps, images.channels))
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
-        operands = (images.source, w, *reads, images.result)
+        operands = (*images.sources, w, *reads, images.result)
         return Kernel(
             name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
         )
 
-    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
-        *reads, y = others
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.images.channels, self.images.parts)
+        w, *reads, y = memory[len(x) :]
         epilogue = InKernel(k, self.epilogue, tuple(reads))
         Channelwise(k, self.images, WEIGHTED, x, w, y, epilogue).build()
 
@@ -71,8 +73,8 @@ def cost(knobs: Depthwise, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 def reference(knobs: Depthwise, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
-    x, w, *reads = (np.asarray(a, np.float64) for a in arrays)
     images = knobs.images
+    x, (w, *reads) = images.given(arrays)
     value: Any = 0.0
     sizes: Any = 0.0
     for tap, met in under_taps(x, images.rows, images.columns, 0.0):
@@ -92,8 +94,8 @@ def sample(random: Random, target: Target) -> tuple[Depthwise, list[Arrays]]:
 def _arrays(knobs: Depthwise, random: Random) -> Arrays:
     images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
     x = images.random_images(random, values)
-    pixels = x.shape[0] * images.outputs[0] * images.outputs[1]
-    arrays = [x, values.normal(size=(images.taps, images.channels))]
+    pixels = len(x[0]) * images.outputs[0] * images.outputs[1]
+    arrays = [*x, values.normal(size=(images.taps, images.channels))]
     arrays += contents(knobs.epilogue, pixels, images.channels, values)
     return [a.astype(np.float32) for a in arrays]
 
@@ -106,11 +108,13 @@ def match(work: Work, target: Target) -> list[Offer]:
     if not found.groups == found.channels == found.filters:
         return []
     covers, program = longest(work, found.covers, View(found.result, 3))
-    geometry = Geometry.on(target, found.images, found.rows, found.columns, found.channels)
+    geometry = Geometry.on(
+        target, found.images, found.rows, found.columns, found.channels, found.parts
+    )
     knobs = Depthwise(geometry, program.program)
     if refusal(knobs, target):
         return []
-    feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
+    feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 

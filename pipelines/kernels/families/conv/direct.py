@@ -9,13 +9,21 @@ tap by tap (`window.py`).
 `Conv` holds the knobs; `Conv.on` chooses them for a target.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
+from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    Part,
+    Piece,
+    channels_of,
+    fits,
+    operands,
+    pieces,
+)
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
     Axis,
@@ -28,7 +36,7 @@ from pyc_mlir.pipelines.kernels.families.packing import Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
-from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, fma, least
+from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, fma, least
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, known, share
 from pyc_mlir.pipelines.kernels.shared.tile import local
 from pyc_mlir.pipelines.target.target import Target
@@ -40,7 +48,8 @@ _PAGE = 1024  # numbers in 4 KiB
 class Conv:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
 
-    x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`.
+    x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`. Without
+    groups it may lie in `parts`.
     `channels` and `filters` count all `groups`. The epilogue's matrix is [images rows columns,
     filters]. `width` is how many outputs of a row, `panel` how many filters the register tile has;
     `unroll` input channels are one turn of the innermost loop; `workgroups` cuts rows (of
@@ -61,6 +70,7 @@ class Conv:
     panel: int = 32
     unroll: int = 4
     workgroups: tuple[int, int] = (1, 1)
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -73,6 +83,8 @@ class Conv:
             raise _refusal(
                 "channels and filters in whole groups, groups in whole merged ones", self
             )
+        if not fits(self.channels, self.parts) or (self.parts and (self.planar or self.groups > 1)):
+            raise _refusal("parts that are all channels of NHWC images without groups", self)
 
     @staticmethod
     def on(
@@ -84,14 +96,18 @@ class Conv:
         filters: int,
         groups: int = 1,
         planar: bool = False,
+        parts: tuple[Part, ...] = (),
         **others: Any,
     ) -> "Conv":
         """The knobs for a target's registers and cores; `others` are further fields."""
         most = max(1, target.vector_bytes // 4 * groups // filters)
         merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
-        made = Conv(images, rows, columns, channels, filters, groups, merged, planar=planar)
+        made = Conv(
+            images, rows, columns, channels, filters, groups, merged, planar=planar, parts=parts
+        )
         vectors = max(2, LINE * 4 // target.vector_bytes)
-        if not made.planar and made.channels * columns.stride % _PAGE == 0:
+        pitches = channels_of(channels, parts)
+        if not made.planar and any(pitch * columns.stride % _PAGE == 0 for pitch in pitches):
             # Positions that lie a page apart meet in one set of the first-level cache.
             vectors = max(4, vectors)
         tall = (target.vector_registers - vectors - 1) // vectors
@@ -156,21 +172,24 @@ class Conv:
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands x, w (packed), the epilogue's, then y."""
         image = (self.rows.dim, self.columns.dim)
-        x = (self.channels, *image) if self.planar else (*image, self.channels)
+        x = operands((self.images, *image), self.channels, self.parts)
+        if self.planar:
+            x = [Operand("x", (self.images, self.channels, *image))]
         result = (self.images, *self.output_dims, self.filters)
         matrix = pixels_of(self.images, self.output_dims)
-        operands = (
-            Operand("x", (self.images, *x)),
+        taken = (
+            *x,
             Operand("w", (self.blocks * self.panels.size,), layout=self.layout),
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
         )
         return Kernel(
-            name, operands, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
+            name, taken, lambda size: self.workgroups, self._body, merged=PIXELS_OF_RESULT
         )
 
-    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
-        *reads, y = others
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.channels, self.parts)
+        w, *reads, y = memory[len(x) :]
         Direct(k, self, x, w, y, InKernel(k, self.epilogue, tuple(reads))).build()
 
 
@@ -212,7 +231,7 @@ class Direct:
 
     k: Build
     knobs: Conv
-    x: Memory
+    x: tuple[Piece, ...]
     w: Memory
     y: Memory
     epilogue: InKernel
@@ -336,39 +355,59 @@ class Direct:
             columns = knobs.columns
             x = (start + low) * columns.stride + tap * columns.dilation - columns.low
             weights = panel.weights + (down * columns.kernel + tap) * (depth * panel.width)
-
-            def step(at: Index, *kept: Vector) -> list[Vector]:
-                made = list(kept)
-                for u in range(unroll):
-                    parts = [
-                        self.w.load(weights + (at + u) * panel.width + v * k.lanes)
-                        for v in range(vectors)
-                    ]
-                    for p in range(high - low):
-                        channel = panel.group * depth + (at + u)
-                        one = self._number(row.image, y, x + p * columns.stride, channel).across(
-                            k.lanes
-                        )
-                        for v in range(vectors):
-                            n = p * vectors + v
-                            made[n] = fma(one, parts[v], made[n])
-                return made
-
-            unroll = knobs.unroll
-            edge = depth // unroll * unroll
-            kept = tuple(k.loop(0, edge, unroll, kept)(step))
-            unroll = 1
-            return k.loop(edge, depth, 1, kept)(step)
+            made = list(kept)
+            for piece in self.x:
+                begin = weights + piece.start * panel.width
+                made = self._channels(panel, piece, (row.image, y, x), begin, high - low, made)
+            return made
 
         mine = slice(low * vectors, high * vectors)
         made = list(sums)
         made[mine] = k.loop(first, end, 1, sums[mine])(over)
         return made
 
-    def _number(self, image: Index, y: Index, x: Index, channel: Index) -> Any:
+    def _channels(
+        self,
+        panel: Panel,
+        piece: Piece,
+        place: tuple[Index, Index, Index],
+        weights: Index,
+        outputs: int,
+        sums: list[Vector],
+    ) -> list[Vector]:
+        """The channels of one piece under one tap: at `place` for the first of the outputs."""
+        k, knobs = self.k, self.knobs
+        vectors = len(sums) // outputs
+        image, y, x = place
+        depth = knobs.panels.depth // knobs.taps
+        # What is in one piece may have groups.
+        width = piece.width if knobs.parts else depth
+        first = panel.group * depth + piece.first
+
+        def step(unroll: int) -> Callable[..., list[Vector]]:
+            def steps(at: Index, *kept: Vector) -> list[Vector]:
+                made = list(kept)
+                for u in range(unroll):
+                    start = weights + (at + u) * panel.width
+                    loaded = [self.w.load(start + v * k.lanes) for v in range(vectors)]
+                    for p in range(outputs):
+                        spot = (image, y, x + p * knobs.columns.stride, first + (at + u))
+                        one = self._number(piece.memory, *spot).across(k.lanes)
+                        for v in range(vectors):
+                            n = p * vectors + v
+                            made[n] = fma(one, loaded[v], made[n])
+                return made
+
+            return steps
+
+        edge = width // knobs.unroll * knobs.unroll
+        kept = k.loop(0, edge, knobs.unroll, sums)(step(knobs.unroll))
+        return k.loop(edge, width, 1, kept)(step(1))
+
+    def _number(self, memory: Memory, image: Index, y: Index, x: Index, channel: Index) -> Scalar:
         if self.knobs.planar:
-            return self.x.number(image, channel, y, x)
-        return self.x.number(image, y, x, channel)
+            return memory.number(image, channel, y, x)
+        return memory.number(image, y, x, channel)
 
     def _finish(self, panel: Panel, row: Row, start: Index, width: int, sums: list[Vector]) -> None:
         """Store what the epilogue makes of the sums."""

@@ -1,9 +1,15 @@
-"""Winograd convolutions of 3x3: knobs and code of the kernel family ``winograd``.
+"""Minimal filtering of 3x3 convolutions of stride 1: knobs and code of the family ``winograd``.
+
+y = epilogue(conv2d(x, w)) with constant weights, by F(m x m, 3 x 3) of Lavin and Gray (2016): tiles
+of (m + 2)^2 numbers of x are transformed, each of their (m + 2)^2 positions is a product over
+channels, and the results are transformed to m x m outputs. That takes 9 m^2 / (m + 2)^2 times fewer
+multiplications than a direct convolution: 2.25 for m = 2, 4 for m = 4. Sums are formed in another
+order and of other numbers, so that the error differs: it is smaller for m = 2 and about 2.5 times
+larger for m = 4 (docs/kernels.md).
 
 A workgroup takes blocks of tiles. It writes a block's transformed tiles to scratch memory,
 then goes through panels of filters: for each position a register tile of `height` tiles by a panel,
 accumulated over channels as in a product, into scratch memory again, then the outputs.
-`winograd.py` has the method.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +21,13 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    Part,
+    Piece,
+    fits,
+    operands,
+    pieces,
+)
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     SIZES,
     TAPS,
@@ -41,7 +54,8 @@ class Winograd:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)), w of 3x3.
 
     `m` is the size of a tile's outputs. A block has `block` tiles, in groups of `height`, which is
-    the register tile's; `panel` filters are its width. `workgroups` share out the blocks.
+    the register tile's; `panel` filters are its width. `workgroups` share out the blocks. x may lie
+    in `parts`.
     """
 
     images: Dim
@@ -56,6 +70,7 @@ class Winograd:
     panel: int = 32
     unroll: int = 4
     workgroups: int = 1
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -64,6 +79,8 @@ class Winograd:
             raise _refusal(f"sizes of at least 1, and `m` of {SIZES}", self)
         if self.panel < LINE or self.panel % LINE or self.block % self.height or self.block < 1:
             raise _refusal("panel in lines of 16, block in heights", self)
+        if not fits(self.channels, self.parts):
+            raise _refusal("parts that are all channels", self)
         for axis in (self.rows, self.columns):
             if (axis.kernel, axis.stride, axis.dilation) != (TAPS, 1, 1):
                 raise _refusal("3 taps, stride 1, dilation 1", axis)
@@ -148,19 +165,21 @@ class Winograd:
         """The kernel called `name`: operands x, w (packed), the epilogue's, y, then scratch."""
         result = (self.images, *self.outputs, self.filters)
         matrix = pixels_of(self.images, self.outputs)
-        operands = (
-            Operand("x", (self.images, self.rows.size, self.columns.size, self.channels)),
+        image = (self.images, self.rows.size, self.columns.size)
+        taken = (
+            *operands(image, self.channels, self.parts),
             Operand("w", (self.panels.size,), layout=self.layout),
             *self.epilogue.operands("e", matrix, self.filters),
             Operand("y", result, "out"),
             Operand("scratch", (self.workgroups * sum(self.scratch),), "out"),
         )
         return Kernel(
-            name, operands, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
+            name, taken, lambda size: (self.workgroups,), self._body, merged=PIXELS_OF_RESULT
         )
 
-    def _body(self, k: Build, x: Memory, w: Memory, *others: Memory) -> None:
-        *reads, y, scratch = others
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.channels, self.parts)
+        w, *reads, y, scratch = memory[len(x) :]
         Filtering(k, self, x, w, y, scratch, InKernel(k, self.epilogue, tuple(reads))).build()
 
 
@@ -179,7 +198,7 @@ class Filtering:
 
     k: Build
     knobs: Winograd
-    x: Memory
+    x: tuple[Piece, ...]
     w: Memory
     y: Memory
     scratch: Memory
@@ -237,20 +256,28 @@ class Filtering:
         )
 
     def _channels(self, place: Place, at: Index, masked: bool) -> list[Any]:
+        # The vectors of a piece may pass its end, into what the next one then writes.
+        for piece in self.x:
+            self._piece(piece, place, at + piece.start, masked)
+        return []
+
+    def _piece(self, piece: Piece, place: Place, at: Index, masked: bool) -> None:
         k, knobs, side = self.k, self.knobs, self.knobs.side
         bt = matrices(knobs.m).bt
         rows = [border(knobs.rows, place.y, i) for i in range(side)]
         columns = [border(knobs.columns, place.x, i) for i in range(side)]
 
-        @k.each(knobs.channels, 1)
+        @k.each(piece.width, 1)
         def _(lanes: Lanes) -> None:
+            source = Lanes(lanes.start + piece.first, lanes.mask)
+
             def number(i: int, j: int) -> Vector:
                 if not masked:
                     y, x = (rows[i].plain, columns[j].plain)
-                    return self.x.load(place.image, y, x, lanes)
+                    return piece.memory.load(place.image, y, x, source)
                 y, x = rows[i], columns[j]
-                spot = k.only_if(y.inside & x.inside, lanes)
-                return self.x.load(place.image, y.clamped, x.clamped, spot)
+                spot = k.only_if(y.inside & x.inside, source)
+                return piece.memory.load(place.image, y.clamped, x.clamped, spot)
 
             tile = [[number(i, j) for i in range(side)] for j in range(side)]
             half = [_combined(bt, column) for column in tile]
@@ -259,8 +286,6 @@ class Filtering:
                 for j, value in enumerate(whole):
                     position = (i * side + j) * knobs.block * knobs.depth
                     self.scratch.store(value, Lanes(at + position + lanes.start))
-
-        return []
 
     def _panel(
         self,

@@ -1,7 +1,8 @@
 """Find the window that a group begins with: from `Work` to images, axes and feeds.
 
 A group may begin with the transpose that makes NHWC of a network's NCHW input: the kernel then
-reads the input as it lies.
+reads the input as it lies. Or with concatenations and slices of channels, whose parts it reads
+(`sources.py`).
 """
 
 import math
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.families.conv.sources import Part, find_parts
 from pyc_mlir.pipelines.kernels.families.conv.window import Axis
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.match.offers import Feed
@@ -25,7 +27,8 @@ class Images:
     """A window on NHWC images, the first `covers` ops of a group; x is NCHW if `planar`.
 
     `weights` is the value of a convolution's constant weights [rows, columns, channels, filters];
-    `result` the shape of what the window makes.
+    `result` the shape of what the window makes. `feeds` are the images, or the tensors that
+    `parts` are of.
     """
 
     images: Dim
@@ -35,10 +38,11 @@ class Images:
     filters: int
     result: Shape
     covers: int
-    feed: Feed
+    feeds: tuple[Feed, ...]
     planar: bool = False
     groups: int = 1
     weights: int | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def is_flat(self) -> bool:
@@ -56,29 +60,33 @@ class Images:
         positions = self.rows.size * self.columns.size
         if not self.is_static:
             columns = Axis(positions, name=_POSITIONS)
-            feed = replace(self.feed, cuts=(1, 2, 2) if self.planar else (0, 0, 3))
             images = self.images if self.planar else 1
-            return replace(self, images=images, rows=Axis(1), columns=columns, feed=feed)
+            return self._in_one_row(images, columns, (1, 2, 2) if self.planar else (0, 0, 3))
         if self.planar or isinstance(self.images, str):
             cuts = (1, 2, 2) if self.planar else (1, 1, 3)
-            flat = replace(self.feed, cuts=cuts)
-            return replace(self, rows=Axis(1), columns=Axis(positions), feed=flat)
-        columns = Axis(self.images * positions)
-        flat = replace(self.feed, cuts=(0, 0, 3))
-        return replace(self, images=1, rows=Axis(1), columns=columns, feed=flat)
+            return self._in_one_row(self.images, Axis(positions), cuts)
+        return self._in_one_row(1, Axis(self.images * positions), (0, 0, 3))
+
+    def _in_one_row(self, images: Dim, columns: Axis, cuts: tuple[int, ...]) -> "Images":
+        feeds = tuple(replace(feed, cuts=cuts) for feed in self.feeds)
+        return replace(self, images=images, rows=Axis(1), columns=columns, feeds=feeds)
 
 
-def find(work: Work, name: str, dynamic: bool = False) -> Images | None:
-    """The window op `name` of f32 that a group begins with; None where no kernel can have it.
+def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
+    """The window op of f32 that a group begins with, one of `names`; None where no kernel has it.
 
     Batches may be dynamic. So may be images, if that is `dynamic`, in each dimension of which there
     are as many outputs.
     """
-    planar = name == "conv2d" and _is_planar(work)
-    node = work.nodes[planar]
-    if node.name != name or node.params["layout"] != "NHWC" or not is_f32(work, node.operands):
+    planar = "conv2d" in names and _is_planar(work)
+    joined = find_parts(work)
+    before = joined.covers if joined else int(planar)
+    node = work.nodes[before]
+    if node.name not in names or node.params["layout"] != "NHWC" or not is_f32(work, node.operands):
         return None
-    source = work.nodes[0].operands[0] if planar else node.operands[0]
+    if before and node.operands[0] != work.number_of(before - 1):
+        return None
+    sources = work.nodes[0].operands[:1] if planar else node.operands[:1]
     images, *image = work.type(node.operands[0]).shape
     kernel = _kernel(work, node)
     *sides, channels = image
@@ -88,15 +96,16 @@ def find(work: Work, name: str, dynamic: bool = False) -> Images | None:
         rows, columns = (_axis(node, axis, size, kernel) for axis, size in enumerate(sides))
     except PycError:
         return None
-    result = work.type(work.number_of(planar)).shape
+    result = node.type.shape
     filters = result[3]
     if not filters or not channels:
         return None
     found = Images(
-        "n" if images is None else images, rows, columns, channels, filters, result, planar + 1,
-        Feed(source, (1, 2, 3)), planar,
+        "n" if images is None else images, rows, columns, channels, filters, result, before + 1,
+        tuple(Feed(v, (1, 2, 3)) for v in (joined.values if joined else sources)), planar,
+        parts=joined.parts if joined else (),
     )  # fmt: skip
-    if name != "conv2d":
+    if node.name != "conv2d":
         return found
     weights = node.operands[1]
     # Kernels leave out padding, where an infinite weight would make NaN.

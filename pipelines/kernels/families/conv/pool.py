@@ -21,6 +21,7 @@ from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     mean_of,
 )
 from pyc_mlir.pipelines.kernels.families.conv.images import find
+from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
 from pyc_mlir.pipelines.kernels.families.conv.window import PIXELS_OF_RESULT, under_taps
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
@@ -70,13 +71,14 @@ class Pool:
         """The kernel called `name`: operands x, the epilogue's, then y."""
         images = self.images
         reads = self.epilogue.operands("e", images.matrix_rows, images.channels)
-        operands = (images.source, *reads, images.result)
+        operands = (*images.sources, *reads, images.result)
         return Kernel(
             name, operands, lambda size: (images.workgroups,), self._body, merged=PIXELS_OF_RESULT
         )
 
-    def _body(self, k: Build, x: Memory, *others: Memory) -> None:
-        *reads, y = others
+    def _body(self, k: Build, *memory: Memory) -> None:
+        x = pieces(memory, self.images.channels, self.images.parts)
+        *reads, y = memory[len(x) :]
         epilogue = InKernel(k, self.epilogue, tuple(reads))
         Channelwise(k, self.images, self.rule, x, None, y, epilogue).build()
 
@@ -98,8 +100,8 @@ def cost(knobs: Pool, target: Target, sizes: Mapping[str, int]) -> Cost:
 
 def reference(knobs: Pool, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
-    x, *reads = (np.asarray(a, np.float64) for a in arrays)
     images = knobs.images
+    x, reads = images.given(arrays)
     start = -np.inf if knobs.operation == "max" else 0.0
     views = [met for _, met in under_taps(x, images.rows, images.columns, start)]
     shape = views[0].shape
@@ -129,21 +131,23 @@ def sample(random: Random, target: Target) -> tuple[Pool, list[Arrays]]:
 def _arrays(knobs: Pool, random: Random) -> Arrays:
     images, values = knobs.images, np.random.default_rng(random.randrange(1 << 30))
     x = images.random_images(random, values)
-    pixels = x.shape[0] * images.outputs[0] * images.outputs[1]
-    arrays = [x, *contents(knobs.epilogue, pixels, images.channels, values)]
+    pixels = len(x[0]) * images.outputs[0] * images.outputs[1]
+    arrays = [*x, *contents(knobs.epilogue, pixels, images.channels, values)]
     return [a.astype(np.float32) for a in arrays]
 
 
 def match(work: Work, target: Target) -> list[Offer]:
     """A pooling of f32 and as much of what follows as the epilogue can do."""
-    name = work.nodes[0].name
-    found = find(work, name) if name in ("max_pool2d", "avg_pool2d") else None
+    found = find(work, "max_pool2d", "avg_pool2d")
     if found is None:
         return []
-    geometry = Geometry.on(target, found.images, found.rows, found.columns, found.channels)
+    geometry = Geometry.on(
+        target, found.images, found.rows, found.columns, found.channels, found.parts
+    )
+    node = work.nodes[found.covers - 1]
     operation = "max"
-    if name == "avg_pool2d":
-        padded = work.nodes[0].params["count_include_pad"]
+    if node.name == "avg_pool2d":
+        padded = node.params["count_include_pad"]
         operation = "padded_mean" if padded else "mean"
     if operation != "padded_mean" and not geometry.is_covered:
         return []
@@ -151,7 +155,7 @@ def match(work: Work, target: Target) -> list[Offer]:
     knobs = Pool(operation, geometry, program.program)
     if refusal(knobs, target):
         return []
-    feeds = (found.feed, *program.feeds)
+    feeds = (*found.feeds, *program.feeds)
     return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 

@@ -1,13 +1,6 @@
 """The kernel family ``winograd``: 3x3 convolutions of stride 1 by minimal filtering, NHWC.
 
-y = epilogue(conv2d(x, w)) with constant weights, by F(m x m, 3 x 3) of Lavin and Gray (2016): tiles
-of (m + 2)^2 numbers of x are transformed, each of their (m + 2)^2 positions is a product over
-channels, and the results are transformed to m x m outputs. That takes 9 m^2 / (m + 2)^2 times fewer
-multiplications than a direct convolution: 2.25 for m = 2, 4 for m = 4. Sums are formed in another
-order and of other numbers, so that the error differs: it is smaller for m = 2 and about 2.5 times
-larger for m = 4 (docs/kernels.md).
-
-Prices, checks and offers of the kernel that `filtering.py` builds.
+Prices, checks and offers of what `filtering.py` builds.
 """
 
 from collections.abc import Mapping
@@ -20,8 +13,20 @@ import numpy as np
 from pyc_mlir.pipelines.choices.space import Space
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.images import find
-from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, TAPS, largest_terms
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, under_taps
+from pyc_mlir.pipelines.kernels.families.conv.sources import (
+    channels_of,
+    joined,
+    random_parts,
+)
+from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
+    SIZES,
+    TAPS,
+    largest_terms,
+)
+from pyc_mlir.pipelines.kernels.families.conv.window import (
+    Axis,
+    under_taps,
+)
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
@@ -73,7 +78,9 @@ def reference(knobs: Winograd, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
     The bound follows each number through the three transforms and the sums over channels.
     """
-    x, packed, *reads = (np.asarray(a, np.float64) for a in arrays)
+    given = [np.asarray(a, np.float64) for a in arrays]
+    count = max(1, len(knobs.parts))
+    x, (packed, *reads) = joined(given[:count], knobs.parts), given[count:]
     w = knobs.layout.unpack(packed)
     value: Any = 0.0
     for tap, met in under_taps(x, knobs.rows, knobs.columns, 0.0):
@@ -95,6 +102,7 @@ def sample(random: Random, target: Target) -> tuple[Winograd, list[Arrays]]:
     rows, columns = (_axis(random) for _ in range(2))
     sizes = (random.choice(_CHANNELS), random.choice(_FILTERS))
     others: dict[str, Any] = {"epilogue": random_epilogue(random)}
+    others["parts"] = random_parts(random, sizes[0])
     if random.random() < 0.5:
         height = random.choice((1, 4, 6))
         others |= {"height": height, "block": height * random.choice((1, 3)), "panel": 16}
@@ -113,10 +121,12 @@ def _axis(random: Random) -> Axis:
 def _arrays(knobs: Winograd, random: Random) -> Arrays:
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
-    shape = (images, knobs.rows.size, knobs.columns.size, knobs.channels)
+    image = (images, knobs.rows.size, knobs.columns.size)
     weights = values.normal(size=(TAPS * TAPS * knobs.channels, knobs.filters))
     pixels = images * knobs.outputs[0] * knobs.outputs[1]
-    arrays = [values.normal(size=shape), knobs.layout.pack(weights)]
+    pitches = channels_of(knobs.channels, knobs.parts)
+    arrays = [values.normal(size=(*image, pitch)) for pitch in pitches]
+    arrays.append(knobs.layout.pack(weights))
     arrays += contents(knobs.epilogue, pixels, knobs.filters, values)
     return [a.astype(np.float32) for a in arrays]
 
@@ -136,10 +146,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     for m in SIZES:
         knobs = Winograd.on(
             target, m, found.images, found.rows, found.columns, found.channels, found.filters,
-            epilogue=program.program,
+            epilogue=program.program, parts=found.parts,
         )  # fmt: skip
         if not refusal(knobs, target):
-            feeds = (found.feed, Feed(found.weights, (3,)), *program.feeds)
+            feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
             offers.append(Offer(knobs, covers, feeds, price, indirect=True))
     return offers

@@ -11,7 +11,7 @@ FILE = RecipeFile(
     {"pyc-fuse:w1-00": "keep"},
     "explore",
     {"pyc-fuse:a": ("policy explore: predicted",)},
-    Expected(1e-3, 0.9e-3, 1.1e-3, 4096, True),
+    Expected(1e-3, 0.9e-3, 1.1e-3, 0.5e-3, 4096, True),
     "wisdom@00",
 )
 

@@ -1,5 +1,6 @@
 """Wisdom files and the policy `fastest`: what is believed, what is a candidate, what is refused."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -9,9 +10,26 @@ from hypothesis import strategies as st
 from wisdoms import KERNELS, row
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
-from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest
-from pyc_mlir.pipelines.choices.wisdom import SITE, Subject, Wisdom, WisdomRow, record_wisdom
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Choices,
+    Decision,
+    Policy,
+    Recipe,
+    Site,
+)
+from pyc_mlir.pipelines.choices.fastest import MIN_PROCESSES, Fastest, for_program
+from pyc_mlir.pipelines.choices.wisdom import (
+    NO_RECIPE,
+    SCHEMA_VERSION,
+    SITE,
+    WHOLE,
+    Subject,
+    Wisdom,
+    WisdomRow,
+    recipe_name,
+    record_wisdom,
+)
 
 WORK = f"w1-{'0' * 64}"
 OFFERED = (Alternative("gemm"), Alternative("iree"), Alternative("whole"))
@@ -125,6 +143,76 @@ def test_a_replay_keeps_the_evidence_without_the_wisdom():
     assert again.log == made.log
 
 
+# Whole programs
+
+GRAPH, STRUCTURE = "graph", "s1-structure"
+RECIPE = {AT.key: "whole", f"{KERNELS}:{WORK}": "iree", "plan-memory:graph": "planned"}
+NAMED = recipe_name(RECIPE)
+
+
+def whole(seconds: float, choice: str = NAMED, subject: str = GRAPH, **changes) -> WisdomRow:
+    return row(subject, choice, seconds, pass_name=WHOLE, **changes)
+
+
+def policy_for(*rows: WisdomRow, graph: str = GRAPH) -> tuple[Policy, tuple[Decision, ...]]:
+    known = replace(fastest(), wisdom=Wisdom.of(rows, {}, [RECIPE]))
+    return for_program(known, None, graph, STRUCTURE)
+
+
+SLOW, BETTER = whole(2e-5, NO_RECIPE), whole(1e-5)
+
+
+def test_a_recipe_that_is_measured_to_be_faster_answers_for_the_program():
+    policy, (made,) = policy_for(SLOW, BETTER, FIRST, QUICK)
+    assert made.chosen == NAMED and made.site.key == f"{WHOLE}:{GRAPH}"
+    assert made.evidence[0].startswith("policy fastest: measured 1e-05 s")
+    choices = Choices(policy)
+    assert choices.choose(AT, OFFERED).name == "whole"
+    assert choices.log[0].evidence[0].startswith(f"policy fastest: by {NAMED} [wisdom@")
+    # By work where it lacks the site, and by rows where it lacks both.
+    assert choices.choose(replace(AT, op_id="another"), OFFERED).name == "iree"
+    other = f"w1-{'1' * 64}"
+    rows = (SLOW, BETTER, row(other, "gemm", 2e-5), row(other, "whole", 1e-5))
+    policy, _ = policy_for(*rows)
+    assert policy.prefer(Site(KERNELS, "third", work=other), OFFERED) == "whole"
+
+
+BY_SITE = {
+    "unclear": (SLOW, replace(BETTER, hi=SLOW.lo)),
+    "slower": (SLOW, whole(3e-5)),
+    "few processes": (SLOW, replace(BETTER, processes=MIN_PROCESSES - 1)),
+    "no baseline": (BETTER,),
+    "elsewhere": (SLOW, replace(BETTER, hardware="h1-other")),
+    "another recipe's": (SLOW, whole(1e-5, "recipe@0123456789abcdef")),
+}
+
+
+@pytest.mark.parametrize("rows", BY_SITE.values(), ids=BY_SITE)
+def test_else_rows_of_single_choices_answer(rows):
+    policy, (made,) = policy_for(*rows, FIRST, QUICK)
+    assert made.chosen == NO_RECIPE
+    assert policy.prefer(AT, OFFERED) == "iree"
+
+
+def test_programs_of_the_same_structure_share_recipes():
+    of_structure = [replace(r, subject=STRUCTURE) for r in (SLOW, BETTER)]
+    _, (made,) = policy_for(*of_structure, graph="retrained")
+    assert made.chosen == NAMED
+    assert policy_for(SLOW, BETTER, graph="retrained")[1] == ()
+
+
+def test_what_a_recipe_names_and_is_gone_is_left_to_the_rows():
+    policy, _ = policy_for(SLOW, BETTER, FIRST, QUICK)
+    assert policy.prefer(AT, OFFERED[:2]) == "iree"
+
+
+def test_a_recipe_repeats_the_decision_about_the_whole():
+    _, made = policy_for(SLOW, BETTER)
+    recipe = Recipe.from_log(made)
+    assert for_program(Fastest(), recipe, GRAPH, STRUCTURE)[1] == made
+    assert for_program(Fastest(), recipe, "retrained", STRUCTURE)[1] == ()
+
+
 # Files
 
 ROWS = st.builds(
@@ -140,28 +228,29 @@ ROWS = st.builds(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(ROWS, max_size=6), st.randoms())
 def test_files_round_trip_and_order_does_not_matter(rows, chance):
-    wisdom = Wisdom.of(rows, {WORK: SUBJECT})
+    rows = [*rows, whole(1e-3)] if rows else rows
+    wisdom = Wisdom.of(rows, {WORK: SUBJECT}, [RECIPE])
     chance.shuffle(rows)
-    assert Wisdom.of(rows, {WORK: SUBJECT}).to_bytes() == wisdom.to_bytes()
+    assert Wisdom.of(rows, {WORK: SUBJECT}, [RECIPE]).to_bytes() == wisdom.to_bytes()
     again = Wisdom.from_bytes(wisdom.to_bytes())
-    assert again == wisdom and again.hash == wisdom.hash
+    assert again == wisdom and again.hash == wisdom.hash and again.recipes == wisdom.recipes
+    assert tuple(again.rows) == wisdom.rows and again.to_bytes() == wisdom.to_bytes()
     assert set(wisdom.subjects) == {r.subject for r in rows} & {WORK}
 
 
 WISDOM = Wisdom.of([FIRST, QUICK], {WORK: SUBJECT})
 
 
-def changed(**changes) -> bytes:
-    """The file with fields changed and the hash made to fit."""
-    from pyc_mlir.pipelines.choices import wisdom
-
-    data = {**json.loads(WISDOM.to_bytes()), **changes}
-    del data["sha256"]
-    return json.dumps({**data, "sha256": wisdom._hash(data)}).encode()
+def changed(schema: int = SCHEMA_VERSION, **changes) -> bytes:
+    """The file with parts of its content changed and the hash made to fit."""
+    content = json.dumps({**json.loads(WISDOM.to_bytes())["content"], **changes})
+    made = hashlib.sha256(content.encode()).hexdigest()
+    head = f'{{"kind":"pyc-wisdom","schema":{schema},"sha256":"{made}",\n"content":'
+    return f"{head}{content}}}\n".encode()
 
 
 def with_row(**changes) -> bytes:
-    rows = json.loads(WISDOM.to_bytes())["rows"]
+    rows = json.loads(WISDOM.to_bytes())["content"]["rows"]
     return changed(rows=[{**rows[0], **changes}])
 
 
@@ -174,7 +263,7 @@ BAD = {
     "a changed number": WISDOM.to_bytes().replace(b"2e-05", b"1e-05"),
     "cut off": WISDOM.to_bytes()[:-40],
     "without a hash": changed().replace(b"sha256", b"sha257"),
-    "a newer schema": changed(schema=2),
+    "a newer schema": changed(schema=SCHEMA_VERSION + 1),
     "no rows": changed(rows=None),
     "an unknown field": with_row(more=1),
     "a text for a number": with_row(seconds="1"),
@@ -191,8 +280,16 @@ def test_damaged_files_are_refused(data, tmp_path):
     path = tmp_path / "w.json"
     path.write_bytes(data)
     with pytest.raises(PycError, match=r"w.json: expected wisdom, got") as caught:
-        Wisdom.load(path)
+        list(Wisdom.load(path).rows)
     assert caught.value.code is ReasonCode.BAD_WISDOM
+
+
+def test_a_compile_makes_rows_of_what_it_asks_for_only():
+    """A compile waits for wisdom: the time that it takes must not grow with each row."""
+    loaded = Wisdom.from_bytes(with_row(seconds="1"))
+    assert loaded.about(KERNELS, "another") == () and len(loaded.rows) == 1
+    with pytest.raises(PycError):
+        loaded.about(KERNELS, WORK)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -82,7 +82,7 @@ def register(monkeypatch, *plugins):
         assert group == ENTRY_POINT_GROUP
         return plugins
 
-    monkeypatch.setattr("pyc_mlir.pipelines.kernels.registry.entry_points", found)
+    monkeypatch.setattr("pyc_mlir.pipelines.kernels.registry.registered", found)
     return Families()
 
 

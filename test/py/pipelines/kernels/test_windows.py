@@ -14,9 +14,9 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.conv import convolution, depthwise, pool, winograd
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import Geometry
 from pyc_mlir.pipelines.kernels.families.conv.convolution import Conv
+from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, matrices
 from pyc_mlir.pipelines.kernels.families.conv.window import Axis, random_axis
-from pyc_mlir.pipelines.kernels.families.conv.winograd import Winograd
 from pyc_mlir.pipelines.target.target import Target
 
 AVX512 = Target.named("cpu-avx512")

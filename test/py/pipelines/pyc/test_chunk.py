@@ -31,7 +31,7 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
 from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
-from pyc_mlir.pipelines.pyc.chunk.dims import RULES, Call, operand_dims, part_params
+from pyc_mlir.pipelines.pyc.chunk.dims import RULES, Call, operand_dims, operand_rows, part_params
 from pyc_mlir.pipelines.pyc.chunk.graph import Graph, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import PREFERENCES, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import regions
@@ -72,11 +72,12 @@ def check_parts(case: Case, call: Call, dim: int) -> bool:
         return False
     whole = evaluate(call.definition, arrays, **call.params)
     for i in range(size):
+        rows = range(*operand_rows(call, dim, (i, i + 1)))
         taken = [
-            a if at is None else a.take([i], axis=at) for a, at in zip(arrays, dims, strict=True)
+            a if at is None else a.take(rows, axis=at) for a, at in zip(arrays, dims, strict=True)
         ]
         shape = tuple(1 if d == dim else s for d, s in enumerate(call.out.shape))
-        params = part_params(call, dim, call.out.with_shape(shape))
+        params = part_params(call, dim, call.out.with_shape(shape), (i, i + 1))
         part = evaluate(call.definition, taken, **params)
         assert part.shape == shape, f"{case}: dimension {dim}"
         tolerance = 1e-6 if is_float(part.dtype) and part.dtype.itemsize > 2 else 0.02

@@ -13,7 +13,7 @@ from pyc_mlir.pipelines.target.work_text import parse_type, parse_work
 
 X, W = tensor("f32", 8, 16), tensor("f32", 16, 4)
 OUT = tensor("f32", 8, 4)
-HALF = Input(tensor("f32"), lambda: np.float32(0.5))
+HALF = Input(tensor("f32"), lambda: np.array(0.5, np.float32))
 WORKS = {
     "layer": Work(
         (Input(X), Input(W, lambda: np.zeros((16, 4), np.float32)), HALF),
@@ -54,9 +54,9 @@ def test_a_text_gives_its_work_again(name):
 
 def test_a_constant_of_a_text_has_no_contents():
     work = parse_work(work_text(WORKS["layer"]))
-    (first, *_) = [i for i in work.inputs if i.array is not None]
+    (first, *_) = [i.array for i in work.inputs if i.array is not None]
     with pytest.raises(PycError, match="contents"):
-        first.array()
+        first()
 
 
 @pytest.mark.parametrize("name", DTYPES)

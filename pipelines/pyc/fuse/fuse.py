@@ -2,8 +2,9 @@
 
 Anchors (matmul, conv2d, norms, softmax, attention, pooling) take the elementwise ops that follow
 them as an epilogue: bias, activation, residual add. A product of two computed values also takes the
-transposes around it, which a kernel can do by reading and writing in another order. The elementwise
-ops that remain form clusters.
+transposes around it, which a kernel can do by reading and writing in another order. A convolution
+or a pooling takes the concatenations and slices of channels before it that nothing else reads
+(`channels.py`). The elementwise ops that remain form clusters.
 A group is a proposal: whoever lowers it may take it whole or dissolve it.
 
 Analysis gives a plan, the plan is a choice for each anchor (every legal length of the epilogue is
@@ -16,17 +17,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.dialects.ir.ids import OpIds
-from pyc_mlir.dialects.ir.irtypes import from_mlir
-from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.dialects.ops.elementwise import Elementwise
-from pyc_mlir.dialects.types import Shape, TensorType
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
-from pyc_mlir.pipelines.pyc.rewriting import functions_of, tensor_types
+from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
+from pyc_mlir.pipelines.pyc.fuse.graph import Graph
+from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 
 ANCHORS = {
@@ -43,9 +40,6 @@ ANCHORS = {
     "concat": "concat",
 }
 _PLANAR_CHANNELS = 16
-# Of concatenations that get copies of those that they share with others.
-_MOST_PARTS = 64
-ELEMENTWISE = frozenset(n for n, d in OPS.items() if issubclass(d, Elementwise))
 
 
 @dataclass(frozen=True)
@@ -80,112 +74,11 @@ class Fuse:
         for function in functions_of(module):
             # Where a kernel joins all parts at once.
             copies = context.takes("concat") and not refuse_narrow(context.target)
-            graph = Graph(function, seen, copies)
+            graph = Graph(function, seen, copies, reads_parts(context))
             for group in plan(graph, context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}
-
-
-def axis_of(op: ir.Operation) -> int:
-    """The axis of a concatenation, from the first dimension on."""
-    return params_of(OPS["concat"], op)["axis"] % from_mlir(op.result.type).rank
-
-
-class Graph:
-    """One function's block as positions: names, users and shapes, read once."""
-
-    def __init__(
-        self, function: ir.Operation, seen: Counter[str] | None = None, copies: bool = True
-    ) -> None:
-        """`seen` is shared by the functions of a module, as `OpIds` says.
-
-        `copies`: a concatenation that extends another one, which others need too, has a copy of it,
-        and is none of its users.
-        """
-        self.ids = OpIds(function, seen)
-        self.ops = [op.operation for op in function.regions[0].blocks[0].operations]
-        position = {op: i for i, op in enumerate(self.ops)}
-        self.names = [op.name.removeprefix("pyc.") for op in self.ops]
-        types = tensor_types(r for op in self.ops for r in op.results)
-        self.types = [_result_type(op, types) for op in self.ops]
-        self.sizes = [t.nbytes if t is not None and t.is_static else None for t in self.types]
-        self.elementwise = [
-            op.name.startswith("pyc.") and name in ELEMENTWISE
-            for op, name in zip(self.ops, self.names, strict=True)
-        ]
-        self.users: list[list[int]] = [[] for _ in self.ops]
-        self.producers: list[list[int]] = [[] for _ in self.ops]
-        for i, op in enumerate(self.ops):
-            for operand in op.operands:
-                owner = operand.owner
-                made = None if isinstance(owner, ir.Block) else position.get(owner.operation)
-                if made is not None:
-                    self.users[made].append(i)
-                    self.producers[i].append(made)
-        self._captured(position)
-        self._axes = {i: axis_of(self.ops[i]) for i, n in enumerate(self.names) if n == "concat"}
-        self._parts: dict[int, int] = {}
-        for i in self._axes:
-            self._parts[i] = sum(self._parts.get(p, 1) for p in self.producers[i])
-        self.shared = {i for i in self._axes if copies and self._is_shared(i)}
-        for i in self.shared:
-            self.users[i] = [user for user in self.users[i] if not self.extends(i, user)]
-
-    def _is_shared(self, i: int) -> bool:
-        users = self.users[i]
-        return len(users) > 1 and any(self.extends(i, user) for user in users)
-
-    def _captured(self, position: dict[ir.Operation, int]) -> None:
-        """Values used inside regions count as used by the op that holds the region."""
-        for i, op in enumerate(self.ops):
-            for region in op.regions:
-                for inner in region.blocks[0].operations:
-                    for operand in inner.operation.operands:
-                        owner = operand.owner
-                        if not isinstance(owner, ir.Block) and owner.operation in position:
-                            self.users[position[owner.operation]].append(i)
-
-    def shape(self, i: int) -> Shape | None:
-        """The shape of an op's result; None for ops of other dialects."""
-        type_ = self.types[i]
-        return None if type_ is None else type_.shape
-
-    def escapes(self, members: Sequence[int]) -> list[int]:
-        """The members whose results are used outside."""
-        inside = set(members)
-        return [i for i in members if not self.users[i] or not inside.issuperset(self.users[i])]
-
-    def closed_prefixes(self, members: Sequence[int]) -> list[int]:
-        """The lengths n > 1 for which only ``members[:n][-1]`` escapes, the largest first.
-
-        As asking `escapes` of every prefix, in one walk: an op's users stand behind it.
-        """
-        place = {member: n for n, member in enumerate(members)}
-        lengths, needed = [], 0
-        for n, member in enumerate(members):
-            if n > 0 and needed <= n:
-                lengths.append(n + 1)
-            users = self.users[member]
-            if not users or not place.keys() >= set(users):
-                break
-            needed = max(needed, *(place[u] for u in users))
-        return lengths[::-1]
-
-    def extends(self, i: int, user: int) -> bool:
-        """Whether a concatenation of few parts reads another one, along the same axis."""
-        same = i in self._axes and self._axes[i] == self._axes.get(user)
-        return same and self._parts[user] <= _MOST_PARTS
-
-    def is_part(self, i: int) -> bool:
-        """Whether all who read a concatenation join its parts in its place."""
-        users = self.users[i]
-        return (i in self.shared and not users) or (len(users) == 1 and self.extends(i, users[0]))
-
-
-def _result_type(op: ir.Operation, types: Mapping[ir.Type, TensorType]) -> TensorType | None:
-    is_ours = op.name.startswith("pyc.") and len(op.results) == 1
-    return types.get(op.result.type) if is_ours else None
 
 
 def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
@@ -193,7 +86,8 @@ def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
     claimed: set[int] = set()
     groups: list[Group] = []
     anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
-    starts = anchors + [i for i in range(len(graph.ops)) if graph.elementwise[i]]
+    starts = [i for i in anchors if i not in graph.channels.unstored]
+    starts += [i for i in range(len(graph.ops)) if graph.elementwise[i]]
     for start in starts:
         if start in claimed or not graph.ops[start].name.startswith("pyc."):
             continue
@@ -228,6 +122,9 @@ def _choose(
             legal = _with_layout(graph, start, legal, claimed)
         elif graph.names[start] == "concat":
             legal = _with_parts(graph, start, legal)
+        if before := tuple(graph.channels.before(graph.producers, start)):
+            legal = [(*before, *g) for g in legal or [(start,)]]
+            reach = (*before, *reach)
     else:
         prefixes = (reach[:n] for n in range(len(reach), 1, -1))
         grown = [_with_producers(graph, c, claimed, max_ops) for c in prefixes]
@@ -307,11 +204,16 @@ def _with_parts(graph: Graph, start: int, legal: list[tuple[int, ...]]) -> list[
 
 
 def _copies(graph: Graph, members: tuple[int, ...]) -> frozenset[int]:
-    """The concatenations of a group that others need too, and all that these are made of."""
-    joins = [i for i in members if graph.names[i] == "concat"]
-    copies: set[int] = set()
-    for i in reversed(joins[:-1]):
-        if i in graph.shared or not copies.isdisjoint(graph.users[i]):
+    """The concatenations of a group that others need too, and all that these are made of.
+
+    So with the slices of channels in front of a window.
+    """
+    join = graph.channels.join
+    joins = [i for i in members[:-1] if graph.names[i] == "concat" or i in join]
+    inside, copies = set(members), set[int]()
+    for i in reversed(joins):
+        others = i in join and not inside.issuperset(graph.users[i])
+        if others or i in graph.shared or not copies.isdisjoint(graph.users[i]):
             copies.add(i)
     return frozenset(copies)
 

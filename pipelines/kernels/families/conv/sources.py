@@ -1,0 +1,169 @@
+"""Images whose channels lie in several tensors, or in some of the channels of a larger one.
+
+A window that reads a concatenation of channels reads its parts, one that reads a slice of channels
+reads the tensor that the slice is of: neither is ever stored. `find_parts` finds the parts that a
+group of ops begins with, `pieces` gives a kernel their memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pyc_mlir.dialects.ops.movement import END, START, python_slice
+from pyc_mlir.dialects.types import Shape
+from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
+from pyc_mlir.pipelines.kernels.lang.language import Memory
+from pyc_mlir.pipelines.target.work import Node, Work
+
+# The code of a kernel grows with them.
+MOST_PARTS = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """`width` channels of a tensor that has `pitch` of them, from `first` on."""
+
+    pitch: int
+    first: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The memory of a part; `start` is the number of its first channel in the images."""
+
+    memory: Memory
+    first: int
+    start: int
+    width: int
+
+
+def channels_of(channels: int, parts: Sequence[Part]) -> list[int]:
+    """How many channels each tensor has that images of `channels` lie in."""
+    return [part.pitch for part in parts] or [channels]
+
+
+def operands(shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[Part]) -> list[Operand]:
+    """The operands of images [*shape, channels]: x, or x0 and so on for parts."""
+    if not parts:
+        return [Operand("x", (*shape, channels))]
+    return [Operand(f"x{i}", (*shape, part.pitch)) for i, part in enumerate(parts)]
+
+
+def pieces(memory: Sequence[Memory], channels: int, parts: Sequence[Part]) -> tuple[Piece, ...]:
+    """The parts in order, under the memory of `operands`."""
+    if not parts:
+        return (Piece(memory[0], 0, 0, channels),)
+    starts = np.cumsum([0, *(p.width for p in parts)])
+    found = zip(memory, parts, starts, strict=False)
+    return tuple(Piece(m, p.first, int(start), p.width) for m, p, start in found)
+
+
+def fits(channels: int, parts: Sequence[Part]) -> bool:
+    """Whether the parts lie in their tensors and are all channels together."""
+    inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in parts)
+    return inside and (not parts or sum(p.width for p in parts) == channels)
+
+
+def joined(arrays: Sequence[np.ndarray], parts: Sequence[Part]) -> np.ndarray:
+    """The images that the contents of `operands` stand for."""
+    if not parts:
+        return arrays[0]
+    met = (a[..., p.first : p.first + p.width] for a, p in zip(arrays, parts, strict=True))
+    return np.concatenate(list(met), -1)
+
+
+def random_parts(random: Random, channels: int) -> tuple[Part, ...]:
+    """Any parts of so many channels, for tests; none half of the time."""
+    parts: list[Part] = []
+    left = channels if random.random() < 0.5 else 0
+    while left:
+        width = random.randint(1, left) if len(parts) < 3 else left
+        first, more = random.choice(((0, 0), (0, 3), (5, 0), (16, 1)))
+        parts.append(Part(first + width + more, first, width))
+        left -= width
+    return tuple(parts)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The parts of the value that the first `covers` ops make, and the inputs that they are of."""
+
+    covers: int
+    values: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+
+def find_parts(work: Work) -> Found | None:
+    """The concatenations and slices of channels that a group begins with; None without any.
+
+    Only the op behind them reads their result, and nothing else reads what they make in between.
+    """
+    held: dict[int, list[tuple[int, Part]]] = {}
+    covers = 0
+    for node in work.nodes[:-1]:
+        made = _parts_of(work, node, held)
+        if made is None:
+            break
+        held[work.number_of(covers)] = made
+        covers += 1
+    own = work.number_of(covers - 1)
+    later = (v for n in work.nodes[covers + 1 :] for v in n.operands)
+    if not covers or not work.closed(covers) or own in later:
+        return None
+    values, parts = zip(*held[own], strict=True)
+    return Found(covers, values, parts) if len(parts) <= MOST_PARTS else None
+
+
+def _parts_of(
+    work: Work, node: Node, held: dict[int, list[tuple[int, Part]]]
+) -> list[tuple[int, Part]] | None:
+    """The parts of what an op makes; None for an op that does more than to take channels."""
+    shapes = [work.type(v).shape for v in node.operands]
+    if node.type.rank != 4 or not takes_channels(node.name, node.params, shapes, node.type.shape):
+        return None
+    found = [p for v, s in zip(node.operands, shapes, strict=True) for p in _held(v, s, held)]
+    return found if node.name == "concat" else _taken(node, found)
+
+
+def takes_channels(
+    name: str, params: Mapping[str, Any], shapes: Sequence[Shape], result: Shape
+) -> bool:
+    """Whether an op joins images [n, h, w, c] along c, or takes some neighbouring channels."""
+    if name not in ("concat", "slice") or len(result) != 4 or not result[3]:
+        return False
+    if any(s[:3] != result[:3] or not s[3] for s in shapes):
+        return False
+    if name == "concat":
+        return params["axis"] % 4 == 3
+    *sides, (_, _, step) = zip(*(params[n] for n in ("starts", "stops", "steps")), strict=True)
+    # Sizes that are known are the same behind the slice: with step 1 it then takes all.
+    whole = (
+        along == 1 and (size is not None or (start in (0, START) and stop == END))
+        for (start, stop, along), size in zip(sides, result, strict=False)
+    )
+    return step == 1 and all(whole)
+
+
+def _held(
+    value: int, shape: Shape, held: dict[int, list[tuple[int, Part]]]
+) -> list[tuple[int, Part]]:
+    channels = shape[3]
+    assert channels is not None
+    return held.get(value, [(value, Part(channels, 0, channels))])
+
+
+def _taken(node: Node, parts: list[tuple[int, Part]]) -> list[tuple[int, Part]]:
+    """The parts that a slice of channels takes."""
+    bounds = python_slice(*(node.params[n][3] for n in ("starts", "stops", "steps")))
+    taken = range(sum(p.width for _, p in parts))[bounds]
+    found, start = [], 0
+    for value, part in parts:
+        low, high = max(taken.start - start, 0), min(taken.stop - start, part.width)
+        if low < high:
+            found.append((value, Part(part.pitch, part.first + low, high - low)))
+        start += part.width
+    return found

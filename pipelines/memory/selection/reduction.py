@@ -1,0 +1,159 @@
+"""Make a problem smaller without changing it: `reduce`.
+
+1. Ways are dropped that no way of some neighbour goes with.
+2. Where each way of one node leaves a neighbour one way only, the neighbour joins it: both are
+   chosen together from then on.
+
+What is left are groups of nodes. In the contest's problems, whose tables are half forbidden,
+three of four nodes join a group, and no forbidden pair is left between groups: any group may then
+change alone.
+
+Source: arc consistency (Mackworth, "Consistency in Networks of Relations", 1977); joining as in
+the reductions of partitioned boolean quadratic problems (Scholz, Eckstein, 2002).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Floats, Ints, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """Groups by number: costs f64[ways], tables by pair of groups, the smaller number first.
+
+    ways: for each node of the problem its group and its way for each way of the group.
+    """
+
+    costs: list[Floats]
+    tables: dict[tuple[int, int], Floats]
+    ways: list[tuple[int, Ints]]
+
+    def expand(self, choice: Ints) -> Ints:
+        """The choice of the nodes from that of the groups."""
+        return np.array([ways[choice[group]] for group, ways in self.ways], np.int64)
+
+
+class _Reducer:
+    """Groups while they are joined; a group has the number of one of its nodes."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.costs = [np.array(c) for c in problem.costs]
+        self.sizes = [len(c) for c in self.costs]
+        # The node's own way for each way that is left.
+        self.own = [np.arange(n) for n in self.sizes]
+        self.tables: dict[tuple[int, int], Floats] = {}
+        self.near: list[set[int]] = [set() for _ in self.sizes]
+        self.joined: list[tuple[int, int, Ints]] = []
+        self.gone = np.zeros(len(self.sizes), bool)
+        self.queue: deque[tuple[int, int]] = deque()
+        self.waits: set[tuple[int, int]] = set()
+        for edge in problem.edges:
+            self.add(edge.first, edge.second, edge.table)
+        for node in range(len(self.sizes)):
+            self.keep(node, self.costs[node] < FORBIDDEN)
+
+    def add(self, a: int, b: int, table: Floats) -> None:
+        """Add the costs of pairs of two groups; within one they are costs of its ways."""
+        if a == b:
+            self.costs[a] = self.costs[a] + np.diag(table)
+            self.keep(a, self.costs[a] < FORBIDDEN)
+            return
+        key, table = ((a, b), table) if a < b else ((b, a), table.T)
+        known = self.tables.get(key)
+        self.tables[key] = table if known is None else known + table
+        self.near[a].add(b)
+        self.near[b].add(a)
+        self.push(key)
+
+    def push(self, key: tuple[int, int]) -> None:
+        if key not in self.waits:
+            self.waits.add(key)
+            self.queue.append(key)
+
+    def keep(self, node: int, kept: np.ndarray) -> None:
+        """Drop ways. Raises PycError (BUDGET_IMPOSSIBLE) where none is left."""
+        if kept.all():
+            return
+        if not kept.any():
+            raise PycError(
+                ReasonCode.BUDGET_IMPOSSIBLE,
+                f"selection: expected a way of node {node} that its neighbours allow, got none",
+            )
+        self.costs[node], self.own[node] = self.costs[node][kept], self.own[node][kept]
+        for other in self.near[node]:
+            key = (min(node, other), max(node, other))
+            table = self.tables[key]
+            self.tables[key] = table[kept] if node < other else table[:, kept]
+            self.push(key)
+
+    def run(self) -> None:
+        """Look at each pair until nothing changes."""
+        while self.queue:
+            key = self.queue.popleft()
+            self.waits.discard(key)
+            if key in self.tables:
+                self.look(*key)
+
+    def look(self, a: int, b: int) -> None:
+        """Drop the ways of a pair that go with none, and join the pair if one decides the other."""
+        allowed = self.tables[a, b] < FORBIDDEN
+        if allowed.all() and min(allowed.shape) > 1:
+            return
+        rows, columns = allowed.any(1), allowed.any(0)
+        if not (rows.all() and columns.all()):
+            self.keep(a, rows)
+            self.keep(b, columns)
+            allowed = self.tables[a, b] < FORBIDDEN
+        of_a, of_b = bool((allowed.sum(1) == 1).all()), bool((allowed.sum(0) == 1).all())
+        if not (of_a or of_b):
+            return
+        # Where both decide each other, the one with fewer neighbours joins.
+        into_a = of_a and (not of_b or len(self.near[a]) >= len(self.near[b]))
+        self.join(*((a, b) if into_a else (b, a)))
+
+    def join(self, group: int, node: int) -> None:
+        """Make `node`, whose way `group` decides, a part of it."""
+        table = self.tables[min(group, node), max(group, node)]
+        table = table if group < node else table.T
+        way = (table < FORBIDDEN).argmax(1)
+        self.costs[group] = (
+            self.costs[group] + table[np.arange(len(way)), way] + self.costs[node][way]
+        )
+        told = np.full(self.sizes[group], -1)
+        told[self.own[group]] = self.own[node][way]
+        self.joined.append((node, group, told))
+        self.gone[node] = True
+        for other in sorted(self.near[node]):
+            moved = self.tables.pop((min(node, other), max(node, other)))
+            self.near[other].discard(node)
+            if other != group:
+                moved = moved if node < other else moved.T
+                self.add(group, other, moved[way])
+        self.near[node] = set()
+        self.keep(group, self.costs[group] < FORBIDDEN)
+
+
+def reduce(problem: Problem) -> Reduced:
+    """The groups of a problem.
+
+    Raises PycError (BUDGET_IMPOSSIBLE) where arc consistency finds that no choice is allowed.
+    """
+    work = _Reducer(problem)
+    work.run()
+    ways: list[Ints] = [np.zeros(0, np.int64)] * len(work.sizes)
+    group = np.arange(len(work.sizes))
+    for node in np.flatnonzero(~work.gone):
+        ways[node] = work.own[node]
+    for node, into, told in reversed(work.joined):
+        group[node], ways[node] = group[into], told[ways[into]]
+    left = np.flatnonzero(~work.gone)
+    number = {int(g): i for i, g in enumerate(left)}
+    return Reduced(
+        [work.costs[g] for g in left],
+        {(number[a], number[b]): t for (a, b), t in work.tables.items()},
+        [(number[int(g)], w) for g, w in zip(group, ways, strict=True)],
+    )

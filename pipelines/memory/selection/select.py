@@ -1,0 +1,193 @@
+"""Solve a problem of selection: prices on memory over time, and exact choices at those prices.
+
+    selection = select(problem, work=30_000_000)
+
+1. `reduce` joins what must be chosen together.
+2. Each byte at each time has a price, at first 0. `Messages` chooses at those prices; prices rise
+   where the choice uses more than the limit and fall where it uses less (a subgradient step of the
+   Lagrangian dual, with Polyak's length).
+3. Every choice on the way is repaired to fit the limit and improved one group at a time; the best
+   of them is kept.
+
+Work is counted, so that equal problems give equal selections on every machine.
+
+Sources: Held, Wolfe, Crowder, "Validation of subgradient optimization" (1974); the reduction and
+the messages name theirs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.pipelines.memory.packing.work import Budget, Exhausted
+from pyc_mlir.pipelines.memory.selection.descent import Descent
+from pyc_mlir.pipelines.memory.selection.messages import Messages
+from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, Problem
+from pyc_mlir.pipelines.memory.selection.reduction import Reduced, reduce
+from pyc_mlir.pipelines.memory.selection.usage import Usage
+
+# Ways that are forced at most when prices have settled.
+_SHAKES = 64
+# Rounds of prices for a first choice, and the work of one for each group.
+_ROUNDS, _RANK = 40, 5.0
+# Sweeps between two steps of the prices; steps without a better bound until steps get shorter, by
+# this factor; the least length, below which prices start again from the best ones, and how often
+# they do without a better choice.
+_SWEEPS, _PATIENCE, _SHORTER, _LEAST, _RESTARTS = 2, 15, 0.7, 1e-3, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """A way for each node, i64[nodes]; its cost; a bound below which no choice's cost lies.
+
+    work: that was done, in microseconds of a 3 GHz core or so. groups: that were chosen among.
+    """
+
+    choice: Ints
+    cost: float
+    bound: float
+    work: int
+    groups: int
+
+
+def select(
+    problem: Problem, work: int, start: Ints | None = None, stop: Callable[[], bool] = lambda: False
+) -> Selection:
+    """The best choice found within so much work that keeps the limit at every time.
+
+    start: a choice of the nodes that is no worse than the result. stop: asked now and then whether
+    to end sooner; the result then depends on it.
+
+    Raises PycError: BUDGET_IMPOSSIBLE where no choice within the limit was found.
+    """
+    reduced = reduce(problem)
+    usage = Usage.of(problem, reduced)
+    budget = Budget(work, stop)
+    search = _Search(reduced, usage, budget)
+    try:
+        search.first()
+        search.run()
+    except Exhausted:
+        pass
+    found = None if search.best is None else reduced.expand(search.best)
+    if start is not None and (found is None or problem.cost(start) <= problem.cost(found)):
+        found = start if problem.feasible(start) else found
+    if found is None or not problem.feasible(found):
+        raise PycError(
+            ReasonCode.BUDGET_IMPOSSIBLE,
+            f"selection: expected a choice below {problem.limit:.0f} bytes at every time, got none "
+            f"within {work} units of work; raise the limit",
+        )
+    return Selection(found, problem.cost(found), search.bound, budget.spent, len(reduced.costs))
+
+
+class _Search:
+    """The best choice so far, in groups, and the prices."""
+
+    def __init__(self, reduced: Reduced, usage: Usage, budget: Budget) -> None:
+        self.reduced, self.usage, self.budget = reduced, usage, budget
+        self.best: Ints | None = None
+        self.cost, self.bound = np.inf, -np.inf
+        self._tried: set[bytes] = set()
+
+    def first(self) -> None:
+        """A choice of few bytes, whatever it costs: each group's least at rising prices.
+
+        Work is counted but does not end this: there is a choice whatever the budget.
+        """
+        usage, at = self.usage, np.ones(self.usage.times)
+        best, least = np.zeros(len(self.reduced.costs), np.int64), np.inf
+        for _ in range(_ROUNDS):
+            held = np.split(usage.price(at), usage.start[1:-1])
+            ways = [np.lexsort((c, h))[0] for c, h in zip(self.reduced.costs, held, strict=True)]
+            choice = np.array(ways, np.int64)
+            over = np.maximum(usage.of_choice(choice) / usage.limit - 1.0, 0.0)
+            self.budget.count(len(ways) * _RANK)
+            if over.sum() < least:
+                best, least = choice, float(over.sum())
+            if least <= 0:
+                break
+            at = at * (1.0 + over / over.max())
+        self.offer(best, self.budget.count)
+
+    def offer(self, choice: Ints, spend: Callable[[float], None] | None = None) -> None:
+        """Repair and improve a choice; keep it if it is the best. Raises Exhausted."""
+        name = choice.tobytes()
+        if name in self._tried:
+            return
+        self._tried.add(name)
+        walk = Descent(self.reduced, self.usage, choice, spend or self.budget.spend)
+        try:
+            if walk.repair():
+                self._keep(walk)
+                walk.improve()
+        finally:
+            self._keep(walk)
+
+    def shake(self) -> None:
+        """Force ways that the limit keeps from the best choice, one at a time. Raises Exhausted."""
+        tried, found = 0, True
+        while found and self.best is not None and tried < _SHAKES:
+            found, before = False, self.best
+            for number in self._walk(before).gains():
+                walk, tried = self._walk(before), tried + 1
+                if walk.force(*walk.place(int(number))) and walk.cost < self.cost:
+                    self._keep(walk)
+                    found = True
+                    break
+                if tried >= _SHAKES:
+                    break
+
+    def _walk(self, choice: Ints) -> Descent:
+        return Descent(self.reduced, self.usage, choice, self.budget.spend)
+
+    def _keep(self, walk: Descent) -> None:
+        if walk.excess <= 0 and walk.cost < self.cost:
+            self.best, self.cost = walk.choice.copy(), walk.cost
+
+    def run(self) -> None:
+        """Move the prices until nothing better is found. Raises Exhausted."""
+        messages = Messages(self.reduced, self.budget.spend)
+        at = best = np.zeros(self.usage.times)
+        length, stalled, on_offers = 1.0, 0, 0.0
+        restarts, last = 0, np.inf
+        while True:
+            bound, choice = self._choose(messages, at)
+            begun = self.budget.spent
+            # Descents may take as much work as messages do.
+            if on_offers <= begun - on_offers:
+                self.offer(choice)
+                on_offers += self.budget.spent - begun
+            if bound > self.bound:
+                self.bound, best, stalled = bound, at, 0
+            else:
+                stalled += 1
+            if stalled > _PATIENCE:
+                length, stalled = length * _SHORTER, 0
+            if length < _LEAST:
+                if self.cost >= last and restarts >= _RESTARTS:
+                    return
+                self.shake()
+                restarts = restarts + 1 if self.cost >= last else 0
+                at, length, last = best, 1.0, self.cost
+            over = self.usage.of_choice(choice) - self.usage.limit
+            over[(at <= 0) & (over < 0)] = 0.0
+            norm = float((over * over).sum())
+            if norm == 0 and not at.any() and self.cost <= bound + 1e-6 * abs(bound):
+                return
+            at = np.maximum(0.0, at + length * self._missing(bound) / max(norm, 1.0) * over)
+
+    def _choose(self, messages: Messages, at: Floats) -> tuple[float, Ints]:
+        """The bound and a choice at these prices."""
+        priced = np.concatenate(self.reduced.costs) + self.usage.price(at)
+        costs = np.split(priced, self.usage.start[1:-1])
+        bound = max(messages.sweep(costs) for _ in range(_SWEEPS))
+        return bound - self.usage.limit * float(at.sum()), messages.choose(costs)
+
+    def _missing(self, bound: float) -> float:
+        """How far the bound may rise: to the best cost known, at most to twice its own size."""
+        known = max(abs(self.bound), 1.0)
+        target = min(self.cost, self.bound + known)
+        return max(target - bound, 0.01 * known)

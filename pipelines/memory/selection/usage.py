@@ -1,0 +1,88 @@
+"""What the ways of groups use over time: `Usage`, in bytes, and its price.
+
+Each way of a group uses bytes in several intervals, one or more for each node of the group. Ways of
+all groups are numbered through; times are those at which something begins or ends.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, Problem
+from pyc_mlir.pipelines.memory.selection.reduction import Reduced
+
+
+@dataclass(frozen=True, eq=False)
+class Usage:
+    """One entry for each way and interval that it uses bytes in.
+
+    start: the number of each group's first way, i64[groups + 1]. way, begin, end, size: of each
+    entry, sorted by way; first: of each way its first entry, i64[ways + 1]. times: how many.
+    """
+
+    start: Ints
+    way: Ints
+    begin: Ints
+    end: Ints
+    size: Floats
+    first: Ints
+    times: int
+    limit: float
+
+    @staticmethod
+    def of(problem: Problem, reduced: Reduced) -> "Usage":
+        """The usage of a reduced problem's groups."""
+        start = np.concatenate([[0], np.cumsum([len(c) for c in reduced.costs])]).astype(np.int64)
+        alive = np.flatnonzero(problem.lives[:, 0] < problem.lives[:, 1])
+        events = np.unique(problem.lives[alive])
+        lives = np.searchsorted(events, problem.lives)
+        parts: list[tuple[Ints, Ints, Ints, Floats]] = []
+        for node in alive:
+            group, ways = reduced.ways[node]
+            ones = np.ones(len(ways), np.int64)
+            numbers = np.arange(start[group], start[group + 1])
+            used = np.asarray(problem.usages[node], np.float64)[ways]
+            parts.append((numbers, lives[node, 0] * ones, lives[node, 1] * ones, used))
+        if not parts:
+            parts = [(np.zeros(0, np.int64),) * 3 + (np.zeros(0),)]
+        way, begin, end, size = (np.concatenate(column) for column in zip(*parts, strict=True))
+        # Nodes of a group that live alike are one entry.
+        count = len(events) + 1
+        key, inverse = np.unique((way * count + begin) * count + end, return_inverse=True)
+        size = np.bincount(inverse, size, len(key))
+        way, begin, end = key // count // count, key // count % count, key % count
+        used = size > 0
+        first = np.searchsorted(way[used], np.arange(start[-1] + 1))
+        kept = (column[used] for column in (way, begin, end, size))
+        return Usage(start, *kept, first, max(len(events), 1), problem.limit)
+
+    def of_choice(self, choice: Ints) -> Floats:
+        """Bytes at each time, f64[times], of a way of each group."""
+        chosen = np.zeros(int(self.start[-1]), bool)
+        chosen[self.start[:-1] + choice] = True
+        mine = chosen[self.way]
+        change = np.bincount(self.begin[mine], self.size[mine], self.times + 1)
+        change -= np.bincount(self.end[mine], self.size[mine], self.times + 1)
+        return np.cumsum(change)[: self.times]
+
+    def price(self, at: Floats) -> Floats:
+        """What each way pays, f64[ways], at a price for a byte at each time, f64[times]."""
+        paid = np.concatenate([[0.0], np.cumsum(at)])
+        worth = self.size * (paid[self.end] - paid[self.begin])
+        return np.bincount(self.way, worth, int(self.start[-1]))
+
+    def change(self, group: int, before: int, after: int) -> tuple[slice, Floats]:
+        """The times at which bytes may change with the way of a group, and by how much they do."""
+        first, start = self.first, self.start[group]
+        spans = [slice(first[start + way], first[start + way + 1]) for way in (before, after)]
+        begin, end, size = (
+            np.concatenate([column[span] for span in spans])
+            for column in (self.begin, self.end, self.size)
+        )
+        if not len(begin):
+            return slice(0, 0), np.zeros(0)
+        size[: spans[0].stop - spans[0].start] *= -1.0
+        low, high = int(begin.min()), int(end.max())
+        made = np.bincount(begin - low, size, high - low + 1)
+        made -= np.bincount(end - low, size, high - low + 1)
+        return slice(low, high), np.cumsum(made[:-1])

@@ -1,0 +1,1 @@
+"""The pass pyc-fuse: groups of ops that should become one kernel."""

@@ -1,0 +1,118 @@
+"""`pyc-explain --what-if` and the flags of `pyc-compile --policy explore`."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wisdoms import KERNELS, reversed_wisdom
+
+from pyc_mlir import nn
+from pyc_mlir.artifact.artifact import Artifact, write
+from pyc_mlir.compilation.build import build_here
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.frontends.python.specs import spec
+from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
+from pyc_mlir.simulation.residuals import PROGRAM, Residual, Residuals
+from pyc_mlir.simulation.simulator import Simulator
+from pyc_mlir.tools.cli import exploring
+from pyc_mlir.tools.pyc_explain import main
+
+W = np.random.default_rng(0).standard_normal((32, 32), dtype=np.float32)
+WITHOUT_COMPILERS = """
+import sys
+for name in ("torch_mlir", "iree.compiler", "onnx"):
+    sys.modules[name] = None
+from pyc_mlir.tools.pyc_explain import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@cache
+def artifact() -> Artifact:
+    return build_here(lambda x: nn.softmax(nn.relu(x @ W)), [spec("f32", (8, 32))], make_options())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A program, a recipe that takes IREE's code everywhere, wisdom, and residuals."""
+    write(artifact(), tmp_path / "model.vmfb")
+    decisions = [d for d in artifact().decisions if d.site.pass_name == KERNELS]
+    choices = {d.site.key: "iree" for d in decisions}
+    graph = artifact().manifest["graph_id"]
+    (tmp_path / "recipe.json").write_bytes(RecipeFile(graph, choices).to_bytes())
+    (tmp_path / "wisdom.json").write_bytes(reversed_wisdom(decisions).to_bytes())
+    here = Simulator.of(artifact()).here.environment
+    rows = [Residual(here, PROGRAM, f"p{i}", 1e-3, 1e-3 + i * 1e-6) for i in range(12)]
+    (tmp_path / "residuals.json").write_bytes(Residuals.of(rows).to_bytes())
+    return tmp_path
+
+
+def asked(folder: Path, *more: str) -> list[str]:
+    return [str(folder / "model.vmfb"), "--what-if", str(folder / "recipe.json"), *more]
+
+
+def test_it_says_what_changes_and_on_what_that_rests(files: Path, capsys):
+    assert main(asked(files)) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("as compiled ")
+    assert "0 ns measured" in told
+    assert "not calibrated" in told
+    assert "iree: " in told
+    assert "cost model" in told
+
+
+def test_wisdom_and_residuals_are_used(files: Path, capsys):
+    more = ["--wisdom", str(files / "wisdom.json"), "--residuals", str(files / "residuals.json")]
+    assert main(asked(files, *more)) == 0
+    told = capsys.readouterr().out
+    assert "measured -> " in told
+    assert "covers 90% by 12 programs measured here" in told
+
+
+def test_it_needs_no_compiler(files: Path):
+    command = [sys.executable, "-c", WITHOUT_COMPILERS, *asked(files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "as compiled" in done.stdout
+
+
+def test_what_does_not_fit_is_refused(files: Path, capsys):
+    assert main([str(files / "model.vmfb"), "--wisdom", str(files / "wisdom.json")]) == 1
+    assert "--what-if" in capsys.readouterr().err
+    other = RecipeFile(artifact().manifest["graph_id"], {"pyc-fuse:nowhere": "keep"})
+    (files / "recipe.json").write_bytes(other.to_bytes())
+    assert main(asked(files)) == 1
+    assert "RECIPE_MISMATCH" in capsys.readouterr().err
+
+
+def flags(**changes) -> Namespace:
+    values = {"policy": "explore", "explore_budget": None, "explore_db": None, "model": "m"}
+    return Namespace(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"explore_db": "sqlite:///x.db"},
+        {"explore_budget": 0.0, "explore_db": "sqlite:///x.db"},
+        {"explore_budget": 5.0, "explore_db": "sqlite:///x.db", "policy": "fastest"},
+        {"explore_budget": 5.0},
+    ],
+)
+def test_flags_of_explore_that_lack_each_other_are_refused(wrong, monkeypatch):
+    monkeypatch.delenv(exploring.VARIABLE, raising=False)
+    with pytest.raises(PycError, match="command line: expected"):
+        exploring.check(flags(**wrong))
+
+
+def test_flags_of_explore_that_fit_are_taken(monkeypatch):
+    monkeypatch.delenv(exploring.VARIABLE, raising=False)
+    exploring.check(flags())
+    exploring.check(flags(explore_budget=5.0, explore_db="sqlite:///x.db"))
+    monkeypatch.setenv(exploring.VARIABLE, "sqlite:///y.db")
+    exploring.check(flags(explore_budget=5.0))

@@ -1,0 +1,38 @@
+"""The suite `works`: rows of the benchmark database for the CPU workloads and their kernels' works.
+
+    pyc-bench works --db sqlite:///pyc.db --budget 2h --constants warm,cold
+
+What predictions are tested with: every workload as a whole, and each work of its kernel groups by
+itself, with every choice. It goes on where an earlier run ended. `--quick` takes tiny sizes of the
+first workload.
+"""
+
+import os
+from collections.abc import Sequence
+
+from pyc_mlir.tools.bench.workloads import cpu
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.database import default_url
+from pyc_mlir.tools.tune import profile
+
+SUITE = "works"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Times of the CPU workloads and of each of their kernels' works, into the database."""
+    parser = cli.Parser(f"pyc-bench {SUITE}", run.__doc__ or "")
+    profile.add_options(parser)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes of the first workload")
+    parser.add_argument("--only", metavar="NAME", nargs="+", choices=cpu.ROWS, help="workloads")
+    flags = parser.parse_args(arguments)
+    flags.whole = True
+    names = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))
+    # The database's package is optional, and the list of suites is shown without it.
+    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.measure.sessions.local import LocalMeasurer
+    from pyc_mlir.measure.survey.survey import Surveyed
+
+    made = ((name, cpu.make(name, flags.quick)) for name in names)
+    programs = [Surveyed(name, load.source, load.specs) for name, load in made]
+    with Store.open(getattr(flags, "db", None) or default_url(os.environ)) as store:
+        return profile.survey(store, flags, programs, LocalMeasurer(f"pyc-bench {SUITE}"))

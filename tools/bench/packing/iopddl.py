@@ -1,0 +1,105 @@
+"""The suite `iopddl`: selection under a limit of memory, on instances of a public contest.
+
+    pyc-bench iopddl FOLDER                      every *.json or *.json.gz of a folder, or one file
+    pyc-bench iopddl FOLDER --share 0.1          a tenth of the work
+
+An instance may have so much work as its timeout in `best_known.csv` beside it, at `--share`
+microseconds of work a microsecond; CPU seconds are reported with it. Points are the best known cost
+over one's own, as in the contest; an instance without a choice below the limit has none.
+
+Source: the ASPLOS / EuroSys 2025 contest on intra-operator parallelism (google/iopddl).
+"""
+
+import csv
+import gzip
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.util.files import read_file
+from pyc_mlir.measure.records import Record, record
+from pyc_mlir.pipelines.memory.selection.problem import from_contest
+from pyc_mlir.pipelines.memory.selection.select import select
+from pyc_mlir.tools.bench.report.suite import note, parse
+from pyc_mlir.tools.cli.common import Parser
+
+SUITE = "iopddl"
+COST, POINTS, CPU, INFEASIBLE = "cost", "points", "CPU time", "infeasible"
+_TIMEOUT, _SHARE, _QUICK = 60.0, 0.25, 1e-3
+_MICRO = 1e6
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of an instance: seconds that it may take, the contest's best cost."""
+
+    timeout: float = _TIMEOUT
+    best: float | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Cost and points of selections under a limit of memory, on a public contest's instances."""
+    parser = Parser(SUITE)
+    parser.add_argument("path", type=Path, metavar="PATH", help="a folder of instances, or one")
+    parser.add_argument("--share", type=float, default=_SHARE, help=f"of the timeout; {_SHARE}")
+    asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
+    share = known.share * (_QUICK if asked.quick else 1.0)
+    records: list[Record] = []
+    for path in instances(known.path):
+        told = best_known(path.parent).get(name_of(path), Known())
+        records += measured(path, told, share)
+    asked.store(records, share=known.share)
+    return int(any(r["metric"] == INFEASIBLE for r in records))
+
+
+def instances(path: Path) -> list[Path]:
+    """The instances at a path, by size. Raises PycError (FILE_ACCESS) where there are none."""
+    found = [path] if path.is_file() else [*path.glob("*.json.gz"), *path.glob("*.json")]
+    if not found:
+        raise PycError(
+            ReasonCode.FILE_ACCESS,
+            f"{path}: expected instances, *.json or *.json.gz, got none; download some from "
+            "the contest's repository",
+        )
+    return sorted(found, key=lambda p: (p.stat().st_size, p.name))
+
+
+def name_of(path: Path) -> str:
+    """The name of an instance: ``B`` of ``asplos-2025-iopddl-B.json.gz``."""
+    return path.name.partition(".")[0].rpartition("-")[2]
+
+
+def best_known(folder: Path) -> Mapping[str, Known]:
+    """The rows of a folder's `best_known.csv` by instance; none where it has no such file."""
+    path = folder / "best_known.csv"
+    if not path.exists():
+        return {}
+    rows = csv.DictReader(read_file(path, "known costs").decode().splitlines())
+    return {
+        row["instance"]: Known(float(row["timeout_seconds"]), float(row["best_contest"]))
+        for row in rows
+        if row["best_contest"]
+    }
+
+
+def measured(path: Path, known: Known, share: float) -> Iterator[Record]:
+    """The records of one instance."""
+    name, data = name_of(path), read_file(path, "an instance")
+    begin = time.process_time()
+    problem = from_contest(gzip.decompress(data) if path.suffix == ".gz" else data)
+    size = {"nodes": len(problem.costs), "edges": len(problem.edges)}
+    try:
+        found = select(problem, int(known.timeout * share * _MICRO))
+    except PycError as error:
+        note(f"{name}: {error.message}")
+        yield record(name, "pyc", INFEASIBLE, "instances", 1, **size)
+        return
+    seconds = time.process_time() - begin
+    facts = {**size, "groups": found.groups, "bound": found.bound, "work": found.work}
+    yield record(name, "pyc", COST, "units", found.cost, **facts)
+    if known.best is not None:
+        yield record(name, "pyc", POINTS, "points", known.best / found.cost)
+    yield record(name, "pyc", CPU, "s", seconds, timeout=known.timeout)
+    note(f"{name}: cost {found.cost:.0f} in {seconds:.1f} s of CPU time")

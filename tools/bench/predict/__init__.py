@@ -1,0 +1,1 @@
+"""The suite `predict`: estimates of programs against what was measured."""

@@ -1,0 +1,142 @@
+"""Measure works and programs for the suite `predict`, through the measuring library.
+
+Each work is one session of all its choices; each program is one session of its recipes: PyC's own,
+IREE's code everywhere, and the other choice at one kernel after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pyc_mlir.artifact.memory_report import from_bytes
+from pyc_mlir.compilation.build import plan_only
+from pyc_mlir.compilation.lower import lower
+from pyc_mlir.compilation.options import make_options
+from pyc_mlir.dialects.errors import PycError
+from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Result
+from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
+from pyc_mlir.measure.survey.wanted import WantedWork, choice_recipe, wanted_works
+from pyc_mlir.pipelines.choices.choices import Decision, Recipe
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
+from pyc_mlir.simulation.evidence import on_threads
+from pyc_mlir.simulation.program import Priced, priced, priced_parts
+from pyc_mlir.tools.bench.predict.observed import Observed, Row, Way
+from pyc_mlir.tools.bench.report.suite import note
+from pyc_mlir.tools.bench.workloads.workloads import Workload
+
+IREE = "iree"
+MOST_FLIPS = 3
+
+
+def observe(
+    programs: Sequence[Workload], nothing: Workload, measurer: Measurer, plan: Plan
+) -> Iterator[Observed]:
+    """Measure everything that the programs need, each work once; what is known after each program.
+
+    A program that cannot be measured is left out, with a note.
+    """
+    call = _seconds(_measured(nothing, [Candidate(label="own")], measurer, plan)[0])
+    rows: dict[str, list[Row]] = {}
+    ways: list[Way] = []
+    for program in programs:
+        try:
+            lowered = lower(program.source, program.specs, make_options())
+            costs = _predicted(priced(lowered, make_options().target))
+            for work in wanted_works(program.source, program.specs, make_options()):
+                name = work.graph.graph_id
+                if name not in rows:
+                    rows[name] = list(_rows(work, costs[name], measurer, plan))
+            found = list(_ways(program, measurer, plan))
+        except PycError as error:
+            note(f"{program.name}: left out: {error}")
+            continue
+        known = {(r.work, r.choice) for of_work in rows.values() for r in of_work}
+        ways += [way for way in found if set(way.kernels) <= known]
+        note(f"{program.name}: {len(found)} recipes")
+        every = tuple(row for of_work in rows.values() for row in of_work)
+        yield Observed(every, tuple(ways), call or 0.0)
+
+
+def _predicted(program: Priced) -> Mapping[str, Mapping[str, float]]:
+    """Predicted seconds on one thread by work and choice."""
+    return {
+        site.site.work: {name: on_threads(cost, program, 1) for name, cost in site.costs.items()}
+        for site in program.kernels
+    }
+
+
+def _rows(
+    work: WantedWork, costs: Mapping[str, float], measurer: Measurer, plan: Plan
+) -> Iterator[Row]:
+    """The choices of one work; those that gave no time are left out."""
+    subject = subject_of_work(work.graph.text)
+    candidates = [Candidate(choice_recipe(name), name) for name in work.choices]
+    for result in measurer.measure(subject, candidates, plan).results:
+        seconds = _seconds(result)
+        if seconds is not None:
+            medians = _medians(result)
+            name = result.candidate.name
+            lo, hi = min(medians), max(medians)
+            yield Row(work.graph.graph_id, name, costs[name], seconds, lo, hi, len(medians))
+
+
+def _ways(program: Workload, measurer: Measurer, plan: Plan) -> Iterator[Way]:
+    options = make_options()
+    own = [d for d in lower(program.source, program.specs, options).decisions if _is_kernel(d)]
+    recipes = {"own": {}, "IREE": {d.site.key: IREE for d in own}, **_flips(own)}
+    candidates = [Candidate(recipe, label) for label, recipe in recipes.items()]
+    for result in _measured(program, candidates, measurer, plan):
+        seconds = _seconds(result)
+        if seconds is None:
+            continue
+        recipe = Recipe(dict(recipes[result.candidate.name]))
+        by_recipe = replace(options, recipe=recipe)
+        lowered = lower(program.source, program.specs, by_recipe)
+        planned = plan_only(lowered, by_recipe)
+        report = from_bytes(planned.memory)
+        numbers = priced_parts("", planned.decisions, planned.account, report, options.target)
+        yield Way(
+            program.name,
+            result.candidate.name,
+            tuple((k.site.work, k.chosen) for k in numbers.kernels),
+            numbers.other_seconds,
+            seconds,
+            planned.account.transients if result.arena_bytes is not None else None,
+            result.arena_bytes,
+        )
+
+
+def _flips(decisions: Sequence[Decision]) -> Mapping[str, Mapping[str, str]]:
+    """The other choice at one kernel, for the kernels of most predicted seconds."""
+    found = {}
+    several = [d for d in decisions if len(d.alternatives) > 1]
+    for number, d in enumerate(sorted(several, key=lambda d: -_cost(d))[:MOST_FLIPS]):
+        other = next(a.name for a in d.alternatives if a.name != d.chosen)
+        found[f"{other} at {number}"] = {d.site.key: other}
+    return found
+
+
+def _cost(decision: Decision) -> float:
+    return sum(
+        a.cost.seconds for a in decision.alternatives if a.cost and a.name == decision.chosen
+    )
+
+
+def _is_kernel(decision: Decision) -> bool:
+    return decision.site.pass_name == SELECT
+
+
+def _measured(
+    program: Workload, candidates: Sequence[Candidate], measurer: Measurer, plan: Plan
+) -> Sequence[Result]:
+    subject = subject_of_program(program.source, program.specs)
+    return measurer.measure(subject, candidates, plan).results
+
+
+def _seconds(result: Result) -> float | None:
+    return result.seconds() if result.ok else None
+
+
+def _medians(result: Result) -> list[float]:
+    """CPU seconds of each process, else those of the clock."""
+    cpu = [replace(result, processes=(p,)).seconds() for p in result.processes]
+    return [seconds for seconds in cpu if seconds is not None]

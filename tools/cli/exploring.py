@@ -1,0 +1,93 @@
+"""`pyc-compile --explore-budget`: measure what is unknown, before a compile by `explore`.
+
+Comes in: a program and how it is compiled. Goes out: the options with the wisdom of what was known
+and of what was measured. The compile itself measures nothing: it is a function of that wisdom.
+"""
+
+import argparse
+import os
+from dataclasses import replace
+from typing import Any
+
+from pyc_mlir.compilation.compile_options import CompileOptions
+from pyc_mlir.compilation.options import Options
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.evidence.environment import current_place
+from pyc_mlir.pipelines.choices.fastest import Explore
+from pyc_mlir.pipelines.choices.wisdom import Wisdom
+from pyc_mlir.tools.cli.common import Parser, Progress
+
+VARIABLE = "PYC_DB"
+
+
+def add_flags(parser: Parser) -> None:
+    """The flags of a command line."""
+    group = parser.add_argument_group("explore", "with --policy explore")
+    group.add_argument(
+        "--explore-budget",
+        metavar="SECONDS",
+        type=float,
+        help="first measure works that the database lacks, for so long; default: measure nothing",
+    )
+    group.add_argument(
+        "--explore-db", metavar="URL", help=f"where rows are kept; default: ${VARIABLE}"
+    )
+
+
+def check(flags: argparse.Namespace) -> None:
+    """Raise PycError (BAD_ARGUMENT) for flags that lack each other."""
+    if flags.explore_budget is None:
+        if flags.explore_db is not None:
+            raise _usage("expected --explore-budget beside --explore-db, got none")
+        return
+    if flags.policy != Explore.name or flags.explore_budget <= 0:
+        raise _usage("expected --policy explore and some seconds with --explore-budget")
+    if _url(flags) is None:
+        raise _usage(f"expected --explore-db or ${VARIABLE} with --explore-budget, got none")
+
+
+def with_measured(
+    flags: argparse.Namespace,
+    source: Any,
+    inputs: Any,
+    given: CompileOptions,
+    options: Options,
+    progress: Progress,
+) -> Options:
+    """The options with what is measured now; the same without a budget.
+
+    Raises PycError as the database and a survey do.
+    """
+    url = _url(flags)
+    if flags.explore_budget is None or url is None:
+        return options
+    # SQLAlchemy and the measuring library are needed here alone.
+    from pyc_mlir.evidence.database.exchange import export_wisdom
+    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.measure.sessions.local import LocalMeasurer
+    from pyc_mlir.measure.survey.survey import Survey, Surveyed
+
+    policy = options.policy
+    assert isinstance(policy, Explore), "checked with the flags"
+    here = current_place()
+    program = Surveyed(flags.model, source, inputs, replace(given, policy=None, wisdom=None))
+    with Store.open(url) as store:
+        survey = Survey(store, LocalMeasurer("pyc-compile"))
+        for line in survey.run([program], flags.explore_budget):
+            with progress.stage(line):
+                pass
+        found = export_wisdom(store, here.hardware, here.toolchain)
+    known = policy.wisdom
+    wisdom = Wisdom.of([*known.rows, *found.rows], {**known.subjects, **found.subjects})
+    return replace(
+        options,
+        policy=replace(policy, wisdom=wisdom, hardware=here.hardware, toolchain=here.toolchain),
+    )
+
+
+def _url(flags: argparse.Namespace) -> str | None:
+    return flags.explore_db or os.environ.get(VARIABLE)
+
+
+def _usage(problem: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: {problem}; see `pyc-compile --help`")

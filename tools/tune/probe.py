@@ -1,0 +1,137 @@
+"""`pyc-tune probe`: how small a difference this machine shows, by verdicts on known differences."""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pyc_mlir.dialects.util.files import require_writable
+from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tune.verdict import Answer, Rounds, Verdict, judge
+
+if TYPE_CHECKING:
+    from pyc_mlir.measure.records import Record, Report
+    from pyc_mlir.measure.survey.probes import ProbeSession
+
+COMMAND, SUITE = "probe", "noise"
+SESSIONS, ROUNDS, PROCESSES = 60, 15, 6
+# What is compared with A: itself, 5 % more calls, 10 % more calls.
+OTHERS = {"A2": "a program against itself", "B5": "5 % more", "B10": "10 % more"}
+_NANO = 1e9
+
+
+def add(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Add the command to a command line."""
+    parser = commands.add_parser(COMMAND, help="how small a difference this machine shows")
+    parser.add_argument(
+        "--sessions", metavar="N", type=int, default=SESSIONS, help=f"default: {SESSIONS}"
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", type=int, default=ROUNDS, help=f"default: {ROUNDS}"
+    )
+    parser.add_argument(
+        "--processes", metavar="N", type=int, default=PROCESSES, help=f"default: {PROCESSES}"
+    )
+    parser.add_argument(
+        "--json", metavar="OUT", help="store all samples, docs/results/noise.json to publish them"
+    )
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Probe; a line for each session, last how often each difference was found."""
+    from pyc_mlir.measure.sessions.session import Plan
+    from pyc_mlir.measure.survey.probes import probe_sessions
+
+    if flags.json:
+        require_writable(flags.json, "a file for the samples (`--json`)")
+    plan = Plan(flags.rounds, flags.processes)
+    sessions: list[ProbeSession] = []
+    try:
+        for session in probe_sessions(flags.sessions, plan):
+            sessions.append(session)
+            print(_line(session), flush=True)
+    finally:
+        # Those of a run that was interrupted count too.
+        if flags.json and sessions:
+            report(sessions, plan.rounds, plan.processes).save(Path(flags.json))
+    print("".join(f"{line}\n" for line in summary(sessions)), end="")
+    return cli.OK
+
+
+def verdict(session: "ProbeSession", other: str) -> Verdict:
+    """Whether a program's samples differ from A's."""
+    pairs = zip(
+        session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
+    )
+    return judge([Rounds(*arrays) for arrays in pairs])
+
+
+def _line(session: "ProbeSession") -> str:
+    told = (f"{OTHERS[other]}: {verdict(session, other).answer}" for other in OTHERS)
+    why = f" [disturbed: {'; '.join(session.disturbed)}]" if session.disturbed else ""
+    return f"{session.program} {session.number}: {', '.join(told)}{why}"
+
+
+def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
+    """For each difference how often which answer was given."""
+    noisy = sum(bool(s.disturbed) for s in sessions)
+    yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
+    for other, text in OTHERS.items():
+        counts = Counter(verdict(s, other).answer for s in sessions)
+        told = ", ".join(f"{a} {counts[a]}" for a in Answer)
+        yield f"{text}: {told}"
+
+
+def report(sessions: Sequence["ProbeSession"], rounds: int, processes: int) -> "Report":
+    """The sessions as a report: verdicts with their intervals, and all samples in nanoseconds."""
+    from pyc_mlir.measure.environment import probe
+    from pyc_mlir.measure.records import Report
+
+    settings = {"rounds": rounds, "processes": processes}
+    return Report(SUITE, probe(), settings, [r for s in sessions for r in _records(s)])
+
+
+def _records(session: "ProbeSession") -> "Iterator[Record]":
+    from pyc_mlir.measure.records import record
+
+    for other in ("A", *OTHERS):
+        found = verdict(session, other) if other in OTHERS else None
+        said: dict[str, Any] = {}
+        if found is not None:
+            low, high = found.interval.low, found.interval.high
+            said = {"answer": str(found.answer), "clock": found.clock, "low": low, "high": high}
+        yield record(
+            f"{session.program} {session.number}",
+            other,
+            "times of A",
+            "ratio",
+            found.interval.ratio if found is not None else 1.0,
+            **said,
+            load=session.load,
+            disturbed=list(session.disturbed),
+            wall_ns=_nanoseconds(session.wall[other]),
+            cpu_ns=_nanoseconds(session.cpu[other]),
+        )
+
+
+def _nanoseconds(times: np.ndarray) -> list[str]:
+    """A line for each process, so that a file of thousands of samples stays readable."""
+    return [" ".join(map(str, row)) for row in np.rint(times * _NANO).astype(np.int64).tolist()]
+
+
+def sessions_of(stored: "Report") -> "list[ProbeSession]":
+    """The sessions of a stored report."""
+    from pyc_mlir.measure.survey.probes import ProbeSession
+
+    found: dict[str, ProbeSession] = {}
+    for r in stored.records:
+        program, _, number = r["workload"].rpartition(" ")
+        blank = ProbeSession(program, int(number), {}, {}, r["load"], tuple(r["disturbed"]))
+        session = found.setdefault(r["workload"], blank)
+        for clock in ("wall", "cpu"):
+            rows = [[int(word) for word in row.split()] for row in r[f"{clock}_ns"]]
+            getattr(session, clock)[r["candidate"]] = np.array(rows) / _NANO
+    return list(found.values())
