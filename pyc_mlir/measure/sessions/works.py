@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.builder import create
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
-from pyc_mlir.pipelines.pyc.fuse import ANCHORS
+from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.target.work import Work
 
