@@ -78,7 +78,10 @@ class Space:
         values = [tuple(sorted({row[i] for row in rows})) for i in range(len(names))]
         index = [{v: k for k, v in enumerate(of_axis)} for of_axis in values]
         legal = {tuple(of[v] for of, v in zip(index, row, strict=True)) for row in rows}
-        return Space(tuple(map(Axis, names, values)), legal.__contains__)
+        made = Space(tuple(map(Axis, names, values)), legal.__contains__)
+        # Drawing combinations until one is legal would take long where few are.
+        vars(made)["_listed"] = sorted(legal)
+        return made
 
     @property
     def combinations(self) -> int:

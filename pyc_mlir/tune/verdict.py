@@ -119,7 +119,7 @@ class Verdict:
         found = self.interval
         return (
             f"{self.answer}: {found.ratio:.3f} of the incumbent's {self.clock} time, "
-            f"{1 - self.alpha:.0%} interval {found.low:.3f} to {found.high:.3f}, "
+            f"{100 * (1 - self.alpha):g}% interval {found.low:.3f} to {found.high:.3f}, "
             f"{self.processes} processes, {self.rounds} rounds"
         )
 

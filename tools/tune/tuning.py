@@ -168,8 +168,8 @@ def _program(result: StudyResult) -> Iterator[str]:
 
 def _gain(verdict: Verdict) -> str:
     """How many times as fast, with its interval: a ratio of times the other way round."""
-    at = verdict.interval
+    at, level = verdict.interval, 100 * (1 - verdict.alpha)
     return (
-        f"{1 / at.ratio:.2f}x ({1 / at.high:.2f} to {1 / at.low:.2f}, {1 - verdict.alpha:.0%}) "
-        f"on {verdict.clock} time, {verdict.answer}"
+        f"{1 / at.ratio:.2f}x ({1 / at.high:.2f} to {1 / at.low:.2f}, {level:g}%) on"
+        f" {verdict.clock} time, {verdict.answer}"
     )

@@ -168,8 +168,9 @@ def _paired(
     for key, own in rows.items():
         verdict = against.get(key[:3])
         base = [] if verdict is None else rows.get((verdict.incumbent, *key[1:]), [])
-        if verdict is not None and base:
-            yield [_on(b.seconds, r, verdict) for r, b in zip(own, base, strict=True)]
+        seconds = {row.subject: row.seconds for row in base}
+        if verdict is not None and all(row.subject in seconds for row in own):
+            yield [_on(seconds[row.subject], row, verdict) for row in own]
         elif key[:3] in incumbents:
             yield [replace(r, lo=r.seconds, hi=r.seconds) for r in own]
         else:

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pyc_mlir.evidence.rows import CRASH, WRONG
 from pyc_mlir.tune.chains import Chain
 from pyc_mlir.tune.sites import TunedWork
-from pyc_mlir.tune.studies.ledger import Ledger, Outcome
+from pyc_mlir.tune.studies.ledger import Ledger, Outcome, verdict_of
 from pyc_mlir.tune.studies.study import Asked, Stage, WorkResult
-from pyc_mlir.tune.verdict import Answer
+from pyc_mlir.tune.verdict import ALPHA, Answer, Verdict
 
 # A choice whose single measurement saves less than this share is not measured again.
 LEAST_GAIN = 0.02
+# Confirming sessions of a winner, the second one only where the first leaves it unclear.
+LOOKS = 2
 BAD = (WRONG, CRASH)
 
 
@@ -66,8 +68,20 @@ class Agenda:
                 if ledger.knows(rerank) or self.may_begin(Stage.RERANK):
                     asked.append(rerank)
             elif (best := winner(outcome, work.pass_name)) is not None:
-                asked.append(asked_of(work, Stage.CONFIRM, (best,)))
+                asked += self._confirm(work, best, ledger)
         return asked
+
+    def _confirm(self, work: TunedWork, best: str, ledger: Ledger) -> list[Asked]:
+        """Another look while the verdict is unclear; the first one is always taken."""
+        looks = self._looks(work, best, ledger)
+        verdict = _verdict(looks)
+        unclear = verdict is not None and verdict.answer is Answer.UNCLEAR
+        again = unclear and len(looks) < LOOKS and self.may_begin(Stage.CONFIRM)
+        return [asked_of(work, Stage.CONFIRM, (best,), len(looks))] if not looks or again else []
+
+    def _looks(self, work: TunedWork, best: str, ledger: Ledger) -> list[Outcome]:
+        asked = (asked_of(work, Stage.CONFIRM, (best,), n) for n in range(LOOKS))
+        return [outcome for one in asked if (outcome := ledger.outcome(one)) is not None]
 
     def _by_gain(self, ledger: Ledger) -> list[TunedWork]:
         def gain(work: TunedWork) -> float:
@@ -94,10 +108,10 @@ class Agenda:
             rerank = ledger.outcome(asked_of(work, Stage.RERANK, [c for c, _ in leaders]))
             won = None if rerank is None else winner(rerank, work.pass_name)
             if rerank is not None and won is not None:
-                confirm = ledger.outcome(asked_of(work, Stage.CONFIRM, (won,)))
-                if confirm is not None:
-                    verdict, workload = confirm.verdict(1), confirm.workload
-                    sessions = (rerank.session, confirm.session)
+                looks = self._looks(work, won, ledger)
+                if looks:
+                    verdict, workload = _verdict(looks), looks[0].workload
+                    sessions = (rerank.session, *(look.session for look in looks))
                 if verdict is not None and verdict.answer is Answer.FASTER:
                     best = won
         return WorkResult(
@@ -116,10 +130,15 @@ class Agenda:
         )
 
 
-def asked_of(work: TunedWork, stage: Stage, choices: Sequence[str]) -> Asked:
+def _verdict(looks: Sequence[Outcome]) -> Verdict | None:
+    """On all confirming sessions together; each look has its share of the error."""
+    return verdict_of([r for look in looks for r in look.rounds[1]], ALPHA / LOOKS)
+
+
+def asked_of(work: TunedWork, stage: Stage, choices: Sequence[str], repeat: int = 0) -> Asked:
     """A trial of a work's choices beside its incumbent."""
     recipes = tuple({work.pass_name: choice} for choice in (work.incumbent, *choices))
-    return Asked(stage, work.graph.graph_id, recipes)
+    return Asked(stage, work.graph.graph_id, recipes, repeat)
 
 
 def winner(rerank: Outcome, pass_name: str) -> str | None:

@@ -12,7 +12,7 @@ from pyc_mlir.evidence.database.trials import DONE, FAILED, Trial
 from pyc_mlir.evidence.environment import digest
 from pyc_mlir.evidence.rows import OK, REFUSED, Implementation, Samples, Trace
 from pyc_mlir.tune.studies.study import Asked, Stage
-from pyc_mlir.tune.verdict import MIN_ROUNDS, Rounds, Verdict, judge
+from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Rounds, Verdict, judge
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +43,10 @@ class Outcome:
         return None if found is None else found.intervals.get("cpu", found.interval).ratio
 
 
-def verdict_of(processes: Sequence[Rounds]) -> Verdict | None:
+def verdict_of(processes: Sequence[Rounds], alpha: float = ALPHA) -> Verdict | None:
     """The verdict of rounds; None of too few."""
     enough = any(len(p.candidate_wall) >= MIN_ROUNDS for p in processes)
-    return judge(processes) if enough else None
+    return judge(processes, alpha) if enough else None
 
 
 class Ledger:

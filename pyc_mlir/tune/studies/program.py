@@ -7,6 +7,7 @@ pyc ops run once, with PyC's own choices; nothing is compiled.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
@@ -16,7 +17,9 @@ from pyc_mlir.compilation.signatures import shapes_text
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
+from pyc_mlir.evidence.database.exchange import measured
 from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.environment import Place
 from pyc_mlir.evidence.identity import WORK, works_of
 from pyc_mlir.evidence.rows import Graph, Implementation
 from pyc_mlir.evidence.states import MEASURED
@@ -94,20 +97,32 @@ def _work(graph: Graph, group: Sequence[TunableSite]) -> TunedWork:
     )
 
 
-def with_known(store: Store, works: Sequence[TunedWork]) -> tuple[TunedWork, ...]:
-    """The works with what to try first: choices that the database calls measured.
+def with_known(store: Store, works: Sequence[TunedWork], place: Place) -> tuple[TunedWork, ...]:
+    """The works with what the database knows of them.
 
-    Those of the work itself come first, then those of its neighbours: works of the same ops with
-    other sizes, wherever they were measured. A neighbour's choice is a candidate, no answer.
+    What to try first: choices that it calls measured, those of the work itself, then those of its
+    neighbours: works of the same ops with other sizes, wherever they were measured. A neighbour's
+    choice is a candidate, no answer. Of a work of which n choices were measured here, the
+    uncertainty is divided by the root of 1 + n.
     """
-    measured: dict[str, None] = dict.fromkeys(s.impl_id for s in store.states(state=MEASURED))
     found: list[tuple[Graph, Implementation]] = []
-    for impl_id in measured:
+    for impl_id in dict.fromkeys(s.impl_id for s in store.states(state=MEASURED)):
         one = store.get(Implementation, impl_id)
         graph = None if one is None else store.get(Graph, one.graph_id)
         if one is not None and graph is not None and graph.kind == WORK:
             found.append((graph, one))
-    return tuple(replace(work, known=_known(work, found)) for work in works)
+    tried: dict[str, set[str]] = {}
+    names = [work.graph.graph_id for work in works]
+    for trace in measured(store, names, place.hardware, place.toolchain) if works else ():
+        tried.setdefault(trace.graph_id, set()).add(trace.impl_id)
+    return tuple(
+        replace(
+            work,
+            known=_known(work, found),
+            uncertainty=work.uncertainty / sqrt(1 + len(tried.get(work.graph.graph_id, ()))),
+        )
+        for work in works
+    )
 
 
 def _known(work: TunedWork, found: Sequence[tuple[Graph, Implementation]]) -> tuple[str, ...]:

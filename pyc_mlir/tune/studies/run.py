@@ -34,10 +34,12 @@ from pyc_mlir.tune.studies.worker import TUNER, Job
 from pyc_mlir.tune.verdict import Verdict
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
-# Of the sessions that a verdict names the first chose the candidate, the last one judged it.
+# Of the sessions that a verdict names one chose the candidate, the others judged it.
 RULE = "chosen, then judged 1"
 # Of a time budget: what the search may take; the rest is for ranking again and confirming.
 _SEARCH_SHARE = 0.5
+# Workers of other processes that a study without its own has trials for.
+_OTHERS = 8
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int
     """The proposals of a study."""
     effort = setting.effort
     made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
-    return Agenda(setting.works, made, effort.top, AHEAD * max(1, workers), may_begin)
+    return Agenda(setting.works, made, effort.top, AHEAD * (workers or _OTHERS), may_begin)
 
 
 def _limit(

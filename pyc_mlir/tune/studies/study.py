@@ -139,7 +139,7 @@ class WorkResult:
     """What became of one work.
 
     sites: of the program that have it. tried: choices with a cost, of `choices` at most. best: the
-    choice that won, the incumbent's where none did. verdict: of the confirming session, None
+    choice that won, the incumbent's where none did. verdict: of the confirming sessions, None
     without one. leader: the search's own best and its cost, which is no result. sessions: those of
     rerank and confirm. workload: what they ran on. wrong: choices with wrong results, or that
     ended their process.

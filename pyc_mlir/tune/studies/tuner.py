@@ -132,7 +132,7 @@ def tune_program(
     """Tune what was read. notes: what a resume needs beside budget and effort."""
     with Store.open(db) as store:
         lanes = max(1, -(-bench.workers // max(1, len(program.works))))
-        works = with_known(store, program.works)
+        works = with_known(store, program.works, bench.place)
         setting = Setting(program.subject.graph, works, effort, budget, seed, lanes)
         setting, study = _begun(store, setting, bench, notes or {})
         options = program.subject.options
@@ -179,8 +179,11 @@ def work_subject(options: CompileOptions, graph: Graph) -> Subject:
 def _begun(
     store: Store, setting: Setting, bench: Bench, notes: Mapping[str, Any]
 ) -> tuple[Setting, Study]:
-    """Add the study's rows. One that was begun before keeps what it tried first."""
-    known = {w.graph.graph_id: list(w.known) for w in setting.works}
+    """Add the study's rows. One that was begun before keeps what it knew then.
+
+    Else the trials that it made since would change its searches.
+    """
+    known = {w.graph.graph_id: [w.uncertainty, list(w.known)] for w in setting.works}
     own = {
         "effort": setting.effort.name,
         "seconds": setting.budget.seconds,
@@ -196,8 +199,12 @@ def _begun(
         store.add(setting.graph, *(w.graph for w in setting.works), study)
         return setting, study
     first = before.budget["known"]
-    works = tuple(replace(w, known=tuple(first[w.graph.graph_id])) for w in setting.works)
-    return replace(setting, works=works), before
+    works = []
+    for work in setting.works:
+        uncertainty, tried_first = first[work.graph.graph_id]
+        works.append(replace(work, uncertainty=uncertainty, known=tuple(tried_first)))
+    setting = replace(setting, works=tuple(works))
+    return setting, before
 
 
 def _searched(store: Store, setting: Setting, job: Job, bench: Bench) -> tuple[Ledger, str]:

@@ -57,7 +57,7 @@ def test_operators_of_onnx_of_dynamic_sizes_are_right_or_refused(record_property
 
 def _steps(onnx_model) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
     """Inputs and onnxruntime's answers: a first call of 5 tokens, then two of one token."""
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     session = onnxruntime.InferenceSession(
         onnx_model.SerializeToString(), providers=["CPUExecutionProvider"]

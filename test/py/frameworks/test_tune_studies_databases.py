@@ -222,3 +222,28 @@ def test_workers_of_other_processes_may_do_it_all(url, uninterrupted):
             ended.set()
             worker.join()
         assert known_of(results_of(setting, ledger)) == known_of(uninterrupted[1])
+
+
+@pytest.mark.parametrize(("gain", "noise"), ((0.5, 0.02), (0.97, 0.03)))
+def test_an_unclear_winner_gets_a_second_look(url, gain, noise):
+    """Two confirming sessions at most; the verdict rests on all of them."""
+
+    def costs(subject, candidate):
+        (choice,) = candidate.recipe.values()
+        return 1e-3 * (gain if "rows=4" in choice else 1.0)
+
+    setting = setting_of((work(0),), 24)
+    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+        job = prepared(store, setting, Simulated(costs, noise=noise))
+        ledger = run_study(store, setting, job, executor, 1)
+        (result,) = results_of(setting, ledger)
+    confirmed = [o for o in ledger.outcomes() if o.asked.stage is Stage.CONFIRM]
+    assert len(confirmed) <= 2
+    if confirmed:
+        assert result.verdict is not None and result.verdict.processes == 5 * len(confirmed)
+        assert len(result.sessions) == 1 + len(confirmed)
+        first = confirmed[0].verdict(1)
+        assert first is not None
+        assert len(confirmed) == 1 or first.intervals["cpu"].high > 1 - 0.2
+    if gain == 0.5:
+        assert result.changed and len(confirmed) == 1

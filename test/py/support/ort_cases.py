@@ -100,7 +100,7 @@ def _free(index: int, x: np.ndarray) -> tuple[int, ...]:
 
 def by_onnxruntime(case: Case) -> Sequence[Any] | None:
     """What onnxruntime's CPU provider computes; None where it takes no such node."""
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -114,7 +114,9 @@ class _Residual(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         y = functional.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
-        return functional.relu(y + (x if self.beside is None else self.bn3(self.beside(x))))
+        if self.beside is not None and self.bn3 is not None:
+            x = self.bn3(self.beside(x))
+        return functional.relu(y + x)
 
 
 class _ResNet(torch.nn.Module):

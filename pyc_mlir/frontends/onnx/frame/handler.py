@@ -22,6 +22,8 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.sizes import Extent, Sizes, Untracked
 
 Handler = Callable[["Node"], Any]
+# `Node` has a method of the name `type`.
+_Class = type
 HANDLERS: dict[str, Handler] = {}
 
 
@@ -211,7 +213,7 @@ class Node:
             raise _other_type(name, type(default), value)
         return value
 
-    def stated(self, name: str, kind: type = int) -> Any:
+    def stated(self, name: str, kind: _Class = int) -> Any:
         """A required attribute. Raises PycError (BAD_MODEL) without one of type `kind`."""
         value = self.attr(name)
         if not isinstance(value, kind):
