@@ -59,7 +59,6 @@ _NO_REPORT = "This program holds no memory report: compile it with a planner mod
 
 def page(subject: Subject) -> str:
     """The whole page."""
-    style, script = ((_FOLDER / n).read_text("utf-8") for n in ("style.css", "script.js"))
     body = "".join(
         [
             _PATTERNS,
@@ -75,12 +74,18 @@ def page(subject: Subject) -> str:
             '</main><div id="tip" role="status" hidden></div>',
         ]
     )
+    return document(f"{subject.name} explained", body)
+
+
+def document(title: str, body: str) -> str:
+    """A page that holds its style and script; without scripts everything is shown too."""
+    style, script = ((_FOLDER / n).read_text("utf-8") for n in ("style.css", "script.js"))
     return for_display(
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
         '<meta name="color-scheme" content="light dark"/>'
-        f"<title>{escape(subject.name)} explained</title><style>{style}</style></head>"
+        f"<title>{escape(title)}</title><style>{style}</style></head>"
         f"<body>{body}<script>{script}</script></body></html>\n"
     )
 

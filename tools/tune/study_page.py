@@ -5,16 +5,12 @@ Style and script are those of `pyc-explain`'s page; without scripts everything i
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
-from pyc_mlir.dialects.printable import for_display
-from pyc_mlir.tools import explain
+from pyc_mlir.tools.explain.html_page import document
 from pyc_mlir.tools.tune.study_charts import frontier, prediction, progress, roofline
 from pyc_mlir.tools.tune.study_facts import Point, StudyFacts
 from pyc_mlir.util.units import quantity
 
-_FOLDER = Path(str(explain.__file__)).parent / "report"
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _HEAD = ("trial", "configuration", "state", "measured", "predicted", "arena", "remark")
 _EMPTY = {
     "Progress": "No trial has a time yet.",
@@ -26,7 +22,6 @@ _EMPTY = {
 
 def page(facts: StudyFacts) -> str:
     """The whole page."""
-    style, script = ((_FOLDER / n).read_text("utf-8") for n in ("style.css", "script.js"))
     name = f"Study {facts.study.id[:12]}"
     charts = (progress, frontier, roofline, prediction)
     figures = "".join(
@@ -40,14 +35,7 @@ def page(facts: StudyFacts) -> str:
         f'<div class="scroll" tabindex="0">{_table(facts.points)}</div></section></main>'
         '<div id="tip" role="status" hidden></div>'
     )
-    return for_display(
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        '<meta name="color-scheme" content="light dark"/>'
-        f"<title>{name}</title><style>{style}</style></head>"
-        f"<body>{body}<script>{script}</script></body></html>\n"
-    )
+    return document(name, body)
 
 
 def _headline(facts: StudyFacts) -> str:
