@@ -27,7 +27,7 @@ arith.addf arith.addi arith.andi arith.bitcast arith.ceildivsi arith.cmpf arith.
 arith.constant arith.divf arith.divsi arith.divui arith.extf arith.extsi arith.extui
 arith.floordivsi arith.fptosi arith.fptoui arith.index_cast arith.index_castui arith.maximumf
 arith.maxsi arith.maxui arith.minimumf arith.minsi arith.minui arith.mulf arith.muli
-arith.mului_extended arith.negf arith.ori arith.remf arith.select arith.shli arith.shrsi
+arith.negf arith.ori arith.remf arith.select arith.shli arith.shrsi
 arith.shrui arith.sitofp arith.subf arith.subi arith.truncf arith.trunci arith.uitofp arith.xori
 cf.assert func.func func.return linalg.batch_matmul linalg.conv_2d_nchw_fchw
 linalg.conv_2d_nhwc_hwcf linalg.fill linalg.generic linalg.index linalg.matmul linalg.yield
