@@ -156,7 +156,7 @@ def test_what_is_not_trusted_has_a_limit_by_default(hook, monkeypatch):
     monkeypatch.setattr(job, "UNTRUSTED_SECONDS", 0.5)
     error = refusal_of_text()
     assert error.code is ReasonCode.COMPILE_TIMEOUT
-    assert "not trusted: expected a program within 0.5 s" in error.message
+    assert "a compile in a worker: expected a program within 0.5 s" in error.message
     assert "set `max_compile_seconds`" in error.message
 
 
