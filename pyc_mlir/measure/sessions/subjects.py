@@ -50,8 +50,9 @@ def subject_of_program(
 
 def _foreign(program: Described) -> Graph:
     """The row of a program that enters at IREE: by its bytes."""
-    assert hasattr(program.oracle, "code")
-    name = digest([PROGRAM, program.oracle.code.hex()])  # type: ignore[attr-defined]
+    code = getattr(program.oracle, "code", None)
+    assert isinstance(code, bytes), "only programs that enter at IREE have no graph"
+    name = digest([PROGRAM, code.hex()])
     return Graph(name, PROGRAM, name, f"foreign {name}", 0)
 
 

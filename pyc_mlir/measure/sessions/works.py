@@ -93,7 +93,8 @@ def work_module(work: Work, constants: Sequence[np.ndarray], grouped: bool = Tru
                 next(given) if i.array is None else _constant(next(known)) for i in work.inputs
             ]
             ir.Operation.create("func.return", operands=[_body(work, values, grouped)])
-        assert module.operation.verify()
+        is_valid = module.operation.verify()
+        assert is_valid
         return str(module)
 
 

@@ -18,6 +18,7 @@ def test_example(code: str, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PYC_CACHE", "0")
     monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
+    assert "assert " in code
     exec(compile(code, str(PAGE), "exec"), {})
 
 

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
+
 from wisdoms import KERNELS, reversed_wisdom
 
 from pyc_mlir.compilation.lower import lower
