@@ -51,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
+    return parser_and_commands()[0]
+
+
+def parser_and_commands() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
+    """The command line, and the names of its commands."""
     assert __doc__ is not None
     description = "Tune models, and look into the benchmark database."
     parser = cli.Parser(TOOL, description, __doc__.split("\n\n", 1)[1])
@@ -86,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         # The database may be named behind the command too.
         if "--db" not in command.words():
             _add_database(command, argparse.SUPPRESS)
-    return parser
+    return parser, tuple(commands.choices)
 
 
 def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -135,7 +140,8 @@ class _Command(cli.Parser):
 
 def _run(argv: Sequence[str] | None) -> int:
     given = sys.argv[1:] if argv is None else argv
-    flags = make_parser().parse_args(with_command(given, (*_COMMANDS, *_STUDIES)))
+    parser, commands = parser_and_commands()
+    flags = parser.parse_args(with_command(given, commands))
     if flags.command is None:
         raise _usage("expected a command or a model, got none")
     url = flags.db or default_url(os.environ)

@@ -52,7 +52,8 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
 
 def with_command(arguments: Sequence[str], commands: Sequence[str]) -> list[str]:
     """The arguments with the command `tune` where they begin with no command: `pyc-tune MODEL`."""
-    start = 2 if arguments[:1] == ["--db"] else 0
+    database = next(iter(arguments), "")
+    start = 2 if database == "--db" else int(database.startswith("--db="))
     first = next(iter(arguments[start:]), "-h")
     known = first in commands or first in ("-h", "--help", "--version")
     return list(arguments) if known else [*arguments[:start], TUNE, *arguments[start:]]

@@ -216,6 +216,8 @@ def test_other_budgets_are_refused(text):
     (
         (["ls"], ["ls"]),
         (["--db", "U", "ls"], ["--db", "U", "ls"]),
+        (["--db=U", "ls"], ["--db=U", "ls"]),
+        (["--db=U", "m.onnx"], ["--db=U", "tune", "m.onnx"]),
         (["m.onnx", "--budget", "5"], ["tune", "m.onnx", "--budget", "5"]),
         (["--db", "U", "m.onnx"], ["--db", "U", "tune", "m.onnx"]),
         (["--effort", "measure", "m.onnx"], ["tune", "--effort", "measure", "m.onnx"]),
@@ -225,6 +227,13 @@ def test_other_budgets_are_refused(text):
 )
 def test_a_model_s_name_stands_for_tuning_it(given, read):
     assert with_command(given, ("ls", "tune")) == read
+
+
+@pytest.mark.parametrize("command", pyc_tune.parser_and_commands()[1])
+def test_each_command_is_known_as_one(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        pyc_tune.main([command, "--help"])
+    assert (ended.value.code, command in capsys.readouterr().out) == (0, True)
 
 
 def test_the_command_line(url, tmp_path, capsys):
