@@ -47,6 +47,7 @@ GOALS: Mapping[str, Goal] = {
         "what the benchmark database withstands, and how fast it answers",
         ("evidence", "evidence-postgresql"),
     ),
+    "noise": Goal("verdicts on known differences, on an idle machine", ("noise",)),
     "predict": Goal("estimates of programs that are left out, against measurements", ("predict",)),
     "tuning": Goal(
         "how near to the optimum searches come, and how studies scale with workers",

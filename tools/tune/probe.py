@@ -135,3 +135,26 @@ def sessions_of(stored: "Report") -> "list[ProbeSession]":
             rows = [[int(word) for word in row.split()] for row in r[f"{clock}_ns"]]
             getattr(session, clock)[r["candidate"]] = np.array(rows) / _NANO
     return list(found.values())
+
+
+def markdown(stored: "Report") -> str:
+    """A stored report as a table: how often which answer was given, and the ratios found."""
+    lines = [
+        "| program | against itself with | sessions | faster | slower | unclear | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    answers: dict[tuple[str, str], list[Record]] = {}
+    for r in stored.records:
+        if r["candidate"] in OTHERS:
+            program = r["workload"].rpartition(" ")[0]
+            answers.setdefault((program, r["candidate"]), []).append(r)
+    for (program, other), found in answers.items():
+        counts = Counter(r["answer"] for r in found)
+        low, middle, high = np.percentile([r["value"] for r in found], [10, 50, 90])
+        given = " | ".join(str(counts[str(a)]) for a in Answer)
+        lines.append(
+            f"| {program} | {OTHERS[other]} | {len(found)} | {given} "
+            f"| {middle:.3f} ({low:.3f} to {high:.3f}) |"
+        )
+    noisy = sum(bool(r["disturbed"]) for found in answers.values() for r in found)
+    return "\n".join([*lines, "", f"Of these, {noisy} on a disturbed machine.", ""])

@@ -231,9 +231,8 @@ def test_a_model_s_name_stands_for_tuning_it(given, read):
 
 @pytest.mark.parametrize("command", pyc_tune.parser_and_commands()[1])
 def test_each_command_is_known_as_one(command, capsys):
-    with pytest.raises(SystemExit) as ended:
-        pyc_tune.main([command, "--help"])
-    assert (ended.value.code, command in capsys.readouterr().out) == (0, True)
+    assert pyc_tune.main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: pyc-tune {command} ")
 
 
 def test_the_command_line(url, tmp_path, capsys):

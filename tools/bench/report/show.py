@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report import latency_table as cpu_table
 from pyc_mlir.tools.bench.report import memory_table, predict_table, table, zoo_table
+from pyc_mlir.tools.tune import probe
 
 TABLES: Mapping[str, Callable[[Report], str]] = {
     "memory": memory_table.markdown,
+    "noise": probe.markdown,
     "latency": cpu_table.markdown,
     "predict": predict_table.markdown,
     "zoo": zoo_table.markdown,
