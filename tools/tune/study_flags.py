@@ -11,7 +11,7 @@ TUNE = "tune"
 def add_study_commands(commands: Any) -> None:
     """Add the parsers of `tune`, `resume` and `worker`."""
     study = commands.add_parser("tune", help="tune a model; `pyc-tune MODEL` is the same")
-    study.add_argument("model", metavar="MODEL")
+    study.add_argument("model", metavar="MODEL", help="an .onnx or .mlir file, or file.py:function")
     study.add_argument(
         "--budget", metavar="TIME", help="10min, 90s, 2h, or a number of evaluations"
     )

@@ -5,6 +5,7 @@ of each work, and two sessions of the whole program.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -17,6 +18,7 @@ from pyc_mlir.evidence.database.trials import DONE, FAILED
 from pyc_mlir.evidence.rows import Study
 from pyc_mlir.measure.sessions.local import LocalMeasurer
 from pyc_mlir.tools.cli import common as cli
+from pyc_mlir.tools.cli.model_source import read_model
 from pyc_mlir.tools.cli.option_flags import read_range
 from pyc_mlir.tools.tune.look import named
 from pyc_mlir.tune.studies.run import WORKS
@@ -26,6 +28,10 @@ from pyc_mlir.tune.studies.worker import Job, here, work_once
 from pyc_mlir.tune.verdict import Answer, Verdict
 
 _SHORT = 16
+_NOTHING = (
+    "nothing to tune: no kernel of this program has another choice on this target, or kernels are "
+    "attached to its ops already, as in what `pyc-compile --emit pyc` writes"
+)
 _IDLE_SECONDS = 1.0
 
 
@@ -35,7 +41,7 @@ def run_tune(url: str, flags: argparse.Namespace) -> int:
     options = CompileOptions(target=flags.target, dims=ranges or None)
     return _told(
         tune(
-            flags.model,
+            read_model(flags.model, sys.stdin.buffer),
             budget=flags.budget,
             db=url,
             effort=flags.effort,
@@ -44,7 +50,8 @@ def run_tune(url: str, flags: argparse.Namespace) -> int:
             dims={name: high for name, (_, high) in ranges.items()},
             seed=flags.seed,
             options=options,
-        )
+        ),
+        flags.db,
     )
 
 
@@ -73,7 +80,7 @@ def run_resume(url: str, flags: argparse.Namespace) -> int:
     )
     if result.study_id != study.id:
         print(f"the model, the toolchain or the machine changed: a new study, not {study.id[:16]}")
-    return _told(result)
+    return _told(result, flags.db)
 
 
 def run_worker(url: str, flags: argparse.Namespace) -> int:
@@ -121,16 +128,18 @@ def _workers(count: int) -> int:
     return count
 
 
-def _told(result: StudyResult) -> int:
-    print("".join(told(result)), end="")
+def _told(result: StudyResult, db: str | None) -> int:
+    print("".join(told(result, f" --db {db}" if db else "")), end="")
     return cli.INTERRUPTED if result.left == "interrupted" else cli.OK
 
 
-def told(result: StudyResult) -> Iterator[str]:
-    """What a study came to, for people."""
+def told(result: StudyResult, db: str = "") -> Iterator[str]:
+    """What a study came to, for people; `db`: the option that names its database."""
     short = result.study_id[:_SHORT]
     yield f"study {short}: {result.trials} trials in {result.seconds:.0f} s"
-    yield f"; {result.left}: go on with `pyc-tune resume {short}`\n" if result.left else "\n"
+    yield f"; {result.left}: go on with `pyc-tune resume {short}{db}`\n" if result.left else "\n"
+    if not result.works:
+        yield f"{_NOTHING}\n"
     for work in sorted(result.works, key=lambda w: not w.changed):
         yield f"  {_work(work)}\n"
     if result.estimate:
@@ -138,7 +147,7 @@ def told(result: StudyResult) -> Iterator[str]:
     yield from _program(result)
     if result.changed and not result.left:
         yield (
-            "use it:\n  pyc-tune export wisdom.json --here\n"
+            f"use it:\n  pyc-tune export wisdom.json --here{db}\n"
             "  pyc-compile MODEL --policy fastest --wisdom wisdom.json -o model.vmfb\n"
         )
     unclear = [w for w in result.works if w.verdict and w.verdict.answer is Answer.UNCLEAR]
