@@ -26,6 +26,9 @@ GOALS: Mapping[str, Goal] = {
         ("latency", "latency-again", "latency-again-2"),
     ),
     "networks": Goal("real networks with random weights against the peers", ("zoo",)),
+    "layers": Goal(
+        "convolution layers of ResNet-50 and MobileNet-V2 against the peak", ("layers",)
+    ),
     "architectures": Goal(
         "architectures of PyTorch and JAX against their frameworks",
         ("architectures-torch", "architectures-jax"),
