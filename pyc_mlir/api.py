@@ -27,7 +27,6 @@ from pyc_mlir.compilation.contract_check import check_cached
 from pyc_mlir.compilation.options import Options, resolve, with_recipe
 from pyc_mlir.compilation.own_function import agreement, numpy_call
 from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
-from pyc_mlir.explore.programs import explore
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.frontends.python.trace import Traced
@@ -243,6 +242,9 @@ def _explored(source: Any, inputs: Sequence[Any] | None, options: Options, stage
     policy = options.policy
     if not isinstance(policy, Explore) or options.recipe is not None or policy.require_evidence:
         return options
+    # The explorer and the simulator are needed here alone.
+    from pyc_mlir.explore.programs import explore
+
     with stage("PyC explores executions"):
         found = explore(source, inputs, options, policy.wisdom)
     budget = options.contract.memory_budget_bytes

@@ -111,6 +111,12 @@ class Wisdom:
         of_rows = {name: named[name] for name in sorted(whole & set(named))}
         return Wisdom(kept, {name: subjects[name] for name in used}, of_rows)
 
+    def joined(self, other: "Wisdom") -> "Wisdom":
+        """The rows, subjects and recipes of both; where both name one subject, the other's."""
+        subjects = {**self.subjects, **other.subjects}
+        recipes = [*self.recipes.values(), *other.recipes.values()]
+        return Wisdom.of([*self.rows, *other.rows], subjects, recipes)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Wisdom) and self.hash == other.hash
 

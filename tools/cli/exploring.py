@@ -14,10 +14,8 @@ from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.pipelines.choices.fastest import Explore
-from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.tools.cli.common import Parser, Progress
-
-VARIABLE = "PYC_DB"
+from pyc_mlir.tools.cli.database import VARIABLE, default_url
 
 
 def add_flags(parser: Parser) -> None:
@@ -30,7 +28,9 @@ def add_flags(parser: Parser) -> None:
         help="first measure works that the database lacks, for so long; default: measure nothing",
     )
     group.add_argument(
-        "--explore-db", metavar="URL", help=f"where rows are kept; default: ${VARIABLE}"
+        "--explore-db",
+        metavar="URL",
+        help=f"where rows are kept; default: ${VARIABLE}, else your own database",
     )
 
 
@@ -42,8 +42,6 @@ def check(flags: argparse.Namespace) -> None:
         return
     if flags.policy != Explore.name or flags.explore_budget <= 0:
         raise _usage("expected --policy explore and some seconds with --explore-budget")
-    if _url(flags) is None:
-        raise _usage(f"expected --explore-db or ${VARIABLE} with --explore-budget, got none")
 
 
 def with_measured(
@@ -58,8 +56,7 @@ def with_measured(
 
     Raises PycError as the database and a survey do.
     """
-    url = _url(flags)
-    if flags.explore_budget is None or url is None:
+    if flags.explore_budget is None:
         return options
     # SQLAlchemy and the measuring library are needed here alone.
     from pyc_mlir.evidence.database.exchange import export_wisdom
@@ -71,22 +68,19 @@ def with_measured(
     assert isinstance(policy, Explore), "checked with the flags"
     here = current_place()
     program = Surveyed(flags.model, source, inputs, replace(given, policy=None, wisdom=None))
-    with Store.open(url) as store:
+    with Store.open(flags.explore_db or default_url(os.environ)) as store:
         survey = Survey(store, LocalMeasurer("pyc-compile"))
         for line in survey.run([program], flags.explore_budget):
             with progress.stage(line):
                 pass
         found = export_wisdom(store, here.hardware, here.toolchain)
-    known = policy.wisdom
-    wisdom = Wisdom.of([*known.rows, *found.rows], {**known.subjects, **found.subjects})
-    return replace(
-        options,
-        policy=replace(policy, wisdom=wisdom, hardware=here.hardware, toolchain=here.toolchain),
+    informed = replace(
+        policy,
+        wisdom=policy.wisdom.joined(found),
+        hardware=here.hardware,
+        toolchain=here.toolchain,
     )
-
-
-def _url(flags: argparse.Namespace) -> str | None:
-    return flags.explore_db or os.environ.get(VARIABLE)
+    return replace(options, policy=informed)
 
 
 def _usage(problem: str) -> PycError:

@@ -1,5 +1,7 @@
 """The policy `explore`: compiles by the explorer's recipe, measures nothing, names its grounds."""
 
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -105,3 +107,16 @@ def test_a_worker_judges_sites_alone_and_gives_the_evidence():
 
 def test_it_has_a_name():
     assert load_policy("explore") == Explore()
+
+
+def test_other_policies_load_no_explorer():
+    script = """
+import sys
+import pyc_mlir
+from pyc_mlir.frontends.python.specs import spec
+pyc_mlir.compile(lambda x: x + 1, [spec("f32", (4,))])
+print(sorted(n for n in sys.modules if n.startswith(("pyc_mlir.explore", "pyc_mlir.simulation"))))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -101,18 +101,14 @@ def flags(**changes) -> Namespace:
         {"explore_db": "sqlite:///x.db"},
         {"explore_budget": 0.0, "explore_db": "sqlite:///x.db"},
         {"explore_budget": 5.0, "explore_db": "sqlite:///x.db", "policy": "fastest"},
-        {"explore_budget": 5.0},
     ],
 )
-def test_flags_of_explore_that_lack_each_other_are_refused(wrong, monkeypatch):
-    monkeypatch.delenv(exploring.VARIABLE, raising=False)
+def test_flags_of_explore_that_lack_each_other_are_refused(wrong):
     with pytest.raises(PycError, match="command line: expected"):
         exploring.check(flags(**wrong))
 
 
-def test_flags_of_explore_that_fit_are_taken(monkeypatch):
-    monkeypatch.delenv(exploring.VARIABLE, raising=False)
+def test_flags_of_explore_that_fit_are_taken():
     exploring.check(flags())
-    exploring.check(flags(explore_budget=5.0, explore_db="sqlite:///x.db"))
-    monkeypatch.setenv(exploring.VARIABLE, "sqlite:///y.db")
     exploring.check(flags(explore_budget=5.0))
+    exploring.check(flags(explore_budget=5.0, explore_db="sqlite:///x.db"))

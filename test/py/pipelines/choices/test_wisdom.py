@@ -311,3 +311,11 @@ def test_a_compile_names_its_wisdom_and_a_recipe_repeats_that():
     with pytest.raises(PycError) as caught:
         record_wisdom(WISDOM, other)
     assert caught.value.code is ReasonCode.RECIPE_MISMATCH
+
+
+def test_joined_wisdom_has_the_rows_and_recipes_of_both():
+    single = Wisdom.of([FIRST, QUICK], {WORK: SUBJECT})
+    programs = Wisdom.of([BETTER], {}, [RECIPE])
+    for joined in (single.joined(programs), programs.joined(single)):
+        assert joined == Wisdom.of([FIRST, QUICK, BETTER], {WORK: SUBJECT}, [RECIPE])
+        assert joined.recipes == {NAMED: dict(sorted(RECIPE.items()))}
