@@ -25,7 +25,7 @@ GOALS: Mapping[str, Goal] = {
         "latency of CPU workloads against the peers",
         ("latency", "latency-again", "latency-again-2"),
     ),
-    "networks": Goal("real networks with random weights against the peers", ("zoo",)),
+    "networks": Goal("real networks with random weights against the peers", ("zoo", "zoo-avx2")),
     "layers": Goal(
         "convolution layers of ResNet-50 and MobileNet-V2 against the peak", ("layers",)
     ),
