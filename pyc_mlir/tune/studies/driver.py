@@ -20,8 +20,8 @@ Propose = Callable[[Ledger], Sequence[Asked]]
 _POLL_SECONDS = 0.2
 # Trials that are open for each worker: one is measured, the other waits.
 AHEAD = 2
-# Calls that may end by an error of the process that carried them before that is told.
-_LOST_CALLS = 3
+# How often in a row workers may die, without a trial that ends between, before that is an error.
+_DEATHS = 3
 
 
 def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers: int) -> Ledger:
@@ -31,7 +31,7 @@ def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers:
     Raises PycError: NATIVE_CRASH where the executor cannot carry calls any more, and what a worker
     raised.
     """
-    ledger, calls, lost = Ledger(store, job.study_id), set[Future[bool]](), 0
+    ledger, calls, deaths = Ledger(store, job.study_id), set[Future[bool]](), 0
     try:
         while True:
             ledger.update()
@@ -44,8 +44,11 @@ def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers:
             wanted = min(AHEAD * workers, len(ledger.open)) - len(calls)
             calls |= {executor.submit(work_once, job) for _ in range(wanted)}
             ended, calls = wait(calls, _POLL_SECONDS, FIRST_COMPLETED)
-            lost += sum(_was_lost(call, lost) for call in ended)
-            if not any(call.exception() is None and call.result() for call in ended):
+            # A process that dies takes the other calls of its pool with it: one death.
+            died = any([_was_lost(call, deaths) for call in ended])
+            measured = any(call.exception() is None and call.result() for call in ended)
+            deaths = 0 if measured else deaths + died
+            if not measured:
                 # All that is open is leased elsewhere, or `wait` had nothing to wait for.
                 time.sleep(_POLL_SECONDS if ended or not calls else 0)
     finally:
@@ -56,14 +59,15 @@ def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers:
 def _was_lost(call: "Future[bool]", before: int) -> bool:
     """Whether the process that carried a call died; its trial's lease will expire.
 
-    Raises what the call raised, and PycError (NATIVE_CRASH) where that happens again and again.
+    before: deaths in a row before this one. Raises what the call raised, and PycError
+    (NATIVE_CRASH) after too many of them.
     """
     error = call.exception()
     if error is None:
         return False
     if isinstance(error, PycError) or not _is_death(error):
         raise error
-    if isinstance(error, BrokenExecutor) or before >= _LOST_CALLS:
+    if before >= _DEATHS:
         raise PycError(
             ReasonCode.NATIVE_CRASH,
             f"tuning: expected workers that live, got {type(error).__name__}: {error}; what was "

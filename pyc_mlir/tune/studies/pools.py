@@ -8,9 +8,10 @@ which each machine has one (``dask worker --resources measure=1``): one measurem
 
 import multiprocessing
 import signal
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
@@ -29,8 +30,7 @@ def pool(where: str | Executor, workers: int) -> Iterator[Executor]:
     if isinstance(where, Executor):
         yield where
     elif where == PROCESSES:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context, initializer=_leave_interrupts) as made:
+        with _Processes(workers) as made:
             yield made
     elif where.startswith(DASK):
         with _dask(where.removeprefix(DASK)) as made:
@@ -40,6 +40,29 @@ def pool(where: str | Executor, workers: int) -> Iterator[Executor]:
             ReasonCode.BAD_ARGUMENT,
             f"executor: expected `{PROCESSES}` or `{DASK}HOST:PORT`, got {where!r}",
         )
+
+
+class _Processes(Executor):
+    """Spawned processes. Where one died, the calls of all fail, and the next call starts others."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._pool = self._started()
+
+    def _started(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._workers, context, initializer=_leave_interrupts)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenExecutor:
+            self._pool.shutdown(wait=False)
+            self._pool = self._started()
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _leave_interrupts() -> None:

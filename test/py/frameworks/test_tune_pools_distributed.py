@@ -43,24 +43,34 @@ def test_processes_find_the_same(url, in_one_thread):
     assert known_of(results) == known_of(in_one_thread[1])
 
 
-def test_a_dead_worker_is_told_and_loses_nothing(url):
-    """A process that ends at once breaks the pool; the study says how to go on."""
+def test_workers_that_die_are_replaced(url, in_one_thread):
+    """Each process ends at its fifth trial, which breaks the pool: others go on."""
+    with pool("processes", 1) as executor:
+        _, results = studied(url, setting_of(WORKS), Mortal(5), executor)
+    assert known_of(results) == known_of(in_one_thread[1])
+
+
+def test_workers_that_only_die_end_the_study_and_lose_nothing(url):
     setting = setting_of(WORKS)
     with Store.open(url) as store, pool("processes", 1) as executor:
-        job = prepared(store, setting, Simulated(Deadly()), lease_seconds=1)
+        job = prepared(store, setting, Simulated(Mortal(1)), lease_seconds=1)
         with pytest.raises(PycError, match="pyc-tune resume") as caught:
             drive(store, job, agenda_of(setting, lambda stage: True), executor, 1)
         assert caught.value.code is ReasonCode.NATIVE_CRASH
 
 
-class Deadly(Costs):
-    """Costs whose third question kills the process that asks."""
+class Mortal(Costs):
+    """Costs that kill the process which asks for them for the `last` time."""
 
     asked = 0
 
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
     def __call__(self, subject, candidate):
-        Deadly.asked += 1
-        if Deadly.asked == 3:
+        Mortal.asked += 1
+        if Mortal.asked == self.last:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(subject, candidate)
 
