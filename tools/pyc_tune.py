@@ -13,7 +13,8 @@
     pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
     pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
     pyc-tune report STUDY -o PAGE.html   the charts and trials of a study as one page
-    pyc-tune export FILE [--here]        measured choices as wisdom, for `pyc-compile --wisdom`
+    pyc-tune export FILE [--here] [--lane stable]
+                                         measured choices as wisdom, for `pyc-compile --wisdom`
     pyc-tune import FILE                 choices of wisdom as candidates, without numbers
     pyc-tune verify                      check every row; exit status 1 if one is damaged
     pyc-tune profile MODEL...            measure what the database lacks of the models' works
@@ -69,6 +70,12 @@ def parser_and_commands() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
     export.add_argument("--here", action="store_true", help="this hardware and toolchain only")
     export.add_argument(
         "--least-sessions", metavar="N", type=int, default=1, help="of each row; default: 1"
+    )
+    export.add_argument(
+        "--lane",
+        choices=LANES,
+        default="",
+        help="recipes in use in this lane only, and what they were compared with; default: all",
     )
     commands.add_parser("import", help="take choices as candidates").add_argument(
         "file", metavar="FILE"
@@ -184,7 +191,7 @@ def _export(store: "Store", flags: argparse.Namespace) -> int:
 
     here = current_place() if flags.here else None
     keep = (here.hardware, here.toolchain) if here else ("", "")
-    wisdom = export_wisdom(store, *keep, least_sessions=flags.least_sessions)
+    wisdom = export_wisdom(store, *keep, flags.least_sessions, flags.lane)
     write_file(flags.file, wisdom.to_bytes())
     print(f"{flags.file}: {len(wisdom.rows)} rows, {wisdom.label}")
     return cli.OK

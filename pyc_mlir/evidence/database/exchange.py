@@ -34,7 +34,17 @@ from pyc_mlir.evidence.database.tables import (
 from pyc_mlir.evidence.environment import Place
 from pyc_mlir.evidence.identity import PROGRAM
 from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
-from pyc_mlir.evidence.states import CANDIDATE, EXPERIMENTAL, QUARANTINED, RETIRED, Scope
+from pyc_mlir.evidence.states import (
+    CANDIDATE,
+    EXPERIMENTAL,
+    MEASURED,
+    PROMOTED,
+    QUARANTINED,
+    RETIRED,
+    SHADOW,
+    STABLE,
+    Scope,
+)
 from pyc_mlir.pipelines.choices.wisdom import (
     WHOLE,
     Subject,
@@ -45,6 +55,8 @@ from pyc_mlir.pipelines.choices.wisdom import (
 )
 
 CPU, WALL = "cpu", "wall"
+# The states in which a recipe of a lane may decide.
+_IN_USE = {STABLE: (PROMOTED,), EXPERIMENTAL: (MEASURED, SHADOW, PROMOTED)}
 # Implementation, hardware, toolchain, context, constants.
 _Key = tuple[str, str, str, str, str]
 
@@ -106,18 +118,27 @@ def measured(
 
 
 def export_wisdom(
-    store: Store, hardware: str = "", toolchain: str = "", least_sessions: int = 1
+    store: Store,
+    hardware: str = "",
+    toolchain: str = "",
+    least_sessions: int = 1,
+    lane: str = "",
 ) -> Wisdom:
     """What is known of choices and of whole recipes.
 
     Quarantined and retired implementations are left out (of a toolchain, where the state names
     one), and sessions on a machine that was disturbed, unless a verdict rests on them.
 
-    hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row.
+    hardware, toolchain: hashes to keep to; empty takes all. least_sessions: of each row. lane:
+    ``stable`` keeps to recipes that are promoted there, ``experimental`` to those that are measured
+    or further, each with the incumbent that it was compared with; empty takes all.
     """
     verdicts = store.find(Verdict)
+    traces = measured(store, (), hardware, toolchain)
+    if lane:
+        traces = _of_lane(store, traces, verdicts, lane)
     groups: dict[_Key, list[Measured]] = {}
-    for one in _usable(store, measured(store, (), hardware, toolchain), verdicts):
+    for one in _usable(store, traces, verdicts):
         key = (one.impl_id, one.hardware, one.toolchain, one.context, one.constants)
         groups.setdefault(key, []).append(one)
     callers = {p.context for p in store.places().values() if _runs_in_caller(p)}
@@ -132,6 +153,23 @@ def export_wisdom(
 def _is_choice(recipe: Mapping[str, str]) -> bool:
     """Whether a recipe is the choice of one pass, not of sites."""
     return len(recipe) == 1 and not any(":" in key for key in recipe)
+
+
+def _of_lane(
+    store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict], lane: str
+) -> list[Measured]:
+    """Traces of recipes in use in a lane, under the toolchain where they are, and of incumbents."""
+    used = {
+        (state.impl_id, state.scope.toolchain)
+        for name in _IN_USE[lane]
+        for state in store.states(lane=lane, state=name)
+    }
+    used |= {
+        (v.incumbent, v.toolchain)
+        for v in verdicts
+        if used & {(v.candidate, ""), (v.candidate, v.toolchain)}
+    }
+    return [t for t in traces if used & {(t.impl_id, ""), (t.impl_id, t.toolchain)}]
 
 
 def _usable(

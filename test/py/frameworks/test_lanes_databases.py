@@ -27,7 +27,7 @@ from pyc_mlir.lanes.conditions import Limits
 from pyc_mlir.lanes.promotion import Wanted, promote, quarantined, standing, state_of
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
-from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE
+from pyc_mlir.pipelines.choices.wisdom import NO_RECIPE, Wisdom
 from pyc_mlir.tools import pyc_bench, pyc_tune
 from pyc_mlir.tune.verdict import ALPHA
 
@@ -254,6 +254,24 @@ def test_the_commands(store, bench, capsys):
     assert tune("rollback", BETTER.id[:12]) == 1
     assert tune("promote", HERE.id[:12]) == 1
     assert tune("promote", BETTER.id[:12], "--env", "zz") == 1
+
+
+def test_a_lane_exports_what_is_in_use_and_what_it_was_compared_with(store, bench, tmp_path):
+    for _ in range(2):
+        bench.session(0.9)
+    for lane in (STABLE, EXPERIMENTAL):
+        assert not export_wisdom(store, lane=lane).rows
+    promote(store, BETTER, HERE, Wanted(EXPERIMENTAL), "test")
+    assert not export_wisdom(store, lane=STABLE).rows
+    everything = export_wisdom(store)
+    assert export_wisdom(store, lane=EXPERIMENTAL) == everything
+    promote(store, BETTER, HERE, Wanted(), "test")
+    assert export_wisdom(store, lane=STABLE) == everything
+    assert {r.choice for r in everything.rows} >= {NO_RECIPE}
+    store.rollback(BETTER.id, standing(store, BETTER, HERE, Wanted()).case.scope, STABLE, "test")
+    path = tmp_path / "wisdom.json"
+    assert pyc_tune.main(["--db", store.url, "export", str(path), "--lane", STABLE]) == 0
+    assert not Wisdom.load(path).rows
 
 
 def test_probes_of_both_ends_count(store, bench):
