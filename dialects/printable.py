@@ -56,7 +56,7 @@ def _words(arguments: tuple[str, ...]) -> dict[str, str]:
     return dict(sorted(pairs.items(), key=lambda pair: -len(pair[0])))
 
 
-class Shown:
+class PrintableStream:
     """A text stream that writes what is `told`; `stream` takes text as it is."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -80,7 +80,9 @@ class Shown:
 def shown_streams() -> Iterator[None]:
     """Let all that Python writes to its standard output and error be printable."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, s if isinstance(s, Shown) else Shown(s)) for s in before)
+    sys.stdout, sys.stderr = (
+        cast(TextIO, s if isinstance(s, PrintableStream) else PrintableStream(s)) for s in before
+    )
     try:
         yield
     finally:

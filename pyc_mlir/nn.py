@@ -19,7 +19,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import NumpyBuilder
 from pyc_mlir.dialects.types import BOOL, I64
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.indexing import is_int
 from pyc_mlir.frontends.python.numpy_movement import arange as _arange
 from pyc_mlir.frontends.python.numpy_movement import as_shape
@@ -141,7 +141,7 @@ def attention(
     """
     if scale is None:
         depth = query.shape[-1]
-        if isinstance(depth, Dim):
+        if isinstance(depth, DynamicDim):
             problem = "nn.attention: the depth is not known while tracing"
             raise untraceable(problem, "give `scale`", "nn.attention")
         scale = 1 / math.sqrt(depth)
@@ -246,9 +246,9 @@ def iota(shape: Any, axis: int = 0, dtype: Any = I64) -> Array:
     """out[..., i, ...] = i along `axis`. While tracing, `shape` may hold dynamic dimensions."""
     wanted, element = as_shape(shape), supported_dtype(dtype, "nn.iota")
     b = active.get() or _Eager()
-    dynamic = any(isinstance(d, Dim) for d in wanted)
+    dynamic = any(isinstance(d, DynamicDim) for d in wanted)
     like = (b.like(wanted),) if dynamic and isinstance(b, Tracer) else ()
-    sizes = tuple(-1 if isinstance(d, Dim) else d for d in wanted)
+    sizes = tuple(-1 if isinstance(d, DynamicDim) else d for d in wanted)
     return b.iota(*like, shape=sizes, axis=axis, dtype=element)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.key import flat, nearest, parse_key
-from pyc_mlir.cache.store import DEFAULT_BYTES, Listed, Store
+from pyc_mlir.cache.store import DEFAULT_BYTES, CacheStore, Listed
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import file_error
 from pyc_mlir.tools.cli import common as cli
@@ -64,7 +64,7 @@ def _run(argv: Sequence[str] | None) -> int:
     folder = default_folder(os.environ) if flags.dir is None else Path(flags.dir)
     if folder.exists() and not folder.is_dir():
         raise file_error(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), "a folder", folder)
-    store = Store(folder)
+    store = CacheStore(folder)
     if flags.command == "ls":
         print(listing(store), end="")
     elif flags.command == "why":
@@ -78,7 +78,7 @@ def _run(argv: Sequence[str] | None) -> int:
     return cli.OK
 
 
-def listing(store: Store) -> str:
+def listing(store: CacheStore) -> str:
     """One line an entry: its name, size, seconds since it was used, and what it is for."""
     entries = store.entries()
     total = sum(e.bytes for e in entries)
@@ -97,7 +97,7 @@ def _about(parts: Mapping[str, Any]) -> str:
     return f"text {text} for {parts.get('options.target.name', '?')}"
 
 
-def why_text(store: Store, queried: Sequence[str]) -> str:
+def why_text(store: CacheStore, queried: Sequence[str]) -> str:
     """The parts of two keys that differ, with both values; of the latest one that can be read.
 
     Raises PycError: BAD_ARGUMENT, CACHE_DAMAGED for an entry whose key cannot be read.
@@ -138,12 +138,12 @@ def _named(entries: Sequence[Listed], name: str) -> str:
     return found[0]
 
 
-def _parts(store: Store, name: str) -> Mapping[str, Any]:
+def _parts(store: CacheStore, name: str) -> Mapping[str, Any]:
     text = store.key_of(name)
     return {} if text is None else parse_key(text)
 
 
-def _verify(store: Store, drop: bool) -> int:
+def _verify(store: CacheStore, drop: bool) -> int:
     entries, damaged = store.entries(), 0
     for entry in entries:
         problem = store.check(entry.name)
@@ -157,7 +157,7 @@ def _verify(store: Store, drop: bool) -> int:
     return cli.REFUSED if damaged else cli.OK
 
 
-def _collected(store: Store, limit: str | None) -> str:
+def _collected(store: CacheStore, limit: str | None) -> str:
     try:
         most = DEFAULT_BYTES if limit is None else size(limit)
     except ValueError as error:

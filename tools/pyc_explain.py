@@ -26,7 +26,7 @@ from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.explain import diff as explain_diff
 from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain import why as explain_why
-from pyc_mlir.tools.explain.facts import Subject, concerning
+from pyc_mlir.tools.explain.facts import ExplainedProgram, concerning
 from pyc_mlir.tools.explain.html_page import page
 
 TOOL = "pyc-explain"
@@ -129,7 +129,7 @@ def _program(artifact: Artifact, recorded: CompileLog, flags: argparse.Namespace
     """Show a program, wherever the flags want it."""
     measured = None if flags.profile is None else Profile.load(flags.profile)
     name = Path(flags.program).name
-    subject = Subject.of(name, artifact, recorded.decisions, flags.size, measured)
+    subject = ExplainedProgram.of(name, artifact, recorded.decisions, flags.size, measured)
     if flags.op is not None:
         subject = subject.matching(flags.op)
         _require(subject.decisions, recorded, flags.op)
@@ -266,7 +266,7 @@ def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:
     )
 
 
-def as_json(subject: Subject) -> str:
+def as_json(subject: ExplainedProgram) -> str:
     """Manifest, decisions, memory report and time of a call as one JSON object."""
     data = {
         "schema": SCHEMA_VERSION,

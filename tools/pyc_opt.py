@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.driver.registry import PASSES
 from pyc_mlir.pipelines.driver.reproducer import Reproducer, read_reproducer, write_reproducer
 from pyc_mlir.pipelines.text.input_text import BYTECODE_MAGIC, split
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
-from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome, flag_names, help_text, parse_flags
+from pyc_mlir.tools.cli.opt_flags import OptFlags, ToolOutcome, flag_names, help_text, parse_flags
 from pyc_mlir.util.logs import configure
 
 
@@ -81,7 +81,7 @@ def _work(flags: OptFlags, data: bytes, progress: Callable[[int], None]) -> int:
         return 1
 
     if flags.list_passes or flags.show_dialects:
-        return _write(flags, Outcome(0, opt_driver.listing(flags).encode()))
+        return _write(flags, ToolOutcome(0, opt_driver.listing(flags).encode()))
     return _write(flags, opt_driver.OptDriver(flags, data, sys.stderr, progress).run())
 
 
@@ -97,7 +97,7 @@ def _work_told(flags: OptFlags, data: bytes, progress: Callable[[int], None]) ->
         return 1
 
 
-def _write(flags: OptFlags, outcome: Outcome) -> int:
+def _write(flags: OptFlags, outcome: ToolOutcome) -> int:
     """Put the output where it belongs; a file is written only when everything went well."""
     try:
         if flags.output != "-":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.dialects.util.files import require_writable, write_file
@@ -172,7 +172,7 @@ def make_device(flags: argparse.Namespace) -> Any:
     return Device(flags.device or "local-task", flags.threads, flags.allocator)
 
 
-def result_names(outputs: Sequence[Argument]) -> list[str]:
+def result_names(outputs: Sequence[SignatureEntry]) -> list[str]:
     """Names of the results, different from each other: a name that repeats gets its position."""
     names = [a.name for a in outputs]
     return [n if names.count(n) == 1 and n else f"{n or 'result'}{i}" for i, n in enumerate(names)]

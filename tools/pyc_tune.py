@@ -39,7 +39,7 @@ from pyc_mlir.tools.tune import probe, profile
 from pyc_mlir.tools.tune.study_flags import TUNE, add_study_commands, with_command
 
 if TYPE_CHECKING:
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
 
 TOOL = "pyc-tune"
 _KEPT_TOOLCHAINS = 3
@@ -164,13 +164,13 @@ def _run(argv: Sequence[str] | None) -> int:
     if flags.command == probe.COMMAND:
         return probe.run(flags)
     # SQLAlchemy takes 0.3 s to import, which --help need not wait for.
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
 
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         return _COMMANDS[flags.command](store, flags)
 
 
-def _look(store: "Store", flags: argparse.Namespace) -> int:
+def _look(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.tools.tune import look
 
     if flags.command == "ls":
@@ -185,7 +185,7 @@ def _look(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _export(store: "Store", flags: argparse.Namespace) -> int:
+def _export(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.database.exchange import export_wisdom
     from pyc_mlir.evidence.environment import current_place
 
@@ -197,7 +197,7 @@ def _export(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _import(store: "Store", flags: argparse.Namespace) -> int:
+def _import(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.database.exchange import import_wisdom
     from pyc_mlir.pipelines.choices.wisdom import Wisdom
 
@@ -207,7 +207,7 @@ def _import(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _verify(store: "Store", flags: argparse.Namespace) -> int:
+def _verify(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.database.upkeep import problems
 
     damaged = 0
@@ -218,7 +218,7 @@ def _verify(store: "Store", flags: argparse.Namespace) -> int:
     return cli.REFUSED if damaged else cli.OK
 
 
-def _collect(store: "Store", flags: argparse.Namespace) -> int:
+def _collect(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.database.upkeep import collect
 
     if flags.keep_toolchains < 0:
@@ -229,7 +229,7 @@ def _collect(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _report(store: "Store", flags: argparse.Namespace) -> int:
+def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.rows import Study
     from pyc_mlir.tools.tune.look import named
     from pyc_mlir.tools.tune.study_facts import facts_of
@@ -243,7 +243,7 @@ def _report(store: "Store", flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _gates(store: "Store", flags: argparse.Namespace) -> int:
+def _gates(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.tools.tune import gates
 
     return getattr(gates, f"run_{flags.command}")(store, flags)

@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
-from pyc_mlir.pipelines.choices.space import Config, Space, variant_name
+from pyc_mlir.pipelines.choices.space import Config, KnobSpace, variant_name
 from pyc_mlir.pipelines.target.cost import Cost
 
 SCHEMA_VERSION = 1
@@ -95,7 +95,7 @@ class Variants(Protocol):
         """The variant of that name; None where it cannot be built."""
         ...
 
-    def spaces(self) -> Mapping[str, Space]:
+    def spaces(self) -> Mapping[str, KnobSpace]:
         """The spaces around listed alternatives that have any, by name."""
         ...
 
@@ -109,7 +109,7 @@ class TunableSite:
 
     site: Site
     alternatives: tuple[Alternative, ...]
-    spaces: Mapping[str, Space] = field(default_factory=dict)
+    spaces: Mapping[str, KnobSpace] = field(default_factory=dict)
 
     def choice(self, alternative: str, config: Config) -> str:
         """What recipes call a configuration of an alternative's space."""

@@ -29,7 +29,7 @@ MIN_SESSIONS, MIN_PROCESSES = 2, 5
 
 
 @dataclass(frozen=True)
-class Judged:
+class Ranked:
     """An answer: the alternative's name, on what grounds, and whether it was measured here."""
 
     chosen: str
@@ -90,7 +90,7 @@ class Fastest:
             return (f"{policy_mark(self.name)}by {self.whole} [{self._label}]",)
         return (f"{policy_mark(self.name)}{self.judge(site, alternatives).grounds}",)
 
-    def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Judged:
+    def judge(self, site: Site, alternatives: Sequence[Alternative]) -> Ranked:
         """Whom to prefer at a site, and why."""
         first = alternatives[0].name
         offered = {a.name for a in alternatives}
@@ -98,23 +98,23 @@ class Fastest:
         rows = [row for row in known if row.choice in offered]
         here = _comparable([row for row in rows if self._is_here(row)], first)
         if first not in here:
-            return Judged(first, self._predicted(rows, here))
+            return Ranked(first, self._predicted(rows, here))
         quickest = min(here.values(), key=lambda row: (row.seconds, row.choice))
         incumbent = here[first]
         if quickest is incumbent:
-            return Judged(first, self._said(incumbent), True)
+            return Ranked(first, self._said(incumbent), True)
         enough = all(
             row.sessions >= MIN_SESSIONS and row.processes >= MIN_PROCESSES
             for row in (quickest, incumbent)
         )
         if enough and quickest.hi < incumbent.lo:
             said = f"{self._said(quickest)}; `{first}` {_interval(incumbent)}"
-            return Judged(quickest.choice, said, True)
+            return Ranked(quickest.choice, said, True)
         few = (
             "" if enough else f", of less than {MIN_PROCESSES} processes in {MIN_SESSIONS} sessions"
         )
         said = f"{self._said(incumbent)}; `{quickest.choice}` {_interval(quickest)}: unclear{few}"
-        return Judged(first, said, True)
+        return Ranked(first, said, True)
 
     def _is_here(self, row: WisdomRow) -> bool:
         return (row.hardware, row.toolchain) == (self.hardware, self.toolchain)

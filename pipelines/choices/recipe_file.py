@@ -28,7 +28,7 @@ _BEGINNING = f'"kind": "{KIND}"'.encode()
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedCall:
     """What a program by the recipe is expected to take: seconds of a call with an interval, bytes.
 
     measured: the part of the seconds that rests on measured rows. exact: whether a compile will
@@ -55,7 +55,7 @@ class RecipeFile:
     works: Mapping[str, str] = field(default_factory=dict)
     by: str = "recipe"
     grounds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    estimate: Expected | None = None
+    estimate: ExpectedCall | None = None
     evidence: str = ""
 
     @property

@@ -1,9 +1,9 @@
 """Spaces of configurations that a strategy searches.
 
 A space is a product of axes, of which some combinations are legal. A `Config` holds an index into
-the values of each axis, so that strategies never meet the values themselves; `Space.settings` names
-them. Features for learned models are the logarithm of a number and how often two divides it: tile
-sizes and widths matter by their magnitude and by what they are multiples of.
+the values of each axis, so that strategies never meet the values themselves; `KnobSpace.settings`
+names them. Features for learned models are the logarithm of a number and how often two divides it:
+tile sizes and widths matter by their magnitude and by what they are multiples of.
 
 A space around something that exists has a `default`. Its other configurations are variants, named
 by what differs from the default: ``gemm:matmul[height=4,unroll=8]``.
@@ -41,7 +41,7 @@ def split_variant(name: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Axis:
+class Knob:
     """One knob: its name and the values that it can take."""
 
     name: str
@@ -54,13 +54,13 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Space:
+class KnobSpace:
     """A product of axes; `is_legal` tells which combinations can be built.
 
     default: the configuration that is built where none is named; empty if there is none.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[Knob, ...]
     is_legal: Callable[[Config], bool] = field(default=lambda config: True, compare=False)
     default: Config = ()
 
@@ -73,12 +73,12 @@ class Space:
                 )
 
     @staticmethod
-    def of_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Space":
+    def of_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> "KnobSpace":
         """The space whose legal configurations are the given rows of values."""
         values = [tuple(sorted({row[i] for row in rows})) for i in range(len(names))]
         index = [{v: k for k, v in enumerate(of_axis)} for of_axis in values]
         legal = {tuple(of[v] for of, v in zip(index, row, strict=True)) for row in rows}
-        made = Space(tuple(map(Axis, names, values)), legal.__contains__)
+        made = KnobSpace(tuple(map(Knob, names, values)), legal.__contains__)
         # Drawing combinations until one is legal would take long where few are.
         vars(made)["_listed"] = sorted(legal)
         return made
@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _axis_features(axis: Axis) -> np.ndarray:
+def _axis_features(axis: Knob) -> np.ndarray:
     """f64[values, features]: magnitude and power of two of numbers, an indicator of all else."""
     if not axis.is_ordered:
         return np.eye(len(axis.values))

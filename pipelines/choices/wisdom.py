@@ -76,7 +76,7 @@ class WisdomRow:
 
 
 @dataclass(frozen=True)
-class Subject:
+class WisdomSubject:
     """What rows are about: ``work`` or ``program``, its canonical text, how many ops it has."""
 
     kind: str
@@ -94,13 +94,13 @@ class Wisdom:
     """
 
     rows: Sequence[WisdomRow] = ()
-    subjects: Mapping[str, Subject] = field(default_factory=dict)
+    subjects: Mapping[str, WisdomSubject] = field(default_factory=dict)
     recipes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @staticmethod
     def of(
         rows: Iterable[WisdomRow],
-        subjects: Mapping[str, Subject],
+        subjects: Mapping[str, WisdomSubject],
         recipes: Iterable[Mapping[str, str]] = (),
     ) -> "Wisdom":
         """Rows in any order; subjects and recipes without a row are left out."""
@@ -174,7 +174,7 @@ class Wisdom:
             content, stored = _checked(data)
             found = parse_json(content)
             rows = _Rows(found["rows"], where)
-            subjects = from_data(Mapping[str, Subject], found["subjects"], "subjects")
+            subjects = from_data(Mapping[str, WisdomSubject], found["subjects"], "subjects")
             recipes = from_data(Mapping[str, Mapping[str, str]], found["recipes"], "recipes")
         except (ValueError, KeyError, TypeError) as error:
             raise _bad(where, error) from None

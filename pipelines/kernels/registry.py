@@ -18,9 +18,9 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
@@ -83,8 +83,8 @@ class Family:
     cost: Callable[..., Cost]
     reference: Callable[..., tuple[np.ndarray, np.ndarray]]
     sample: Callable[[Random, Target], tuple[Knobs, list[Arrays]]]
-    match: Callable[[Work, Target], Sequence[Offer]] = lambda work, target: ()
-    space: Callable[[Offer, Target], Space | None] = lambda offer, target: None
+    match: Callable[[Work, Target], Sequence[KernelOffer]] = lambda work, target: ()
+    space: Callable[[KernelOffer, Target], KnobSpace | None] = lambda offer, target: None
 
     def offers(self, knobs: Knobs, target: Target) -> bool:
         """True where the family has this kernel for the target."""

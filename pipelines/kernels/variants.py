@@ -1,8 +1,9 @@
 """Spaces of knobs around a kernel.
 
 Comes in: the knobs of a family's offer, values to try of some fields, the family's `refusal`. Goes
-out: a `Space` whose default is that offer and whose axes are named after fields, ``images.width``
-for those of a dataclass within. What cannot be constructed, or is refused, is not legal.
+out: a `KnobSpace` whose default is that offer and whose axes are named after fields,
+``images.width`` for those of a dataclass within. What cannot be constructed, or is refused, is not
+legal.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from functools import reduce
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.choices.space import Axis, Config, Space
+from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
 from pyc_mlir.pipelines.target.target import Target
 
 # What several families try.
@@ -22,11 +23,11 @@ PANELS = (16, 32, 48, 64)
 
 def knob_space(
     knobs: Any, values: Mapping[str, Iterable[Any]], refusal: Callable[[Any], str]
-) -> Space | None:
+) -> KnobSpace | None:
     """The space around `knobs`; None where no field has a second value."""
     own = {name: _value(knobs, name) for name in values}
     axes = tuple(
-        Axis(name, tuple(sorted({own[name], *tried})))
+        Knob(name, tuple(sorted({own[name], *tried})))
         for name, tried in values.items()
         if {own[name], *tried} != {own[name]}
     )
@@ -41,7 +42,7 @@ def knob_space(
             return False
 
     default = tuple(axis.values.index(own[axis.name]) for axis in axes)
-    return Space(axes, is_legal, default)
+    return KnobSpace(axes, is_legal, default)
 
 
 def with_settings(knobs: Any, settings: Mapping[str, Any]) -> Any:

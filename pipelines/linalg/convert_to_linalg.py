@@ -19,8 +19,8 @@ from pyc_mlir.dialects.types import TensorType, storage
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.linalg import ops as linalg  # noqa: F401  (registers the rules)
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, constant_tensor
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, constant_tensor
 from pyc_mlir.pipelines.linalg.ops.elementwise import emit
 from pyc_mlir.pipelines.linalg.rules import lower
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
@@ -94,7 +94,7 @@ class _Conversion:
         self.block = function.regions[0].blocks[0]
         self.ids = OpIds(function)
         self.lowering = Lowering(self.block, lambda tensor: emit(self.lowering, tensor))
-        self.tensors: dict[ir.Value, Tensor] = {}
+        self.tensors: dict[ir.Value, LoweredTensor] = {}
         self.dead: list[ir.Operation] = []
         self.converted = 0
 
@@ -111,7 +111,7 @@ class _Conversion:
 
     def _arguments(self) -> None:
         """Arguments with their sizes; dimensions that share a name must agree."""
-        named: dict[str, Dim] = {}
+        named: dict[str, LoweredDim] = {}
         for value, names in zip(self.block.arguments, self._dim_names(), strict=True):
             if not isinstance(value.type, ir.RankedTensorType):
                 continue
@@ -123,7 +123,7 @@ class _Conversion:
                     first = named.setdefault(name, dims[i])
                     self.lowering.require_equal(first, dims[i], f"dimension `{name}`")
                     dims[i] = first
-            self.tensors[value] = Tensor(tensor.dtype, tuple(dims), value)
+            self.tensors[value] = LoweredTensor(tensor.dtype, tuple(dims), value)
 
     def _store_unsigned(self) -> None:
         """Arguments and results of unsigned integers in the function's type, as they are stored."""
@@ -191,12 +191,12 @@ class _Conversion:
         self.converted += attached.covers
         return attached.covers
 
-    def _recast(self, op: ir.Operation) -> Tensor:
+    def _recast(self, op: ir.Operation) -> LoweredTensor:
         """A tensor.cast says nothing but sizes."""
         declared = from_mlir(op.result.type)
         return self.lowering.reconcile(self._tensor(op.operands[0]), declared, op.name)
 
-    def _force(self, out: Tensor) -> None:
+    def _force(self, out: LoweredTensor) -> None:
         """Computations are emitted where their op stands; constants and reshapes where needed."""
         if out.pending is not None or out.joined is not None:
             self.lowering.value(out)
@@ -214,7 +214,7 @@ class _Conversion:
                     settled = self.lowering.reconcile(tensor, declared, op.name)
                     op.operands[i] = self._as_type(settled, declared)
 
-    def _as_type(self, tensor: Tensor, declared: TensorType) -> ir.Value:
+    def _as_type(self, tensor: LoweredTensor, declared: TensorType) -> ir.Value:
         """The value under exactly the declared type (a cast may forget a size)."""
         if tensor.type == declared:
             return self.lowering.value(tensor)
@@ -224,7 +224,7 @@ class _Conversion:
             operands=[self.lowering.value(tensor)],
         ).result
 
-    def _converted(self, op: ir.Operation) -> Tensor:
+    def _converted(self, op: ir.Operation) -> LoweredTensor:
         """The tensor that a pyc op computes, under the type that it declares."""
         name = op.name.removeprefix("pyc.")
         if name not in OPS:
@@ -243,7 +243,7 @@ class _Conversion:
             return out
         return self.lowering.reconcile(out, from_mlir(declared), f"pyc.{name}")
 
-    def _tensor(self, value: ir.Value) -> Tensor:
+    def _tensor(self, value: ir.Value) -> LoweredTensor:
         """The tensor of a value, also of one that another dialect's op has made."""
         if value not in self.tensors:
             maker = value.owner.operation
@@ -253,7 +253,7 @@ class _Conversion:
             self.tensors[value] = made
         return self.tensors[value]
 
-    def _finish(self, op: ir.Operation, out: Tensor) -> None:
+    def _finish(self, op: ir.Operation, out: LoweredTensor) -> None:
         self.tensors[op.result] = out
         self.dead.append(op)
 

@@ -22,8 +22,8 @@ from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering
 from pyc_mlir.pipelines.linalg.base.structured import reshape
 from pyc_mlir.pipelines.pyc.groups import Attached
 
@@ -35,11 +35,17 @@ class KernelCalls:
     module: ir.Module
     _kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
     # Constants by what lays them out: each once, whatever kernels and calls use it.
-    _packed: dict[tuple[ir.Attribute, tuple[int, ...], Any], Tensor] = field(default_factory=dict)
+    _packed: dict[tuple[ir.Attribute, tuple[int, ...], Any], LoweredTensor] = field(
+        default_factory=dict
+    )
 
     def emit(
-        self, lowering: Lowering, attached: Attached, values: Sequence[Tensor], result: TensorType
-    ) -> Tensor:
+        self,
+        lowering: Lowering,
+        attached: Attached,
+        values: Sequence[LoweredTensor],
+        result: TensorType,
+    ) -> LoweredTensor:
         """Call the kernel on the `values` that its feeds name; its result as type `result`.
 
         Raises PycError (INVALID_IR) for an attribute that does not fit.
@@ -60,11 +66,11 @@ class KernelCalls:
             sizes.meet(operand, value, feed)
             operands.append(_under(lowering.value(tensor), _declared(operand)))
         named = {name: product(run) for name, run in sizes.runs.items()}
-        known = tuple(Dim(d) if isinstance(d, int) else named[d] for d in out.shape)
+        known = tuple(LoweredDim(d) if isinstance(d, int) else named[d] for d in out.shape)
         # The kernel's own dimensions where they are the result's, else those of the first feed.
         alike = tuple(d.static for d in known) == result.shape
         source = known if alike else values[attached.feeds[0].value].dims
-        dims = [source[i] if d is None else Dim(d) for i, d in enumerate(result.shape)]
+        dims = [source[i] if d is None else LoweredDim(d) for i, d in enumerate(result.shape)]
         sizes.meet_result(kernel, dims)
         made = ir.Operation.create(
             "func.call",
@@ -73,11 +79,15 @@ class KernelCalls:
             attributes={"callee": ir.FlatSymbolRefAttr.get(kernel.name)},
         )
         dtype = _dtype(out)
-        whole = Tensor(dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype)))
+        whole = LoweredTensor(
+            dtype, known, _under(made.results[0], lowering.tensor_type(known, dtype))
+        )
         _require(product(dims) == product(known), f"a result like {_text(out)}", result)
         return reshape(lowering, whole, dims)
 
-    def _view(self, lowering: Lowering, tensor: Tensor, feed: Feed, operand: Operand) -> Tensor:
+    def _view(
+        self, lowering: Lowering, tensor: LoweredTensor, feed: Feed, operand: Operand
+    ) -> LoweredTensor:
         """The value with its dimensions grouped as the operand has them; constants laid out."""
         cuts = (0, *feed.cuts, tensor.rank)
         _require(list(cuts) == sorted(cuts), f"cuts of {tensor.rank} dimensions", feed.cuts)
@@ -129,7 +139,7 @@ class KernelCalls:
         )
 
 
-def _fits(tensor: Tensor, operand: Operand) -> bool:
+def _fits(tensor: LoweredTensor, operand: Operand) -> bool:
     """Whether a value has the operand's element type and its known sizes."""
     wanted = [d if isinstance(d, int) else None for d in operand.shape]
     same = len(wanted) == tensor.rank and tensor.dtype == _dtype(operand)
@@ -142,9 +152,9 @@ class _Sizes:
 
     lowering: Lowering
     what: str
-    runs: dict[str, tuple[Dim, ...]] = field(default_factory=dict)
+    runs: dict[str, tuple[LoweredDim, ...]] = field(default_factory=dict)
 
-    def meet(self, operand: Operand, value: Tensor, feed: Feed) -> None:
+    def meet(self, operand: Operand, value: LoweredTensor, feed: Feed) -> None:
         """Values that share a size must agree in every dimension of it, not in the product only."""
         if operand.layout is not None:
             return
@@ -159,7 +169,7 @@ class _Sizes:
             for a, b in zip(known, run, strict=True):
                 self.lowering.require_equal(a, b, f"sizes `{name}` {self.what}")
 
-    def meet_result(self, kernel: Kernel, dims: Sequence[Dim]) -> None:
+    def meet_result(self, kernel: Kernel, dims: Sequence[LoweredDim]) -> None:
         """An input whose size is that of the result's first dimensions agrees with each of them."""
         for name, number in kernel.merged:
             run = self.runs.get(name, ())

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.builder import Builder
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.linalg.base.lowering import RULES, Lowering, Tensor
+from pyc_mlir.pipelines.linalg.base.lowering import RULES, LoweredTensor, Lowering
 
 
 class LinalgBuilder(Builder):
@@ -22,26 +22,28 @@ class LinalgBuilder(Builder):
     def __init__(self, lowering: Lowering) -> None:
         self.lowering = lowering
 
-    def emit(self, op: type[OpDef], operands: Sequence[Tensor], params: dict[str, Any]) -> Tensor:
+    def emit(
+        self, op: type[OpDef], operands: Sequence[LoweredTensor], params: dict[str, Any]
+    ) -> LoweredTensor:
         """Lower the op at once."""
         return lower(self.lowering, op.name, operands, params)
 
-    def constant(self, value: np.ndarray) -> Tensor:
+    def constant(self, value: np.ndarray) -> LoweredTensor:
         """A constant tensor."""
         return self.lowering.constant(np.asarray(value))
 
-    def scalar(self, value: float, like: Tensor) -> Tensor:
+    def scalar(self, value: float, like: LoweredTensor) -> LoweredTensor:
         """A rank-0 constant of the element type of `like`; equal ones are one."""
         return self.lowering.rank_0(value, like.dtype)
 
-    def type_of(self, value: Tensor) -> TensorType:
+    def type_of(self, value: LoweredTensor) -> TensorType:
         """The type of a lowered tensor."""
         return value.type
 
 
 def lower(
-    lowering: Lowering, name: str, operands: Sequence[Tensor], params: dict[str, Any]
-) -> Tensor:
+    lowering: Lowering, name: str, operands: Sequence[LoweredTensor], params: dict[str, Any]
+) -> LoweredTensor:
     """Emit the op at the current insertion point. Raises PycError if nothing lowers it."""
     definition = OPS[name]
     if definition.decompose is not None:

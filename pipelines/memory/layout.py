@@ -1,6 +1,6 @@
 """The layout of an arena over time, as data: buffers are rectangles of steps and bytes.
 
-A `Layout` keeps nothing of the planner and can be stored, compared and drawn (picture.py makes
+A `ArenaLayout` keeps nothing of the planner and can be stored, compared and drawn (picture.py makes
 them). Time counts in steps: a step is a wave of the plan, so tasks of one step may overlap. Bytes
 are those that a buffer takes in the arena, its size rounded up as the packer does.
 """
@@ -12,7 +12,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True)
-class Run:
+class TaskRun:
     """One run of a task in step `wave`; `copy` above 0 says that it runs again."""
 
     task: int
@@ -42,11 +42,11 @@ class Rectangle:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArenaLayout:
     """An arena over time. `seconds` are predicted, 0 where they are not known."""
 
     arena_bytes: int
-    runs: tuple[Run, ...]
+    runs: tuple[TaskRun, ...]
     rectangles: tuple[Rectangle, ...]
     seconds: float = 0.0
 

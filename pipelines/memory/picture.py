@@ -1,19 +1,19 @@
 """A plan as a picture: buffers of one arena as rectangles of steps and bytes.
 
 Comes in: a problem with its plan, or the bare slices of somebody else's packing. Goes out: a
-`Layout` (layout.py).
+`ArenaLayout` (layout.py).
 """
 
 from collections.abc import Sequence
 from math import gcd
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.layout import Layout, Rectangle, Run
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle, TaskRun
 from pyc_mlir.pipelines.memory.planner.place import instance_lives, instance_read, instance_written
-from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem
+from pyc_mlir.pipelines.memory.planner.problem import Instance, PlanningProblem, SchedulePlan
 
 
-def layout_of_plan(problem: Problem, plan: Plan) -> Layout:
+def layout_of_plan(problem: PlanningProblem, plan: SchedulePlan) -> ArenaLayout:
     """The picture of a plan that `validate` accepts."""
     lives = instance_lives(problem, plan.waves, plan.sources)
     placed = sorted(plan.offsets, key=lambda i: (lives[i][0], plan.offsets[i], i))
@@ -34,8 +34,8 @@ def layout_of_plan(problem: Problem, plan: Plan) -> Layout:
         )
         for buffer, copy in placed
     )
-    runs = tuple(Run(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
-    return Layout(plan.arena_bytes, runs, rectangles, plan.seconds)
+    runs = tuple(TaskRun(s.task, s.copy, w) for w, wave in enumerate(plan.waves) for s in wave)
+    return ArenaLayout(plan.arena_bytes, runs, rectangles, plan.seconds)
 
 
 def layout_of_slices(
@@ -43,9 +43,9 @@ def layout_of_slices(
     offsets: Sequence[int],
     *,
     names: Sequence[str] = (),
-    runs: Sequence[Run] = (),
+    runs: Sequence[TaskRun] = (),
     seconds: float = 0.0,
-) -> Layout:
+) -> ArenaLayout:
     """The picture of bare slices (first step, last step inclusive, bytes) at `offsets`.
 
     This is all that IREE's own packing says; a slice without a name is called by its number.
@@ -67,10 +67,10 @@ def layout_of_slices(
         if size
     )
     arena = max((r.offset + r.bytes for r in rectangles), default=0)
-    return Layout(arena, tuple(runs), rectangles, seconds)
+    return ArenaLayout(arena, tuple(runs), rectangles, seconds)
 
 
-def _continued(problem: Problem, plan: Plan) -> dict[Instance, Instance]:
+def _continued(problem: PlanningProblem, plan: SchedulePlan) -> dict[Instance, Instance]:
     """The instance whose storage each instance continues: by reuse, or because it has to."""
     found = dict(plan.reused)
     for step in plan.steps:
@@ -80,7 +80,7 @@ def _continued(problem: Problem, plan: Plan) -> dict[Instance, Instance]:
     return found
 
 
-def _name(problem: Problem, buffer: int) -> str:
+def _name(problem: PlanningProblem, buffer: int) -> str:
     """The buffer's own name, else one after the task that writes it."""
     given, writer = problem.buffers[buffer].name, problem.writer.get(buffer)
     if given or writer is None:

@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.pyc.rewriting import defining_op, definition_of, functions_of, params_of
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 # Ops that move nothing.
 _VIEWS = frozenset({"reshape"})
@@ -54,7 +54,7 @@ class Members:
             assert definition is not None
             operands = tuple(numbers[v] for v in op.operands)
             params = params_of(definition, op)
-            nodes.append(Node(definition.name, operands, params, from_mlir(op.result.type)))
+            nodes.append(WorkOp(definition.name, operands, params, from_mlir(op.result.type)))
         readers = (_name(use.owner.operation) for use in self.whole.result.uses)
         return Work(tuple(map(_input, self.inputs)), tuple(nodes), tuple(readers))
 

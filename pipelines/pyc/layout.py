@@ -33,7 +33,7 @@ from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.groups import Members
 from pyc_mlir.pipelines.pyc.orders import (
     Order,
-    Step,
+    OrderedOp,
     between,
     moves,
     normal,
@@ -80,7 +80,7 @@ class Layout:
         for function in functions_of(module):
             if len(function.regions[0].blocks) != 1:
                 continue
-            graph = Graph(function)
+            graph = LayoutGraph(function)
             regions = plan(graph)
             ids = OpIds(function, seen) if regions else None
             chosen = [r for r in regions if ids and _choose(graph, r, ids, context, model)]
@@ -93,7 +93,7 @@ class Layout:
         return counts
 
 
-class Graph:
+class LayoutGraph:
     """A function's block as data: values by number, ops by position."""
 
     def __init__(self, function: ir.Operation) -> None:
@@ -137,7 +137,7 @@ def _is_window(work: Work | None) -> bool:
     return work is not None and "layout" in work.nodes[0].params
 
 
-Region = Mapping[int, Step]
+Region = Mapping[int, OrderedOp]
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ class Conversion:
     need: Order | None
 
 
-def plan(graph: Graph) -> list[Region]:
+def plan(graph: LayoutGraph) -> list[Region]:
     """The regions of a function: those with convolutions, and those that only lose transposes."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, OrderedOp] = {}
     stored: dict[int, Order] = {}
     for i, work in enumerate(graph.works):
         step = work and step_of(work, [stored.get(n) for n in graph.reads[i]])
@@ -162,7 +162,7 @@ def plan(graph: Graph) -> list[Region]:
     return [r for r in _connected(graph, steps, stored) if _is_worth_asking(graph, r)]
 
 
-def _connected(graph: Graph, steps: Region, stored: Mapping[int, Order]) -> Iterator[Region]:
+def _connected(graph: LayoutGraph, steps: Region, stored: Mapping[int, Order]) -> Iterator[Region]:
     """Steps that hand stored values to each other, in program order."""
     root = {i: i for i in steps}
 
@@ -176,20 +176,20 @@ def _connected(graph: Graph, steps: Region, stored: Mapping[int, Order]) -> Iter
             if need is not None and n in stored:
                 low, high = sorted((find(i), find(graph.maker[n])))
                 root[high] = low
-    regions: dict[int, dict[int, Step]] = {}
+    regions: dict[int, dict[int, OrderedOp]] = {}
     for i, step in steps.items():
         regions.setdefault(find(i), {})[i] = step
     yield from regions.values()
 
 
-def _is_worth_asking(graph: Graph, region: Region) -> bool:
+def _is_worth_asking(graph: LayoutGraph, region: Region) -> bool:
     if any(graph.ops[i].name == "pyc.conv2d" for i in region):
         return True
     left = any(_bytes_moved(graph, c) for c in conversions(graph, region))
     return not left and any(_is_moving_transpose(graph, i) for i in region)
 
 
-def conversions(graph: Graph, region: Region) -> list[Conversion]:
+def conversions(graph: LayoutGraph, region: Region) -> list[Conversion]:
     """What must be converted where a region meets the rest, and inside; each once for a value."""
     found: dict[Conversion, None] = {}
     own = {graph.makes[i]: step.out for i, step in region.items()}
@@ -203,7 +203,7 @@ def conversions(graph: Graph, region: Region) -> list[Conversion]:
     return [c for c in found if c.have != c.need]
 
 
-def _bytes_moved(graph: Graph, conversion: Conversion) -> int:
+def _bytes_moved(graph: LayoutGraph, conversion: Conversion) -> int:
     """The size of the value; 0 where a reshape does."""
     type_, have, need = graph.type(conversion.value), conversion.have, conversion.need
     rank = len(need or type_.shape)
@@ -212,7 +212,7 @@ def _bytes_moved(graph: Graph, conversion: Conversion) -> int:
     return nominal(shape) * type_.dtype.itemsize if moving else 0
 
 
-def _is_moving_transpose(graph: Graph, i: int) -> bool:
+def _is_moving_transpose(graph: LayoutGraph, i: int) -> bool:
     """Whether the program itself moves elements there."""
     n = graph.reads[i][0] if graph.ops[i].name == "pyc.transpose" else None
     if n is None:
@@ -223,7 +223,7 @@ def _is_moving_transpose(graph: Graph, i: int) -> bool:
 
 
 def _choose(
-    graph: Graph, region: Region, ids: OpIds, context: PassContext, model: CostModel
+    graph: LayoutGraph, region: Region, ids: OpIds, context: PassContext, model: CostModel
 ) -> bool:
     """Whether the region is stored with channels last: the cheaper way first, of equals `keep`."""
     windows = [w for i in region if (w := graph.works[i]) is not None and _is_window(w)]
@@ -293,7 +293,7 @@ def _reason(windows: list[Work], moved: list[int]) -> str:
 class _Rewriter:
     """Replaces ops by their steps, one after another, and erases them."""
 
-    def __init__(self, graph: Graph, steps: Region) -> None:
+    def __init__(self, graph: LayoutGraph, steps: Region) -> None:
         self.graph, self.steps = graph, steps
         self.builder = IRBuilder()
         self.conversions = 0
@@ -314,7 +314,7 @@ class _Rewriter:
             if not any(True for _ in self.graph.ops[i].result.uses):
                 self.graph.ops[i].erase()
 
-    def _rewrite(self, i: int, step: Step) -> None:
+    def _rewrite(self, i: int, step: OrderedOp) -> None:
         graph, op, n = self.graph, self.graph.ops[i], self.graph.makes[i]
         definition = OPS[op.name[4:]]
         bare = issubclass(definition, Elementwise)

@@ -2,9 +2,10 @@
 
 A value x is stored in the order o when the program holds ``transpose(x, o)`` in its place; None
 stands for its own order. Comes in: an op as `Work`, and the order that each operand is stored in.
-Goes out: a `Step`, or None where the op reads and makes everything in its own order. A family is
-entered by `@rule("name")`, elementwise ops and reductions by their base class; what is not entered
-is left as it is. After transpose sinking (OpenVINO's TransposeSinking, XLA's layout assignment).
+Goes out: an `OrderedOp`, or None where the op reads and makes everything in its own order. A family
+is entered by `@rule("name")`, elementwise ops and reductions by their base class; what is not
+entered is left as it is. After transpose sinking (OpenVINO's TransposeSinking, XLA's layout
+assignment).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ _STAND_INS = tuple(2**k - 1 for k in (61, 89, 107, 127))
 
 
 @dataclass(frozen=True)
-class Step:
+class OrderedOp:
     """An op on stored values: the order of each operand and of the result, and the parameters.
 
     A need is of the result's rank: an operand of a lower one gets dimensions of size 1 in front.
@@ -43,7 +44,7 @@ class Step:
     params: Mapping[str, Any] | None
 
 
-Rule = Callable[[Work, Sequence[Order | None]], Step | None]
+Rule = Callable[[Work, Sequence[Order | None]], OrderedOp | None]
 RULES: dict[str, Rule] = {}
 
 
@@ -57,7 +58,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def step_of(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def step_of(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """The step of a lone op whose operands are stored in these orders."""
     definition = OPS[work.nodes[0].name]
     if issubclass(definition, Elementwise):
@@ -110,17 +111,17 @@ def _reordered(params: Mapping[str, Any], order: Order) -> dict[str, Any]:
 
 
 @rule("conv2d", "max_pool2d", "avg_pool2d", "resize")
-def _window(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _window(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """NHWC, whatever the operand is stored in."""
     node = work.nodes[0]
     if node.params["layout"] != "NCHW":
         return None
     needs = (NHWC, FILTERS)[: len(node.operands)]
-    return Step(needs, NHWC, {**node.params, "layout": "NHWC"})
+    return OrderedOp(needs, NHWC, {**node.params, "layout": "NHWC"})
 
 
 @rule("concat", "slice", "pad", "softmax", "log_softmax", "broadcast_to", "iota", "batchnorm")
-def _aligned(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _aligned(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Operands that are aligned at the last dimension, all in the order of most of their bytes."""
     node = work.nodes[0]
     order = _prevailing(work, orders)
@@ -133,7 +134,7 @@ def _aligned(work: Work, orders: Sequence[Order | None]) -> Step | None:
         for v, have in zip(node.operands[:count], orders, strict=False)
     ]
     needs += [None] * (len(node.operands) - count)
-    return Step(tuple(needs), order, _reordered(node.params, order))
+    return OrderedOp(tuple(needs), order, _reordered(node.params, order))
 
 
 def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
@@ -148,7 +149,7 @@ def _prevailing(work: Work, orders: Sequence[Order | None]) -> Order | None:
 
 
 @rule("argmax")
-def _reduced(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _reduced(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """The dimensions that stay keep their order."""
     node, order = work.nodes[0], orders[0]
     if order is None:
@@ -160,28 +161,28 @@ def _reduced(work: Work, orders: Sequence[Order | None]) -> Step | None:
         gone = {a % rank for a in axes}
         rest = [d for d in order if d not in gone]
         out = normal([sorted(rest).index(d) for d in rest])
-    return Step((order,), out, _reordered(node.params, order))
+    return OrderedOp((order,), out, _reordered(node.params, order))
 
 
 @rule("size")
-def _size(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _size(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """The product of the same dimensions; nothing is read."""
     order = orders[0]
     if order is None:
         return None
-    return Step((order,), None, _reordered(work.nodes[0].params, order))
+    return OrderedOp((order,), None, _reordered(work.nodes[0].params, order))
 
 
 @rule("transpose")
-def _transpose(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _transpose(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Nothing moves: the result is stored as the operand is, until somebody needs it otherwise."""
     permutation = work.nodes[0].params["permutation"]
     have = orders[0] or range(len(permutation))
-    return Step((orders[0],), normal([permutation.index(d) for d in have]), None)
+    return OrderedOp((orders[0],), normal([permutation.index(d) for d in have]), None)
 
 
 @rule("reshape")
-def _reshape(work: Work, orders: Sequence[Order | None]) -> Step | None:
+def _reshape(work: Work, orders: Sequence[Order | None]) -> OrderedOp | None:
     """Dimensions that are split or merged must be stored side by side, in their own order.
 
     Where they are not, they are brought together if that leaves the channels last, as after a
@@ -200,7 +201,7 @@ def _reshape(work: Work, orders: Sequence[Order | None]) -> Step | None:
         return None
     entries = [node.params["shape"][d] for d in out]
     shape = tuple(copied(need.index(-2 - e)) if e <= -2 else e for e in entries)
-    return Step((normal(need),), normal(out), {"shape": shape})
+    return OrderedOp((normal(need),), normal(out), {"shape": shape})
 
 
 def _groups(x: TensorType, entries: Sequence[int]) -> list[tuple[list[int], list[int]]]:

@@ -17,11 +17,11 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Site
-from pyc_mlir.pipelines.choices.space import Space, split_variant
+from pyc_mlir.pipelines.choices.space import KnobSpace, split_variant
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.knobs import encode
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE, COMPUTES, SELECT
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import with_settings
 from pyc_mlir.pipelines.pyc.groups import Attached, Members
@@ -99,7 +99,7 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
     return counts
 
 
-Found = tuple[str, Offer]
+Found = tuple[str, KernelOffer]
 
 
 def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
@@ -152,7 +152,7 @@ class KernelVariants:
     target: Target
     offers: Mapping[str, Found]
 
-    def spaces(self) -> Mapping[str, Space]:
+    def spaces(self) -> Mapping[str, KnobSpace]:
         """Those that the families of the offers give."""
         found = {name: self._space(name) for name in self.offers}
         return {name: space for name, space in found.items() if space is not None}
@@ -178,16 +178,16 @@ class KernelVariants:
         knobs = with_settings(offer.knobs, settings)
         return family, replace(offer, knobs=knobs, cost=self._cost(family, offer, knobs))
 
-    def priced(self, name: str, offer: Offer) -> Alternative:
+    def priced(self, name: str, offer: KernelOffer) -> Alternative:
         """An offer as an alternative: its cost with what it leaves to IREE, and its knobs."""
         rest = _iree_cost(self.work, offer.covers, self.target)
         return Alternative(name, offer.cost + rest, encode(offer.knobs))
 
-    def _space(self, name: str) -> Space | None:
+    def _space(self, name: str) -> KnobSpace | None:
         family, offer = self.offers[name]
         return FAMILIES[family].space(offer, self.target)
 
-    def _cost(self, family: str, offer: Offer, knobs: Any) -> Cost:
+    def _cost(self, family: str, offer: KernelOffer, knobs: Any) -> Cost:
         """Of other knobs. With dynamic sizes the offer's: its family knows which it counted."""
         if knobs.kernel("variant").sizes:
             return offer.cost

@@ -25,7 +25,7 @@ _FUNCTIONS = ("util.func", "util.initializer")
 
 
 @dataclass(frozen=True)
-class Size:
+class ByteSize:
     """``constant`` bytes plus a multiple of each unknown; `nominal` is a guess of the sum.
 
     `unit` divides the value, whatever the unknowns are. `largest` is what the value is at most,
@@ -39,11 +39,11 @@ class Size:
     largest: int | None = 0
 
     @staticmethod
-    def of(number: int) -> "Size":
+    def of(number: int) -> "ByteSize":
         """A size that is known."""
-        return Size(number, {}, number, number or 1 << 30, number)
+        return ByteSize(number, {}, number, number or 1 << 30, number)
 
-    def bounded(self, largest: int) -> "Size":
+    def bounded(self, largest: int) -> "ByteSize":
         """This size, which is known to be at most `largest`."""
         return replace(self, nominal=largest, largest=largest)
 
@@ -52,11 +52,11 @@ class Size:
         """True when no unknown takes part."""
         return not self.terms
 
-    def __add__(self, other: "Size") -> "Size":
+    def __add__(self, other: "ByteSize") -> "ByteSize":
         terms = dict(self.terms)
         for name, count in other.terms.items():
             terms[name] = terms.get(name, 0) + count
-        return Size(
+        return ByteSize(
             self.constant + other.constant,
             terms,
             self.nominal + other.nominal,
@@ -64,10 +64,10 @@ class Size:
             _sum(self.largest, other.largest),
         )
 
-    def times(self, factor: int) -> "Size":
+    def times(self, factor: int) -> "ByteSize":
         """The product with a number."""
         terms = {name: count * factor for name, count in self.terms.items() if factor}
-        return Size(
+        return ByteSize(
             self.constant * factor,
             terms,
             self.nominal * factor,
@@ -75,13 +75,13 @@ class Size:
             self.constant * factor if self.known else None,
         )
 
-    def at_most(self, other: "Size") -> bool:
+    def at_most(self, other: "ByteSize") -> bool:
         """True if it is proven that this size is never larger than `other`."""
         return self.constant <= other.constant and all(
             count <= other.terms.get(name, 0) for name, count in self.terms.items()
         )
 
-    def largest_at_most(self, other: "Size") -> bool:
+    def largest_at_most(self, other: "ByteSize") -> bool:
         """True if this size's largest value is at most the other's; else as `at_most`."""
         if self.largest is None or other.largest is None:
             return self.at_most(other)
@@ -103,17 +103,17 @@ def _common(a: int, b: int) -> int:
     return both & -both
 
 
-def size_of(value: Any, ranges: Ranges | None = None) -> Size:
+def size_of(value: Any, ranges: Ranges | None = None) -> ByteSize:
     """The size that an index value of stream IR is, with dimensions of declared ranges."""
     size = _read(value)
     bounds = interval_of(value, ranges) if ranges and not size.known else None
     return size if bounds is None else size.bounded(bounds[1])
 
 
-def _read(value: Any) -> Size:
+def _read(value: Any) -> ByteSize:
     number = constant_of(value)
     if number is not None:
-        return Size.of(number)
+        return ByteSize.of(number)
     op = maker(value)
     if op is None:
         return _unknown(_name(value))
@@ -131,25 +131,25 @@ def _read(value: Any) -> Size:
     return _unknown(_name(value))
 
 
-def rounded_size_of(value: Any, to: int) -> Size:
+def rounded_size_of(value: Any, to: int) -> ByteSize:
     """The size rounded up to a multiple, as if IREE had computed that with ``util.align``."""
-    return _aligned(_read(value), Size.of(to), f"util.align({_name(value)}, {to})")
+    return _aligned(_read(value), ByteSize.of(to), f"util.align({_name(value)}, {to})")
 
 
-def _aligned(size: Size, alignment: Size, name: str) -> Size:
+def _aligned(size: ByteSize, alignment: ByteSize, name: str) -> ByteSize:
     to = alignment.constant
     if not alignment.known or to < 1 or to & (to - 1):
         return _unknown(name, size.nominal)
     if size.known:
-        return Size.of(-(-size.constant // to) * to)
+        return ByteSize.of(-(-size.constant // to) * to)
     if size.unit % to == 0:
         return size
     rounded = -(-size.nominal // to) * to
-    return Size(0, {name: 1}, rounded, to, None)
+    return ByteSize(0, {name: 1}, rounded, to, None)
 
 
-def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> Size:
-    return Size(0, {name: 1}, nominal, 1, None)
+def _unknown(name: str, nominal: int = NOMINAL_DIMENSION) -> ByteSize:
+    return ByteSize(0, {name: 1}, nominal, 1, None)
 
 
 def _name(value: Any) -> str:

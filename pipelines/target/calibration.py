@@ -53,7 +53,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMachine:
     """The machine that was measured: `CpuInfo.model`, its features, the cores that took part.
 
     `features` are sorted and of the names that targets use; `fingerprint` is that of the whole
@@ -72,7 +72,7 @@ class Calibration:
     """Figures of one machine under a name. Equal contents have equal bytes, thus equal hashes."""
 
     name: str
-    machine: Measured
+    machine: MeasuredMachine
     figures: Figures
 
     @property
@@ -87,7 +87,7 @@ class Calibration:
 
     def to_bytes(self) -> bytes:
         """The file: JSON, keys in a fixed order."""
-        machine = {f.name: getattr(self.machine, f.name) for f in fields(Measured)}
+        machine = {f.name: getattr(self.machine, f.name) for f in fields(MeasuredMachine)}
         figures = {f.name: getattr(self.figures, f.name) for f in fields(Figures)}
         data = {
             "schema": SCHEMA_VERSION,
@@ -138,8 +138,8 @@ class _Reader:
         machine = self.machine(found["machine"])
         return Calibration(found["name"], machine, self.figures(found["figures"]))
 
-    def machine(self, data: Any) -> Measured:
-        found = self.parts(data, "`machine`", tuple(f.name for f in fields(Measured)))
+    def machine(self, data: Any) -> MeasuredMachine:
+        found = self.parts(data, "`machine`", tuple(f.name for f in fields(MeasuredMachine)))
         features, packages = found["features"], found["packages"]
         for key in ("cpu", "fingerprint"):
             self.require(_is_text(found[key]), f"`machine.{key}` as a line of text", found[key])
@@ -154,7 +154,7 @@ class _Reader:
             packages,
         )
         pairs = {"features": tuple(features), "packages": tuple(sorted(packages.items()))}
-        return Measured(**{**found, **pairs})
+        return MeasuredMachine(**{**found, **pairs})
 
     def figures(self, data: Any) -> Figures:
         found = self.parts(data, "`figures`", tuple(f.name for f in fields(Figures)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Constant:
+class CostConstant:
     """A number of the model and where it comes from."""
 
     value: float
@@ -20,69 +20,79 @@ _OLD = "single measurements on AVX-512 CPUs, for ranking only"
 _SWEEP = "sweeps of the suite `latency`, when the kernels were written"
 # What a figure that is published, not measured, is worth. A calibration replaces both.
 _PUBLISHED = {
-    "published.flops": Constant(0.6, "Zen 4: 115 of 192 GFLOP/s a core (one 512-bit FMA a cycle)"),
-    "published.bandwidth": Constant(0.5, "Zen 4, two virtual cores: 21 of 40 GB/s copied"),
+    "published.flops": CostConstant(
+        0.6, "Zen 4: 115 of 192 GFLOP/s a core (one 512-bit FMA a cycle)"
+    ),
+    "published.bandwidth": CostConstant(0.5, "Zen 4, two virtual cores: 21 of 40 GB/s copied"),
 }
 # Shares of the measured peak that kernels reach, by family.
 _KERNELS = {
-    "kernel": Constant(0.4, "families without a row of their own"),
-    "kernel.gemm": Constant(0.97, _SUITE),
-    "kernel.batch_gemm": Constant(0.92, _SUITE),
-    "kernel.gemv": Constant(0.9, "two dispatches of the suite's mlp with batch 1; taken as gemm's"),
-    "kernel.conv": Constant(
+    "kernel": CostConstant(0.4, "families without a row of their own"),
+    "kernel.gemm": CostConstant(0.97, _SUITE),
+    "kernel.batch_gemm": CostConstant(0.92, _SUITE),
+    "kernel.gemv": CostConstant(
+        0.9, "two dispatches of the suite's mlp with batch 1; taken as gemm's"
+    ),
+    "kernel.conv": CostConstant(
         0.97, "layers of ResNet-50 and U-Net, 1 core, Zen 4 with AVX-512: 0.85 to 1.0"
     ),
-    "kernel.winograd": Constant(0.98, "12 layers, 1 core, Zen 4: within 1.6 of the time"),
-    "kernel.winograd.transform": Constant(0.7, "the same layers"),
-    "kernel.depthwise": Constant(0.5, "taken, not measured yet"),
-    "kernel.pool": Constant(0.5, "taken, not measured yet"),
-    "kernel.rows": Constant(0.37, _SUITE),
-    "kernel.resize": Constant(0.5, "taken as elementwise's"),
-    "kernel.concat": Constant(0.5, "taken as elementwise's"),
-    "kernel.elementwise": Constant(0.5, "taken between rows and gemm; not measured"),
+    "kernel.winograd": CostConstant(0.98, "12 layers, 1 core, Zen 4: within 1.6 of the time"),
+    "kernel.winograd.transform": CostConstant(0.7, "the same layers"),
+    "kernel.depthwise": CostConstant(0.5, "taken, not measured yet"),
+    "kernel.pool": CostConstant(0.5, "taken, not measured yet"),
+    "kernel.rows": CostConstant(0.37, _SUITE),
+    "kernel.resize": CostConstant(0.5, "taken as elementwise's"),
+    "kernel.concat": CostConstant(0.5, "taken as elementwise's"),
+    "kernel.elementwise": CostConstant(0.5, "taken between rows and gemm; not measured"),
 }
 # The speed of IREE 3.13's code over that of a generated kernel, by the first op of a group.
 _IREE_OPS = {
-    "iree.op.matmul": Constant(0.5, _OLD),
-    "iree.op.softmax": Constant(0.25, _OLD),
-    "iree.op.log_softmax": Constant(0.25, _OLD),
-    "iree.op.layernorm": Constant(0.5, _OLD),
-    "iree.op.rmsnorm": Constant(0.5, _OLD),
-    "iree.op.argmax": Constant(0.05, _OLD),
-    "iree.op.transpose": Constant(0.7, _OLD),
-    "iree.op.leading_reduction": Constant(0.4, _OLD),
-    "iree.op": Constant(0.9, _OLD),
+    "iree.op.matmul": CostConstant(0.5, _OLD),
+    "iree.op.softmax": CostConstant(0.25, _OLD),
+    "iree.op.log_softmax": CostConstant(0.25, _OLD),
+    "iree.op.layernorm": CostConstant(0.5, _OLD),
+    "iree.op.rmsnorm": CostConstant(0.5, _OLD),
+    "iree.op.argmax": CostConstant(0.05, _OLD),
+    "iree.op.transpose": CostConstant(0.7, _OLD),
+    "iree.op.leading_reduction": CostConstant(0.4, _OLD),
+    "iree.op": CostConstant(0.9, _OLD),
 }
 # Shares of the measured peak that whole dispatches of IREE's code reach, by the kind of the linalg
 # op that does most. Those of strided access were taken from the CPU time of whole calls.
 _IREE_DISPATCHES = {
-    "iree.contraction": Constant(0.4, _SUITE + ": 0.2 to 1.0"),
-    "iree.convolution": Constant(0.5, _SUITE + ": 0.4 to 1.0, 0.05 with one input channel"),
-    "iree.convolution.strided": Constant(0.1, "3x3 and 7x7 of stride 2, NCHW, of a ResNet"),
-    "iree.convolution.grouped": Constant(
+    "iree.contraction": CostConstant(0.4, _SUITE + ": 0.2 to 1.0"),
+    "iree.convolution": CostConstant(0.5, _SUITE + ": 0.4 to 1.0, 0.05 with one input channel"),
+    "iree.convolution.strided": CostConstant(0.1, "3x3 and 7x7 of stride 2, NCHW, of a ResNet"),
+    "iree.convolution.grouped": CostConstant(
         0.04, "3x3: 8 groups of 64 channels, depthwise of 96; NCHW"
     ),
-    "iree.strided": Constant(0.025, "1x1 convolutions of stride 2, NCHW, of a ResNet"),
-    "iree.pooling": Constant(0.05, _SUITE),
-    "iree.reduction": Constant(0.15, _SUITE + ": 0.05 to 0.45"),
-    "iree.pointwise": Constant(0.15, "taken from reductions; not measured"),
+    "iree.strided": CostConstant(0.025, "1x1 convolutions of stride 2, NCHW, of a ResNet"),
+    "iree.pooling": CostConstant(0.05, _SUITE),
+    "iree.reduction": CostConstant(0.15, _SUITE + ": 0.05 to 0.45"),
+    "iree.pointwise": CostConstant(0.15, "taken from reductions; not measured"),
 }
 _OTHERS = {
-    "waking.worth_seconds": Constant(1e-4, "softmax of 1024x512 on both devices; docs/kernels.md"),
-    "cache.l2": Constant(4, "L2 over memory, bytes/s: 86 over 21 GB/s, pyc-doctor --calibrate"),
-    "cache.l2_reach": Constant(2, "multiples of L2 read at its speed: 97 GB/s of 1.6 MB weights"),
-    "cache.l3": Constant(1.5, "L3 over memory, bytes/s: 32 over 21 GB/s, pyc-doctor --calibrate"),
-    "dispatch.seconds": Constant(0.3e-6, "0.1 to 0.5 us between dispatches, local-sync"),
-    "chunk.share": Constant(0.25, "share of published peaks in parts of a region; " + _SWEEP),
-    "chunk.dispatch_seconds": Constant(3e-6, _SWEEP),
-    "chunk.cache": Constant(8, "the last cache over memory; " + _SWEEP),
-    "chunk.tile": Constant(64 * 64, "elements of a result that one core works on at a time"),
-    "alone.flops_seconds": Constant(
+    "waking.worth_seconds": CostConstant(
+        1e-4, "softmax of 1024x512 on both devices; docs/kernels.md"
+    ),
+    "cache.l2": CostConstant(4, "L2 over memory, bytes/s: 86 over 21 GB/s, pyc-doctor --calibrate"),
+    "cache.l2_reach": CostConstant(
+        2, "multiples of L2 read at its speed: 97 GB/s of 1.6 MB weights"
+    ),
+    "cache.l3": CostConstant(
+        1.5, "L3 over memory, bytes/s: 32 over 21 GB/s, pyc-doctor --calibrate"
+    ),
+    "dispatch.seconds": CostConstant(0.3e-6, "0.1 to 0.5 us between dispatches, local-sync"),
+    "chunk.share": CostConstant(0.25, "share of published peaks in parts of a region; " + _SWEEP),
+    "chunk.dispatch_seconds": CostConstant(3e-6, _SWEEP),
+    "chunk.cache": CostConstant(8, "the last cache over memory; " + _SWEEP),
+    "chunk.tile": CostConstant(64 * 64, "elements of a result that one core works on at a time"),
+    "alone.flops_seconds": CostConstant(
         40e-6, "one core's work below which a second one is not worth its wake-up; " + _SWEEP
     ),
-    "alone.read_seconds": Constant(80e-6, "the same for reading; " + _SWEEP),
+    "alone.read_seconds": CostConstant(80e-6, "the same for reading; " + _SWEEP),
 }
-CONSTANTS: Mapping[str, Constant] = {
+CONSTANTS: Mapping[str, CostConstant] = {
     **_PUBLISHED,
     **_KERNELS,
     **_IREE_OPS,

@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_constants import constant
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Node, Work
+from pyc_mlir.pipelines.target.work import Work, WorkOp
 
 # The families that compute groups by their first op; elementwise for all others.
 _FAMILY_OF = {
@@ -175,7 +175,7 @@ def totals(work: Work, start: int = 0) -> tuple[int, int]:
     return flops, traffic
 
 
-def _window_kind(node: Node, work: Work) -> str | None:
+def _window_kind(node: WorkOp, work: Work) -> str | None:
     """The kind of dispatch that a convolution or a pooling becomes; None for other ops."""
     if "pool" in node.name:
         return "pooling"
@@ -190,7 +190,7 @@ def _window_kind(node: Node, work: Work) -> str | None:
     return "convolution" if set(window) != {1} else "contraction"
 
 
-def _row(node: Node, work: Work) -> str:
+def _row(node: WorkOp, work: Work) -> str:
     """The row of the table for a group that starts with `node`."""
     if node.name.startswith("reduce_"):
         rank, axes = work.type(node.operands[0]).rank, node.params["axes"]

@@ -33,7 +33,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Node:
+class WorkOp:
     """A pyc op: its name without the dialect, the numbers of its operands, its parameters."""
 
     name: str
@@ -51,7 +51,7 @@ class Work:
     """
 
     inputs: tuple[Input, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[WorkOp, ...]
     readers: tuple[str, ...] = ()
 
     def type(self, value: int) -> TensorType:

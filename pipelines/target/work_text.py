@@ -14,7 +14,7 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS, OpDef, Param
 from pyc_mlir.dialects.types import DTYPES, TensorType
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import NORMALIZER
 
 _LINE = re.compile(r"\((?P<operands>[^()]*)\) (?P<label>.*)")
@@ -65,7 +65,7 @@ def _work(lines: list[str]) -> Work:
             params = dict(_params(definition, found["params"] or ""))
             nodes.append((definition.name, operands, params, parse_type(found["type"])))
     numbers = [place if is_input else len(inputs) + place for is_input, place in places]
-    made = [Node(n, tuple(numbers[o] for o in read), p, t) for n, read, p, t in nodes]
+    made = [WorkOp(n, tuple(numbers[o] for o in read), p, t) for n, read, p, t in nodes]
     return Work(tuple(inputs), tuple(made), readers)
 
 

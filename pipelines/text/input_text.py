@@ -12,21 +12,21 @@ def is_bytecode(data: bytes) -> bool:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class InputPart:
     """A part of a split file: its text, and how many lines stand before it."""
 
     text: str
     line_offset: int
 
 
-def split(text: str, marker: str = SPLIT_MARKER) -> list[Chunk]:
+def split(text: str, marker: str = SPLIT_MARKER) -> list[InputPart]:
     """The parts of `text` between lines that are exactly `marker`."""
     chunks, current, offset = [], [], 0
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
         if line.rstrip() == marker:
-            chunks.append(Chunk("".join(current), offset))
+            chunks.append(InputPart("".join(current), offset))
             current, offset = [], number + 1
         else:
             current.append(line)
-    return [*chunks, Chunk("".join(current), offset)]
+    return [*chunks, InputPart("".join(current), offset)]

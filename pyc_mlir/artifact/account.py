@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 
@@ -62,7 +62,7 @@ class Account:
         return Account(**data)
 
 
-def _bytes(arguments: Sequence[Argument]) -> int | None:
+def _bytes(arguments: Sequence[SignatureEntry]) -> int | None:
     shapes = [a.static_shape for a in arguments]
     if None in shapes:
         return None

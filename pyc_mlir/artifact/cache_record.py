@@ -18,7 +18,7 @@ _SHOWN = 16
 
 
 @dataclass(frozen=True)
-class Event:
+class CacheEvent:
     """Something that kept the cache from answering, or from keeping the answer."""
 
     code: ReasonCode
@@ -37,7 +37,7 @@ class CacheRecord:
 
     outcome: str
     key: str = ""
-    events: tuple[Event, ...] = ()
+    events: tuple[CacheEvent, ...] = ()
     key_seconds: float = 0.0
     find_seconds: float = 0.0
 

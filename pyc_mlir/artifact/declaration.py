@@ -8,7 +8,7 @@ and results go by the manifest, so the two must be the same before anything is c
 import re
 from collections.abc import Mapping, Sequence
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 DECLARATION = "iree.abi.declaration"
@@ -30,7 +30,7 @@ def require_declared(name: str, reflection: Mapping[str, str], signature: Signat
 
 
 def _require_same(
-    name: str, side: str, declared: Sequence[str], arguments: Sequence[Argument]
+    name: str, side: str, declared: Sequence[str], arguments: Sequence[SignatureEntry]
 ) -> None:
     wanted = [_text(argument) for argument in arguments]
     if _stored(declared) != _stored(wanted):
@@ -46,10 +46,10 @@ def _stored(types: Sequence[str]) -> list[str]:
     return [_UNSIGNED.sub("i", text) for text in types]
 
 
-def _text(argument: Argument) -> str:
+def _text(argument: SignatureEntry) -> str:
     """The type with ``?`` for each dynamic dimension, named or not."""
     dims = tuple(d if isinstance(d, int) else None for d in argument.shape)
-    return str(Argument(argument.name, argument.dtype, dims))
+    return str(SignatureEntry(argument.name, argument.dtype, dims))
 
 
 def _refused(name: str, expected: str, got: str) -> PycError:

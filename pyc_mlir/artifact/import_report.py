@@ -15,7 +15,7 @@ NODES, OPS = "nodes", "ops"
 
 
 @dataclass(frozen=True)
-class Finding:
+class GraphBreak:
     """A graph break: one node that cannot be imported, and its place in the model, from 1.
 
     family: the kind of op that it is, as its front end groups them: ``rnn``, ``numpy``.
@@ -52,12 +52,12 @@ class ImportReport:
     total: int = 0
     counted: str = OPS
     name: str = ""
-    breaks: tuple[Finding, ...] = ()
+    breaks: tuple[GraphBreak, ...] = ()
     untried: int | None = 0
     foreign: int = 0
     flops: int | None = None
     lost_flops: int | None = 0
-    unraised: tuple[Finding, ...] = ()
+    unraised: tuple[GraphBreak, ...] = ()
 
     @property
     def score(self) -> float | None:
@@ -168,12 +168,12 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 1.0
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _finding_json(finding: GraphBreak) -> dict[str, Any]:
     return {**asdict(finding), "code": finding.code.name}
 
 
-def _finding(data: Mapping[str, Any]) -> Finding:
-    found = Finding(**{**data, "code": ReasonCode[data["code"]]})
+def _finding(data: Mapping[str, Any]) -> GraphBreak:
+    found = GraphBreak(**{**data, "code": ReasonCode[data["code"]]})
     texts = (found.node, found.op, found.why, found.family)
     if not all(isinstance(t, str) for t in texts) or type(found.place) not in (int, type(None)):
         raise TypeError("a break's texts and place")
@@ -193,12 +193,12 @@ class UnsupportedModel(PycError):
         super().__init__(code, message or _listed(report, code))
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[GraphBreak, ...]:
         """The breaks."""
         return self.report.breaks
 
 
-def _common(findings: Sequence[Finding]) -> ReasonCode:
+def _common(findings: Sequence[GraphBreak]) -> ReasonCode:
     codes = {f.code for f in findings}
     return codes.pop() if len(codes) == 1 else ReasonCode.UNSUPPORTED_OP
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.artifact.import_report import ImportReport
-from pyc_mlir.artifact.signature import Argument, Ranges, Signature
+from pyc_mlir.artifact.signature import Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.dialects.util.codec import from_data
@@ -139,7 +139,7 @@ def _signature(value: Any) -> None:
         _argument(argument)
 
 
-def _argument(argument: Argument) -> None:
+def _argument(argument: SignatureEntry) -> None:
     shape = tuple(d if isinstance(d, int) else None for d in argument.shape)
     named = all(map(_is_text, [argument.name, *(d for d in argument.shape if isinstance(d, str))]))
     _require(named and len(shape) <= _MOST_RANK, f"names, and at most {_MOST_RANK} dimensions")

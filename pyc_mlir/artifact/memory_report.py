@@ -13,8 +13,8 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.pipelines.memory.layout import Layout, Rectangle, Run
-from pyc_mlir.pipelines.memory.planner.problem import Problem
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle, TaskRun
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 
 SCHEMA_VERSION = 2
 # The layout that the others are compared with, as decisions name it.
@@ -54,18 +54,18 @@ class RegionReport:
 
     name: str
     tasks: tuple[TaskReport, ...]
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, ArenaLayout]
     chosen: str
     frontier: tuple[FrontierPoint, ...] = ()
     lower_bound: int = 0
 
     @property
-    def before(self) -> Layout | None:
+    def before(self) -> ArenaLayout | None:
         """The reference, IREE's own layout."""
         return self.layouts.get(UNPLANNED)
 
     @property
-    def after(self) -> Layout | None:
+    def after(self) -> ArenaLayout | None:
         """What the program runs with."""
         return self.layouts.get(self.chosen)
 
@@ -84,8 +84,8 @@ class MemoryReport:
 
 def region_report(
     name: str,
-    problem: Problem,
-    layouts: Mapping[str, Layout],
+    problem: PlanningProblem,
+    layouts: Mapping[str, ArenaLayout],
     chosen: str,
     frontier: Sequence[tuple[int, float]] = (),
     lower_bound: int = 0,
@@ -162,9 +162,9 @@ def from_bytes(data: bytes, name: str = "memory report") -> MemoryReport:
 
 def _region_of(data: Mapping[str, Any]) -> RegionReport:
     layouts = {
-        str(name): Layout(
+        str(name): ArenaLayout(
             layout["arena_bytes"],
-            tuple(Run(*row) for row in layout["runs"]),
+            tuple(TaskRun(*row) for row in layout["runs"]),
             tuple(Rectangle(*row) for row in layout["rectangles"]),
             layout["seconds"],
         )

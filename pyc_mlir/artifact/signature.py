@@ -34,7 +34,7 @@ Ranges = Mapping[str, Range]
 
 
 @dataclass(frozen=True)
-class Argument:
+class SignatureEntry:
     """One input or output: its name, element type and dimensions.
 
     Names are printable, on one line, whatever a model or a manifest calls them.
@@ -65,7 +65,7 @@ class Argument:
         named = enumerate(self.shape)
         return {i: d or f"{self.name}[{i}]" for i, d in named if not isinstance(d, int)}
 
-    def largest(self, ranges: Ranges) -> "Argument":
+    def largest(self, ranges: Ranges) -> "SignatureEntry":
         """This argument with the largest size in place of each dynamic dimension of a range."""
         names = self.dynamic
         shape = [
@@ -78,20 +78,20 @@ class Argument:
         return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "Argument":
+    def from_json(data: Mapping[str, Any]) -> "SignatureEntry":
         """Read what `to_json` wrote. Raises KeyError, TypeError or ValueError."""
         dims = tuple(data["shape"])
         if not all(d is None or isinstance(d, str) or (type(d) is int and d >= 0) for d in dims):
             raise ValueError(f"expected sizes, names or null as dimensions, got {data['shape']}")
-        return Argument(str(data["name"]), DTYPES[data["dtype"]], dims)
+        return SignatureEntry(str(data["name"]), DTYPES[data["dtype"]], dims)
 
 
 @dataclass(frozen=True)
 class Signature:
     """What a program takes and gives, and the `ranges` that sizes are declared to keep."""
 
-    inputs: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
+    inputs: tuple[SignatureEntry, ...]
+    outputs: tuple[SignatureEntry, ...]
     ranges: Ranges = field(default_factory=dict)
 
     @property
@@ -226,8 +226,8 @@ class Signature:
         """Read what `to_json` wrote. Raises PycError (BAD_ARTIFACT) for anything else."""
         try:
             return Signature(
-                tuple(Argument.from_json(a) for a in data["inputs"]),
-                tuple(Argument.from_json(a) for a in data["outputs"]),
+                tuple(SignatureEntry.from_json(a) for a in data["inputs"]),
+                tuple(SignatureEntry.from_json(a) for a in data["outputs"]),
             ).with_ranges(data.get("ranges", {}))
         except (
             ArithmeticError,
@@ -255,7 +255,7 @@ def _is_numbers(value: Any) -> bool:
     return isinstance(value, _NUMBERS)
 
 
-def _as_array(expected: Argument, value: Any) -> Any:
+def _as_array(expected: SignatureEntry, value: Any) -> Any:
     """Python numbers as an array of the input's element type; anything else as it is."""
     if not isinstance(value, PLAIN):
         return value
@@ -305,7 +305,7 @@ def checked_range(name: str, value: Any) -> Range:
     return int(ends[0]), int(ends[1])
 
 
-def _check_ranges(expected: Argument, shape: tuple[int, ...], ranges: Ranges) -> None:
+def _check_ranges(expected: SignatureEntry, shape: tuple[int, ...], ranges: Ranges) -> None:
     for axis, name in expected.dynamic.items() if ranges else ():
         low, high = ranges.get(name, (0, shape[axis]))
         if not low <= shape[axis] <= high:
@@ -316,7 +316,7 @@ def _check_ranges(expected: Argument, shape: tuple[int, ...], ranges: Ranges) ->
             )
 
 
-def _check_argument(expected: Argument, shape: tuple[int, ...], dtype: np.dtype) -> None:
+def _check_argument(expected: SignatureEntry, shape: tuple[int, ...], dtype: np.dtype) -> None:
     if dtype != expected.dtype:
         raise PycError(
             ReasonCode.ARGUMENT_DTYPE,
@@ -335,7 +335,9 @@ def _check_argument(expected: Argument, shape: tuple[int, ...], dtype: np.dtype)
         )
 
 
-def _bind(expected: Argument, shape: tuple[int, ...], bound: dict[str, tuple[int, str]]) -> None:
+def _bind(
+    expected: SignatureEntry, shape: tuple[int, ...], bound: dict[str, tuple[int, str]]
+) -> None:
     """Record the sizes of the named dimensions; raise when one had another size before."""
     for axis, (dim, size) in enumerate(zip(expected.shape, shape, strict=True)):
         if not isinstance(dim, str):

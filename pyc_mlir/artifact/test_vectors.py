@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, is_float
 from pyc_mlir.dialects.util.json_input import parse_json
@@ -30,7 +30,7 @@ _END_OF_HEAD = b"\n"
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class ExpectedResult:
     """A result of the reference, and how far a correct program may be (f32, the same shape).
 
     An infinite tolerance says that rounding decides: the element is not compared.
@@ -51,11 +51,11 @@ class Sample:
 
     seed: int
     sizes: Mapping[str, int]
-    outputs: tuple[Expected, ...]
+    outputs: tuple[ExpectedResult, ...]
 
 
 @dataclass(frozen=True)
-class Difference:
+class WorstError:
     """What a comparison found: the greatest error as a share of what is allowed, and where.
 
     `wrong` says why the result cannot be right; empty if nothing contradicts it.
@@ -67,8 +67,8 @@ class Difference:
 
 
 def compare(
-    got: Sequence[np.ndarray], expected: Sequence[Expected], max_error: float | None = None
-) -> Difference:
+    got: Sequence[np.ndarray], expected: Sequence[ExpectedResult], max_error: float | None = None
+) -> WorstError:
     """Compare results, each with what is expected of it.
 
     max_error: the greatest difference as a share of the greatest finite |element| expected; the
@@ -79,7 +79,7 @@ def compare(
         if array.shape != want.value.shape or array.dtype != want.value.dtype:
             found = f"{array.dtype}{list(array.shape)}"
             needed = f"{want.value.dtype}{list(want.value.shape)}"
-            return Difference(np.inf, 0, f"result {i}: expected {needed}, got {found}")
+            return WorstError(np.inf, 0, f"result {i}: expected {needed}, got {found}")
         ratio = _ratios(array, want, max_error)
         compared += int(want.compared.sum())
         if ratio.size and float(ratio.max()) > worst:
@@ -91,10 +91,10 @@ def compare(
                     f"{_limits(want, max_error)[place]:.3g}, got {array[place]} "
                     f"({int((ratio > 1).sum())} of {ratio.size} elements)"
                 )
-    return Difference(worst, compared, wrong)
+    return WorstError(worst, compared, wrong)
 
 
-def _limits(want: Expected, max_error: float | None) -> np.ndarray:
+def _limits(want: ExpectedResult, max_error: float | None) -> np.ndarray:
     """The greatest difference allowed for each element."""
     limits = want.tolerance.astype(np.float64)
     if max_error is None or not is_float(want.value.dtype):
@@ -103,7 +103,7 @@ def _limits(want: Expected, max_error: float | None) -> np.ndarray:
     return np.minimum(limits, max_error * sizes.max(where=np.isfinite(sizes), initial=0.0))
 
 
-def _ratios(got: np.ndarray, want: Expected, max_error: float | None) -> np.ndarray:
+def _ratios(got: np.ndarray, want: ExpectedResult, max_error: float | None) -> np.ndarray:
     """Each difference as a share of its limit; 0 where nothing is compared."""
     with np.errstate(all="ignore"):
         a, b = got.astype(np.float64), want.value.astype(np.float64)
@@ -117,7 +117,8 @@ def _ratios(got: np.ndarray, want: Expected, max_error: float | None) -> np.ndar
 
 
 def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """The arrays of a sample; `sizes` are those of the dynamic dimensions (`Argument.dynamic`).
+    """The arrays of a sample; `sizes` are those of the dynamic dimensions
+    (`SignatureEntry.dynamic`).
 
     Even seeds give f32-like values in [-2, 2), odd ones multiples of 1/4 in [-4, 4], where ties,
     zeros and whole numbers are common. Integers lie in [-4, 28), to serve as indices too.
@@ -135,7 +136,7 @@ def make_inputs(signature: Signature, seed: int, sizes: Mapping[str, int]) -> li
     return arrays
 
 
-def _require_memory(shape: Sequence[int], argument: Argument) -> None:
+def _require_memory(shape: Sequence[int], argument: SignatureEntry) -> None:
     """Raise PycError (RUNTIME_FAILED) for an input of a sample that this machine cannot hold."""
     needed = prod(shape) * np.dtype(np.uint64).itemsize
     held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -240,7 +241,7 @@ class Samples:
                 at += value.nbytes
                 tolerance = np.frombuffer(rest, np.float32, count, at).reshape(shape)
                 at += tolerance.nbytes
-                outputs.append(Expected(value, tolerance))
+                outputs.append(ExpectedResult(value, tolerance))
             chosen = {str(n): _size(s) for n, s in entry["sizes"].items()}
             _require_tried(chosen, signature)
             found.append(Sample(_size(entry["seed"]), chosen, tuple(outputs)))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pyc_mlir.artifact.test_vectors import Expected
+from pyc_mlir.artifact.test_vectors import ExpectedResult
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
 
@@ -29,7 +29,7 @@ class Oracle(Protocol):
         """Who answers."""
         ...
 
-    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Results and tolerances. Raises PycError for inputs that the program refuses."""
         ...
 

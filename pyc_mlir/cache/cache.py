@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.cache_record import HIT, MEMORY, MISS, CacheRecord, Event
+from pyc_mlir.artifact.cache_record import HIT, MEMORY, MISS, CacheEvent, CacheRecord
 from pyc_mlir.cache.compile_key import Identity, current_identity
 from pyc_mlir.cache.folder import default_folder, own_folder
 from pyc_mlir.cache.key import Key, nearest, parse_key
 from pyc_mlir.cache.sources import Sources
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 MEMORY_BYTES = 64 << 20
@@ -27,12 +27,12 @@ _NAMED = 4
 
 
 @dataclass(frozen=True)
-class Answer:
+class CacheAnswer:
     """The outcome, and the program or the event that says why there is none."""
 
     outcome: str
     artifact: Artifact | None = None
-    event: Event | None = None
+    event: CacheEvent | None = None
 
 
 class Cache:
@@ -40,7 +40,7 @@ class Cache:
 
     def __init__(
         self,
-        store: Store,
+        store: CacheStore,
         memory_bytes: int = MEMORY_BYTES,
         identity: Callable[[], Identity] = current_identity,
     ) -> None:
@@ -58,7 +58,7 @@ class Cache:
         with self._lock:
             return dict(sorted(self._counts.items()))
 
-    def find(self, key: Key) -> Answer:
+    def find(self, key: Key) -> CacheAnswer:
         """The program under a key, or what happened instead."""
         with self._lock:
             held = self._held.get(key.digest)
@@ -66,19 +66,19 @@ class Cache:
                 self._held.move_to_end(key.digest)
         if held is not None:
             self.store.touch(key.digest)
-            return Answer(MEMORY, held)
+            return CacheAnswer(MEMORY, held)
         found = self.store.read(key.digest, key.text)
         if found.event is not None:
-            return Answer(MISS, event=found.event)
+            return CacheAnswer(MISS, event=found.event)
         try:
             artifact = artifacts.from_bytes(found.data, "cache", verified=True)
         except PycError as error:
             self.store.drop(key.digest)
-            return Answer(MISS, event=Event(ReasonCode.CACHE_DAMAGED, error.message))
+            return CacheAnswer(MISS, event=CacheEvent(ReasonCode.CACHE_DAMAGED, error.message))
         self._hold(key.digest, artifact)
-        return Answer(HIT, artifact)
+        return CacheAnswer(HIT, artifact)
 
-    def keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
+    def keep(self, key: Key, artifact: Artifact) -> tuple[CacheEvent, ...]:
         """Put a program under its key, in memory and on disk."""
         data = artifacts.to_bytes(artifact)
         self._hold(key.digest, artifacts.from_bytes(data, "cache", verified=True))
@@ -101,7 +101,7 @@ class Cache:
             self._counts[record.outcome] += 1
             self._counts.update(event.code.name for event in record.events)
 
-    def note(self, events: Sequence[Event]) -> None:
+    def note(self, events: Sequence[CacheEvent]) -> None:
         """Count what happened beside the way of a compile."""
         with self._lock:
             self._counts.update(event.code.name for event in events)
@@ -125,7 +125,7 @@ def open_cache(folder: str | Path) -> Cache:
     path = Path(folder).absolute()
     with _open_lock:
         if path not in _open:
-            _open[path] = Cache(Store(path), identity=current_identity)
+            _open[path] = Cache(CacheStore(path), identity=current_identity)
         return _open[path]
 
 

@@ -13,8 +13,8 @@ from time import perf_counter
 from typing import Any
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.cache_record import BYPASS, CacheRecord, Event
-from pyc_mlir.cache.cache import Answer, Cache
+from pyc_mlir.artifact.cache_record import BYPASS, CacheEvent, CacheRecord
+from pyc_mlir.cache.cache import Cache, CacheAnswer
 from pyc_mlir.cache.compile_key import Identity, make_key
 from pyc_mlir.cache.key import Key, Unkeyed
 from pyc_mlir.cache.program import program_part
@@ -81,8 +81,8 @@ class _Way:
         self._identity: Identity | None = None
         self._contents: Contents | None = None
         self._key: Key | None = None
-        self._answer = Answer(BYPASS)
-        self._events: tuple[Event, ...] = ()
+        self._answer = CacheAnswer(BYPASS)
+        self._events: tuple[CacheEvent, ...] = ()
         self._began = perf_counter()
         self._keyed = self._found = 0.0
 
@@ -137,25 +137,25 @@ class _Way:
             self.cache.count(self._record())
             raise
 
-    def _keep(self, key: Key, artifact: Artifact) -> tuple[Event, ...]:
+    def _keep(self, key: Key, artifact: Artifact) -> tuple[CacheEvent, ...]:
         """Keep a program unless a clock decided on it, or PyC's source changed meanwhile."""
         if is_degraded(artifact):
             why = "it stands in for what would have taken longer: another compile may have the time"
-            return (Event(ReasonCode.COMPILE_DEGRADED, why),)
+            return (CacheEvent(ReasonCode.COMPILE_DEGRADED, why),)
         try:
             now = self.cache.identity()
         except Unkeyed as refusal:
-            return (Event(ReasonCode.CACHE_BYPASSED, str(refusal)),)
+            return (CacheEvent(ReasonCode.CACHE_BYPASSED, str(refusal)),)
         if self._identity is None or now.source != self._identity.source:
             why = "PyC's source changed during the compile"
-            return (Event(ReasonCode.CACHE_BYPASSED, why),)
+            return (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
         return self.cache.keep(key, artifact)
 
     def bypass(self, why: str) -> None:
         """Go past the cache."""
-        self._key, self._answer = None, Answer(BYPASS)
+        self._key, self._answer = None, CacheAnswer(BYPASS)
         self._keyed = self._found = perf_counter()
-        self._events = (Event(ReasonCode.CACHE_BYPASSED, why),)
+        self._events = (CacheEvent(ReasonCode.CACHE_BYPASSED, why),)
 
     def with_record(self, artifact: Artifact) -> Artifact:
         """The artifact with its record, which is counted."""

@@ -18,10 +18,10 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.cache_record import Event
+from pyc_mlir.artifact.cache_record import CacheEvent
 from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.files import file_digest, sha256
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.frontends.onnx.model_files import inside
 from pyc_mlir.util.versions import installed_version
@@ -86,8 +86,8 @@ class Sources:
 
     def __init__(
         self,
-        store: Store,
-        note: Callable[[Sequence[Event]], None],
+        store: CacheStore,
+        note: Callable[[Sequence[CacheEvent]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`note` is told what went wrong with writing a memo."""

@@ -11,7 +11,7 @@ An entry is made aside, written through to the disk and renamed into place, so t
 are killed, or write the same entry at once, leave a whole entry or none. Entries are removed by a
 rename, too: whoever reads one has its folder open. An entry's time of modification is that of its
 last use; the least recently used go first. Nothing here raises for a bad disk: each call answers
-with an `Event`.
+with an `CacheEvent`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyc_mlir.artifact.cache_record import Event
+from pyc_mlir.artifact.cache_record import CacheEvent
 from pyc_mlir.cache.files import (
     making,
     replace_file,
@@ -56,11 +56,11 @@ _BROKEN = (errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredEntry:
     """An entry's program, or the event that says why there is none."""
 
     data: bytes | memoryview = b""
-    event: Event | None = None
+    event: CacheEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Store:
+class CacheStore:
     """A folder of entries of at most `max_bytes`; `clock` gives Unix time in seconds."""
 
     folder: Path
@@ -97,45 +97,47 @@ class Store:
         """The folder of the entry called `name`."""
         return self.root / "entries" / name
 
-    def read(self, name: str, key: bytes) -> Found:
+    def read(self, name: str, key: bytes) -> StoredEntry:
         """The program under a key, verified. A damaged entry is removed, and the event says so."""
         path = self.path(name)
         try:
             folder = os.open(path, _NO_FOLLOW | os.O_DIRECTORY)
         except FileNotFoundError:
-            return Found(event=Event(ReasonCode.CACHE_MISS, "no entry for this key"))
+            return StoredEntry(event=CacheEvent(ReasonCode.CACHE_MISS, "no entry for this key"))
         except OSError as error:
             return self._unreadable(path, error)
         try:
             data = _verified(folder, key)
         except _Damaged as damage:
             if not same_file(folder, path):
-                return Found(event=Event(ReasonCode.CACHE_MISS, "the entry was just removed"))
+                return StoredEntry(
+                    event=CacheEvent(ReasonCode.CACHE_MISS, "the entry was just removed")
+                )
             self.drop(name, folder)
-            return Found(event=Event(ReasonCode.CACHE_DAMAGED, str(damage)))
+            return StoredEntry(event=CacheEvent(ReasonCode.CACHE_DAMAGED, str(damage)))
         except OSError as error:
             return self._unreadable(path, error)
         finally:
             os.close(folder)
         self.touch(name)
-        return Found(data)
+        return StoredEntry(data)
 
     def touch(self, name: str) -> None:
         """Note that an entry was used now. A cache that cannot be written to still answers."""
         with contextlib.suppress(OSError):
             os.utime(self.path(name), (self.clock(), self.clock()))
 
-    def _unreadable(self, path: Path, error: OSError) -> Found:
+    def _unreadable(self, path: Path, error: OSError) -> StoredEntry:
         if error.errno in _BROKEN and path.parent.is_dir():
             self.drop(path.name)
-            return Found(event=Event(ReasonCode.CACHE_DAMAGED, f"{error.strerror}"))
-        return Found(event=_failed("read", error))
+            return StoredEntry(event=CacheEvent(ReasonCode.CACHE_DAMAGED, f"{error.strerror}"))
+        return StoredEntry(event=_failed("read", error))
 
-    def write(self, name: str, key: bytes, data: bytes) -> tuple[Event, ...]:
+    def write(self, name: str, key: bytes, data: bytes) -> tuple[CacheEvent, ...]:
         """Keep a program, then remove what is too much. Another process may have been first."""
         if len(data) + len(key) > self.max_bytes:
             size = f"{len(data)} bytes are more than the whole cache may hold ({self.max_bytes})"
-            return (Event(ReasonCode.CACHE_BYPASSED, size),)
+            return (CacheEvent(ReasonCode.CACHE_BYPASSED, size),)
         lines = (_line(KEY, key, sha256(key)), _line(ARTIFACT, data, sha256(data)))
         parts = {KEY: key, ARTIFACT: data, CHECKSUMS: sealed("".join(lines).encode())}
         path = self.path(name)
@@ -236,7 +238,7 @@ class Store:
         """What `write_side` kept beside an entry; None where there is nothing whole."""
         return _unsealed_file(self.path(name) / SIDE / _small_name(side))
 
-    def write_side(self, name: str, side: str, data: bytes) -> tuple[Event, ...]:
+    def write_side(self, name: str, side: str, data: bytes) -> tuple[CacheEvent, ...]:
         """Keep something small beside an entry, under a name such as `side_name` makes."""
         folder = self.path(name) / SIDE
         return self._replace(folder / _small_name(side), data, parents=False)
@@ -245,11 +247,11 @@ class Store:
         """What `write_memo` kept; None where there is nothing whole."""
         return _unsealed_file(self.root / "memo" / _small_name(name))
 
-    def write_memo(self, name: str, data: bytes) -> tuple[Event, ...]:
+    def write_memo(self, name: str, data: bytes) -> tuple[CacheEvent, ...]:
         """Keep something small that can be found out again."""
         return self._replace(self.root / "memo" / _small_name(name), data, parents=True)
 
-    def _replace(self, path: Path, data: bytes, parents: bool) -> tuple[Event, ...]:
+    def _replace(self, path: Path, data: bytes, parents: bool) -> tuple[CacheEvent, ...]:
         try:
             path.parent.mkdir(parents=parents, exist_ok=True)
             replace_file(path, sealed(data), self._making)
@@ -359,6 +361,6 @@ def _size(path: Path) -> int:
     return sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
 
 
-def _failed(what: str, error: OSError) -> Event:
+def _failed(what: str, error: OSError) -> CacheEvent:
     """An event without paths, which have no place in a log."""
-    return Event(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")
+    return CacheEvent(ReasonCode.CACHE_FOLDER, f"the folder could not be {what}: {error.strerror}")

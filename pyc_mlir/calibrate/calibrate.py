@@ -13,11 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
-from pyc_mlir.calibrate.peaks import Probe, copy_probe, fma_probes
+from pyc_mlir.calibrate.peaks import PeakProbe, copy_probe, fma_probes
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.measure.interleave import interleave
-from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, Measured, check_name
+from pyc_mlir.pipelines.target.calibration import (
+    Calibration,
+    Figure,
+    Figures,
+    MeasuredMachine,
+    check_name,
+)
 from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.util.logs import Stage, logged
@@ -43,7 +49,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class Effort:
+class CalibrationEffort:
     """How much is measured: the default takes some seconds, and about 20 on a busy machine.
 
     At most `rounds`, fewer where they take more than `limit_seconds`: samples of each probe of at
@@ -63,7 +69,7 @@ def calibrate(
     name: str,
     cpu: CpuInfo,
     environment: Environment,
-    effort: Effort = Effort(),
+    effort: CalibrationEffort = CalibrationEffort(),
     stage: Stage = logged,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
@@ -78,7 +84,7 @@ def calibrate(
         with stage("compiling what is measured"):
             probes = _probes(cpu, cores, effort, opened)
         samples = _samples(probes, effort, stage, clock)
-    measured = Measured(
+    measured = MeasuredMachine(
         cpu.model,
         tuple(sorted(cpu.features & V4_FEATURES)),
         cores,
@@ -89,7 +95,10 @@ def calibrate(
 
 
 def _samples(
-    probes: Mapping[str, Probe], effort: Effort, stage: Stage, clock: Callable[[], float]
+    probes: Mapping[str, PeakProbe],
+    effort: CalibrationEffort,
+    stage: Stage,
+    clock: Callable[[], float],
 ) -> dict[str, list[float]]:
     """Seconds of each probe, of as many rounds as there is time for."""
     calls = {key: probe.call for key, probe in probes.items()}
@@ -107,7 +116,9 @@ def _samples(
     return samples
 
 
-def _probes(cpu: CpuInfo, cores: int, effort: Effort, opened: ExitStack) -> dict[str, Probe]:
+def _probes(
+    cpu: CpuInfo, cores: int, effort: CalibrationEffort, opened: ExitStack
+) -> dict[str, PeakProbe]:
     """What is timed, by name; `opened` closes the threads that copy."""
     sync, tasks = Device("local-sync"), Device("local-task", threads=cores)
     (core,) = fma_probes([sync], 1, effort.iterations)
@@ -131,7 +142,7 @@ def _probes(cpu: CpuInfo, cores: int, effort: Effort, opened: ExitStack) -> dict
 
 
 def _figures(
-    probes: Mapping[str, Probe], samples: Mapping[str, Sequence[float]], dispatches: int
+    probes: Mapping[str, PeakProbe], samples: Mapping[str, Sequence[float]], dispatches: int
 ) -> Figures:
     """Rates from amounts, costs from differences."""
     names = [f.name for f in fields(Figures) if f.name in probes]

@@ -112,7 +112,7 @@ func.func public @main(%y0: tensor<{size}xf32>) -> tensor<{size}xf32> {{
 
 
 @dataclass(frozen=True)
-class Probe:
+class PeakProbe:
     """A call to be timed, and how much it does: operations of f32, or bytes read and written."""
 
     call: Callable[[], object]
@@ -121,7 +121,7 @@ class Probe:
 
 def fma_probes(
     devices: Iterable[Device], groups: int, iterations: int, dispatches: int = 1
-) -> list[Probe]:
+) -> list[PeakProbe]:
     """The FMA program, compiled once, on each device; its amount is in operations."""
     from pyc_mlir.runtime.array import to_device
 
@@ -135,21 +135,21 @@ def fma_probes(
     for device in devices:
         entry = Executable(vmfb, device).entry("main", [result])
         array = to_device(np.zeros(shape, np.float32), device)
-        probes.append(Probe(entry.bare_call([array]), amount))
+        probes.append(PeakProbe(entry.bare_call([array]), amount))
     return probes
 
 
 @contextmanager
-def copy_probe(threads: int, total_bytes: int) -> Iterator[Probe]:
+def copy_probe(threads: int, total_bytes: int) -> Iterator[PeakProbe]:
     """Copies of `total_bytes` in all by `threads` threads; its amount is what they move."""
     shape = total_bytes // threads // 8
     pairs = [(np.ones(shape), np.zeros(shape)) for _ in range(threads)]
     amount = 2 * 8 * shape * threads
     if threads == 1:
-        yield Probe(lambda: np.copyto(pairs[0][1], pairs[0][0]), amount)
+        yield PeakProbe(lambda: np.copyto(pairs[0][1], pairs[0][0]), amount)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield Probe(lambda: list(pool.map(lambda p: np.copyto(p[1], p[0]), pairs)), amount)
+        yield PeakProbe(lambda: list(pool.map(lambda p: np.copyto(p[1], p[0]), pairs)), amount)
 
 
 def measure_flops(threads: int, iterations: int) -> float:

@@ -48,7 +48,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
-from pyc_mlir.iree.memory.budget import Budget
+from pyc_mlir.iree.memory.budget import ByteBudget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.fastest import for_program
@@ -348,7 +348,7 @@ def _require_kept(account: Account, contract: Contract, arena: ArenaEntry) -> No
         )
 
 
-def _budget(lowered: Lowered, contract: Contract) -> Budget | None:
+def _budget(lowered: Lowered, contract: Contract) -> ByteBudget | None:
     if contract.memory_budget_bytes is None:
         return None
     if undeclared := lowered.signature.undeclared:
@@ -360,4 +360,4 @@ def _budget(lowered: Lowered, contract: Contract) -> Budget | None:
             "static shapes in `inputs`",
         )
     inputs = Account.of(lowered.signature).inputs
-    return Budget(contract.memory_budget_bytes, inputs, contract.max_concurrency)
+    return ByteBudget(contract.memory_budget_bytes, inputs, contract.max_concurrency)

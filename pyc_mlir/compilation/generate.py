@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pyc_mlir.artifact.memory_report import MemoryReport
 from pyc_mlir.compilation.plan_memory import Planning, PlanRequest
 from pyc_mlir.iree.compiler import opened, run
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry, ArenaRoute
 from pyc_mlir.iree.memory.range_checks import assert_ranges
 from pyc_mlir.iree.workarounds.unfused import unfuse
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
@@ -100,7 +100,7 @@ class Request:
     def _run(self, setting: str, *, with_code: bool) -> Generated:
         flags = (*_FLAGS[setting], *self.flags)
         planning = None if self.plans is None else Planning(self.target, self.plans, self.ranges)
-        way = _iree_alone() if planning is None else Way(planning.run, from_async=True)
+        way = _iree_alone() if planning is None else ArenaRoute(planning.run, from_async=True)
         # What comes of one setting is no part of what is asked of the next one.
         arena = None if self.arena is None else replace(self.arena)
         vmfb = b""
@@ -121,6 +121,6 @@ class Request:
         return Generated(vmfb, arena, planning.decisions, planning.report)
 
 
-def _iree_alone() -> Way:
+def _iree_alone() -> ArenaRoute:
     """From the end of phase `flow` to that of `stream`: IREE's own."""
-    return Way(lambda session: session.run(start="flow", to="stream"))
+    return ArenaRoute(lambda session: session.run(start="flow", to="stream"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.compilation.options import ALL_KERNELS, NO_KERNELS, Options, families_of
 from pyc_mlir.compilation.signatures import (
@@ -131,7 +131,7 @@ def _is_raised(source: Source, options: Options) -> bool:
     return chosen == _RAISED
 
 
-def _choose_raised(choices: Choices, unraised: Sequence[Finding], can: bool) -> str:
+def _choose_raised(choices: Choices, unraised: Sequence[GraphBreak], can: bool) -> str:
     """Raised programs come first: PyC's fusion, kernels and memory plan apply to them alone."""
     alternatives = (
         (Alternative(_RAISED), Alternative(_AS_IT_IS)) if can else (Alternative(_AS_IT_IS),)

@@ -17,7 +17,7 @@ from pyc_mlir.artifact.signature import Signature
 from pyc_mlir.artifact.test_vectors import (
     MOST_TRIES,
     SIZES,
-    Expected,
+    ExpectedResult,
     Sample,
     Samples,
     candidate_sizes,
@@ -45,7 +45,7 @@ class PycOracle:
     entry: str = "main"
     name: str = "the numpy references"
 
-    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Results, with the tolerances of dialects/numerics/rounding.py."""
         with new_context() as context, ir.Location.unknown():
             module = ir.Module.parse(self.code, context)
@@ -57,7 +57,7 @@ class PycOracle:
                     ReasonCode.DIMENSION_MISMATCH,
                     f"{self.entry}: expected dynamic dimensions that fit together, got: {error}",
                 ) from None
-        return [Expected(u.value, _single(u.tolerance)) for u in found]
+        return [ExpectedResult(u.value, _single(u.tolerance)) for u in found]
 
 
 def _single(tolerance: np.ndarray) -> np.ndarray:
@@ -89,11 +89,11 @@ class ForeignOracle:
     def _terms(self) -> int:
         return summed_terms(self.code)
 
-    def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+    def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
         """Results of vmvx. Raises PycError (NO_ORACLE) where it cannot compile the program."""
         entry = self._entry
         found = [a.numpy() for a in entry([to_device(a, entry.device) for a in inputs])]
-        return [Expected(v, _normwise(v, self._terms)) for v in found]
+        return [ExpectedResult(v, _normwise(v, self._terms)) for v in found]
 
 
 def _normwise(value: np.ndarray, count: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.test_vectors import Expected, Sample, Samples, compare, make_inputs
+from pyc_mlir.artifact.test_vectors import ExpectedResult, Sample, Samples, compare, make_inputs
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, accumulator
 from pyc_mlir.frontends.python.trace import NumpyCall, Traced, bind, by_numpy
@@ -62,7 +62,9 @@ class _Found:
     reason: str = ""
 
 
-def _judged(call: NumpyCall, inputs: Sequence[np.ndarray], expected: Sequence[Expected]) -> _Found:
+def _judged(
+    call: NumpyCall, inputs: Sequence[np.ndarray], expected: Sequence[ExpectedResult]
+) -> _Found:
     """Compare once; where that fails, with wide inputs, and see whether the function repeats."""
     try:
         got = _answer(call, inputs)
@@ -90,7 +92,7 @@ def _answer(call: NumpyCall, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _difference(
-    got: Sequence[np.ndarray], expected: Sequence[Expected], narrow: bool = False
+    got: Sequence[np.ndarray], expected: Sequence[ExpectedResult], narrow: bool = False
 ) -> str:
     """What differs, if anything.
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionReport, region_report
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, squeeze
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, Shares, SmallestProgram, squeeze
 from pyc_mlir.iree.memory.shares import arena_bytes, shares_of
 from pyc_mlir.iree.memory.versions import Comparison, Version, carry_out, finish, regions_of
-from pyc_mlir.iree.session import CompileError, Session
+from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.choices.choices import (
     FALLBACK,
     Alternative,
@@ -32,9 +32,9 @@ from pyc_mlir.pipelines.choices.choices import (
     Recipe,
     Site,
 )
-from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.apply import Packer, Slice
-from pyc_mlir.pipelines.memory.on_stream.problem import Region
+from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.picture import layout_of_plan
@@ -46,11 +46,11 @@ from pyc_mlir.pipelines.memory.planner.planner import (
     mode_named,
     plan_in_waves,
 )
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.memory.planner.shared import SharedPlans
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import Size
+from pyc_mlir.pipelines.streams.sizes import ByteSize
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -60,7 +60,7 @@ IREE_ORDER, WITHIN_BUDGET = "iree-order", "within-budget"
 # Programs of so many dispatches a region get their frontier drawn: it costs about a second there.
 FRONTIER_TASKS = 200
 _EVIDENCE_CHARACTERS = 300
-Plans = dict[int, Plan]
+Plans = dict[int, SchedulePlan]
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Planner:
     in_waves: a plan of a given order.
     """
 
-    modes: Mapping[str, Callable[[Problem], Plan]]
+    modes: Mapping[str, Callable[[PlanningProblem], SchedulePlan]]
     pack: Packer
-    within: Callable[[Problem, int], Plan] | None = None
-    also: Mapping[str, Callable[[Problem], Plan]] = field(default_factory=dict)
-    in_waves: Callable[[Problem, Sequence[Sequence[int]]], Plan] = plan_in_waves
+    within: Callable[[PlanningProblem, int], SchedulePlan] | None = None
+    also: Mapping[str, Callable[[PlanningProblem], SchedulePlan]] = field(default_factory=dict)
+    in_waves: Callable[[PlanningProblem, Sequence[Sequence[int]]], SchedulePlan] = plan_in_waves
 
 
 def planner_of(modes: Sequence[str], also: Sequence[str] = ()) -> Planner:
@@ -119,7 +119,7 @@ class PlanRequest:
     policy: Policy = field(default_factory=FirstIsBest)
     recipe: Recipe | None = None
     only: Mapping[str, str] = field(default_factory=dict)
-    budget: Budget | None = None
+    budget: ByteBudget | None = None
     structure_id: str = ""
 
 
@@ -143,13 +143,13 @@ class Planning:
     decisions: tuple[Decision, ...] = ()
     report: MemoryReport = field(default_factory=MemoryReport)
 
-    def run(self, session: Session) -> None:
+    def run(self, session: IreeSession) -> None:
         """Take the session's module from TO_ASYNC to the end of phase `stream`."""
         start = session.module
         reference = self._carried(session, start, {})
         answers = Choices(self.request.policy, self.request.recipe)
-        every: list[Region] = []
-        regions: list[Region] = []
+        every: list[StreamRegion] = []
+        regions: list[StreamRegion] = []
         offers: list[_Offer] = []
         try:
             with session.context:
@@ -183,7 +183,7 @@ class Planning:
         taken = dict(zip((r.index for r in regions), chosen, strict=False))
         self.report = self._report(every, offers, taken, reference)
 
-    def _carried(self, session: Session, start: Any, plans: Plans) -> Version:
+    def _carried(self, session: IreeSession, start: Any, plans: Plans) -> Version:
         return carry_out(
             session,
             start,
@@ -197,9 +197,9 @@ class Planning:
     @property
     def _at_most(self) -> Comparison:
         """When a size is no larger: in every call; under a budget, in the largest one."""
-        return Size.at_most if self.request.budget is None else Size.largest_at_most
+        return ByteSize.at_most if self.request.budget is None else ByteSize.largest_at_most
 
-    def _better(self, region: Region, offer: _Offer, reference: Version) -> bool:
+    def _better(self, region: StreamRegion, offer: _Offer, reference: Version) -> bool:
         """Whether a region is proven smaller under an offer than under IREE's plan."""
         if region.index not in offer.plans:
             return False
@@ -208,7 +208,7 @@ class Planning:
         return self._at_most(ours, theirs) and not self._at_most(theirs, ours)
 
     def _offers(
-        self, session: Session, start: Any, regions: list[Region], reference: Version
+        self, session: IreeSession, start: Any, regions: list[StreamRegion], reference: Version
     ) -> list[_Offer]:
         """The planner's modes; and IREE's order where none of them is smaller than IREE's plan."""
         offers = []
@@ -228,7 +228,7 @@ class Planning:
             offers.append(_Offer(IREE_ORDER, ordered, self._carried(session, start, ordered)))
         return offers
 
-    def _modes_of(self, function: str) -> Mapping[str, Callable[[Problem], Plan]]:
+    def _modes_of(self, function: str) -> Mapping[str, Callable[[PlanningProblem], SchedulePlan]]:
         """The modes in which the regions of a function are planned."""
         if function not in self.request.only:
             return self.request.planner.modes
@@ -246,9 +246,9 @@ class Planning:
 
     def _squeezed(
         self,
-        session: Session,
+        session: IreeSession,
         start: Any,
-        regions: list[Region],
+        regions: list[StreamRegion],
         offers: list[_Offer],
         shares: Mapping[str, Shares],
         reference: Version,
@@ -288,12 +288,12 @@ class Planning:
         name = max(without or over, key=lambda name: over[name].needed)
         outputs = version.calls[name].outputs
         known = 0 if outputs is None else outputs.largest or 0
-        need = Need(version.constants or 0, known, over[name].needed, *seconds)
+        need = SmallestProgram(version.constants or 0, known, over[name].needed, *seconds)
         raise BudgetNotKept(self.request.budget, need, proven=proven, optional=not without)
 
     def _squeeze(
         self,
-        regions: Mapping[int, Region],
+        regions: Mapping[int, StreamRegion],
         share: Shares,
         plans: Plans,
     ) -> bool:
@@ -316,7 +316,7 @@ class Planning:
 
     def _choose(
         self,
-        region: Region,
+        region: StreamRegion,
         offers: list[_Offer],
         reference: Version,
         answers: Choices,
@@ -360,9 +360,9 @@ class Planning:
 
     def _joined(
         self,
-        session: Session,
+        session: IreeSession,
         start: Any,
-        regions: list[Region],
+        regions: list[StreamRegion],
         chosen: list[_Offer | None],
         reference: Version,
     ) -> Version:
@@ -390,7 +390,7 @@ class Planning:
 
     def _report(
         self,
-        regions: list[Region],
+        regions: list[StreamRegion],
         offers: list[_Offer],
         taken: Mapping[int, _Offer | None],
         reference: Version,
@@ -422,13 +422,13 @@ def _not_proven() -> PycError:
     )
 
 
-def _iree_seconds(region: Region) -> float:
+def _iree_seconds(region: StreamRegion) -> float:
     """Predicted seconds of IREE's own plan: as `place` predicts those of ours."""
     tasks = region.problem.tasks
     return fsum(max(tasks[t].seconds for t in wave) for wave in region.waves)
 
 
-def _alternative(region: Region, offer: _Offer) -> Alternative:
+def _alternative(region: StreamRegion, offer: _Offer) -> Alternative:
     plan, size = offer.plans[region.index], offer.version.regions[region.index].total
     again = len(plan.steps) - len(region.problem.tasks)
     parts = [
@@ -443,7 +443,7 @@ def _alternative(region: Region, offer: _Offer) -> Alternative:
 
 
 def _region_report(
-    name: str, region: Region, offers: list[_Offer], chosen: _Offer | None, reference: Version
+    name: str, region: StreamRegion, offers: list[_Offer], chosen: _Offer | None, reference: Version
 ) -> RegionReport:
     """IREE's layout beside those of the plans; pictures of plans that hold what was carried out."""
     problem, index = region.problem, region.index
@@ -457,7 +457,7 @@ def _region_report(
     return region_report(name, problem, layouts if best in layouts else {}, best, points, bound)
 
 
-def _layout(region: Region, offer: _Offer) -> Layout | None:
+def _layout(region: StreamRegion, offer: _Offer) -> ArenaLayout | None:
     plan = offer.plans[region.index]
     real = offer.version.regions[region.index].transient
     if real.known and plan.arena_bytes == real.constant:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import RANGES, Argument, Ranges, Signature
+from pyc_mlir.artifact.signature import RANGES, Ranges, Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -65,7 +65,7 @@ def _write(function: ir.Operation, ranges: Mapping[str, Sequence[int]]) -> None:
 
 def _arguments(
     function: ir.Operation, attribute: str, types: Sequence[ir.Type], prefix: str
-) -> tuple[Argument, ...]:
+) -> tuple[SignatureEntry, ...]:
     count = len(types)
     described: list[Any] = [None] * count
     if attribute in function.attributes:
@@ -76,7 +76,7 @@ def _arguments(
     )
 
 
-def _argument(type_: TensorType, described: Any, default: str) -> Argument:
+def _argument(type_: TensorType, described: Any, default: str) -> SignatureEntry:
     """One argument with the names that the front end gave it."""
     name, dims = default, [""] * type_.rank
     if described is not None and "pyc.name" in described:
@@ -84,15 +84,15 @@ def _argument(type_: TensorType, described: Any, default: str) -> Argument:
     if described is not None and "pyc.dims" in described:
         dims = [ir.StringAttr(a).value for a in ir.ArrayAttr(described["pyc.dims"])]
     shape = tuple((n or None) if d is None else d for d, n in zip(type_.shape, dims, strict=True))
-    return Argument(name, type_.dtype, shape)
+    return SignatureEntry(name, type_.dtype, shape)
 
 
 def refined(given: Signature, now: Signature) -> Signature:
     """Names from `given` (passes drop none, but may not carry them), sizes from `now`."""
 
-    def merge(old: Argument, new: Argument) -> Argument:
+    def merge(old: SignatureEntry, new: SignatureEntry) -> SignatureEntry:
         pairs = zip(old.shape, new.shape, strict=True)
-        return Argument(
+        return SignatureEntry(
             old.name, new.dtype, tuple(n if isinstance(n, int) else o for o, n in pairs)
         )
 

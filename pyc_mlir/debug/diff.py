@@ -1,4 +1,4 @@
-"""Compare two compiles: two programs or logs in, a frozen `Difference` with reasons out.
+"""Compare two compiles: two programs or logs in, a frozen `ProgramDifference` with reasons out.
 
 Sites are joined by their keys. Where the programs differ, so do the ids of their operations: sites
 that are left over are then joined by pass, operation and order.
@@ -19,7 +19,7 @@ _HASH = re.compile(r"\b[0-9a-f]{16}\b")
 
 
 @dataclass(frozen=True)
-class Change:
+class ChoiceDifference:
     """One site where the choice differs, or that only one of both has; and what else differs."""
 
     site: str
@@ -29,7 +29,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ProgramDifference:
     """All that differs: conditions, choices, sizes in bytes (None where only a call tells).
 
     same: sites with equal choices; restated: those of them whose costs, evidence or alternatives
@@ -37,9 +37,9 @@ class Difference:
     """
 
     conditions: tuple[Values, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[ChoiceDifference, ...]
     same: int
-    restated: tuple[Change, ...]
+    restated: tuple[ChoiceDifference, ...]
     sizes: tuple[Values, ...]
 
     @property
@@ -48,21 +48,21 @@ class Difference:
         return not (self.conditions or self.changes or self.restated)
 
 
-def diff(a: CompileLog, b: CompileLog) -> Difference:
+def diff(a: CompileLog, b: CompileLog) -> ProgramDifference:
     """What differs from `a` to `b`."""
     changes, restated, same = [], [], 0
     for before, after in _joined(a, b):
         site = (after or before or _nothing()).site.key
         why = () if before is None or after is None else tuple(_reasons(before, after))
         if before is None or after is None or before.chosen != after.chosen:
-            changes.append(Change(site, before, after, why))
+            changes.append(ChoiceDifference(site, before, after, why))
             continue
         same += 1
         if why:
-            restated.append(Change(site, before, after, why))
+            restated.append(ChoiceDifference(site, before, after, why))
     conditions = tuple(_different(_flat(a.conditions), _flat(b.conditions)))
     sizes = tuple(_different(_sizes(a), _sizes(b)))
-    return Difference(conditions, tuple(changes), same, tuple(restated), sizes)
+    return ProgramDifference(conditions, tuple(changes), same, tuple(restated), sizes)
 
 
 def _nothing() -> Decision:

@@ -1,9 +1,9 @@
 """Reduce a failing module: take away ops, results, functions and sizes while it still fails.
 
 Comes in: the text of a module (pyc, linalg, whatever MLIR's bindings read) and `fails`. Goes out: a
-`Reduction`, whose text is a verified module that fails. An op is taken away by giving the function
-an argument in the place of its result; what is left over and read by nobody is returned. The same
-module and answers give the same text.
+`ReducedModule`, whose text is a verified module that fails. An op is taken away by giving the
+function an argument in the place of its result; what is left over and read by nobody is returned.
+The same module and answers give the same text.
 """
 
 import re
@@ -25,7 +25,7 @@ _TYPE = re.compile(r"tensor<([0-9?x]*)x\w+|array<i64: ([-0-9, ]+)>")
 
 
 @dataclass(frozen=True)
-class Reduction:
+class ReducedModule:
     """What is left: the module's text, how many ops it has, had, and how many modules were tried.
 
     Ops are those of the entry function, its return left out.
@@ -39,7 +39,7 @@ class Reduction:
 
 def reduce_module(
     text: str, fails: Fails, tell: Tell = lambda line: None, name: str = _TEXT
-) -> Reduction:
+) -> ReducedModule:
     """The smallest failing part of a module that was found; messages call it `name`.
 
     Raises PycError: INVALID_IR for text that is no module, BAD_ARGUMENT if the module does not
@@ -58,7 +58,7 @@ def reduce_module(
         last = module
         for step in (*steps, reducer.with_smaller_sizes):
             module = step(module)
-    return Reduction(module, _count(module), before, reducer.tries)
+    return ReducedModule(module, _count(module), before, reducer.tries)
 
 
 def _printed(text: str, name: str = _TEXT) -> tuple[str, int]:

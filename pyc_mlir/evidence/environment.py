@@ -53,7 +53,7 @@ Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class Environments:
     """The facts of a measurement's environment as JSON data, by hash."""
 
     hardware_facts: Facts
@@ -81,7 +81,7 @@ class Place:
         """The hash of all of it."""
         return digest([self.hardware, self.toolchain, self.context, self.machine])
 
-    def differences(self, other: "Place") -> list[str]:
+    def differences(self, other: "Environments") -> list[str]:
         """What two places differ in: ``hardware.cores: 2 / 8``; empty for equal ones."""
         mine, theirs = self.facts(), other.facts()
         return [
@@ -100,9 +100,9 @@ class Place:
         }
 
     @staticmethod
-    def from_facts(facts: Mapping[str, Facts], machine: str) -> "Place":
+    def from_facts(facts: Mapping[str, Facts], machine: str) -> "Environments":
         """What `facts` gave. Raises KeyError where a part is missing."""
-        return Place(facts["hardware"], facts["toolchain"], facts["context"], machine)
+        return Environments(facts["hardware"], facts["toolchain"], facts["context"], machine)
 
 
 def current_place(
@@ -111,7 +111,7 @@ def current_place(
     allocator: str = "",
     flags: Sequence[str] = (),
     root: Path = Path("/"),
-) -> Place:
+) -> Environments:
     """The environment of this process.
 
     device: the kind of device that runs programs. allocator: a name, empty for the device's own.
@@ -125,7 +125,7 @@ def current_place(
         "cpu_quota": cpu_quota(root),
     }
     hardware = _hardware(device not in _CPUS, root)
-    return Place(hardware, _toolchain(flags), context, machine_id(root))
+    return Environments(hardware, _toolchain(flags), context, machine_id(root))
 
 
 def current_hashes() -> tuple[str, str]:

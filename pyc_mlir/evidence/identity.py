@@ -38,7 +38,7 @@ def graph_of_work(work: Work) -> Graph:
 
 
 @dataclass(frozen=True)
-class Found:
+class ModuleWork:
     """A work of a module: its row, the work itself, and how many groups have it."""
 
     graph: Graph
@@ -46,7 +46,7 @@ class Found:
     count: int
 
 
-def works_of(module: ir.Module) -> list[Found]:
+def works_of(module: ir.Module) -> list[ModuleWork]:
     """The works of a fused module in the order in which they first stand."""
     counts: Counter[str] = Counter()
     first: dict[str, tuple[Graph, Work]] = {}
@@ -60,4 +60,4 @@ def works_of(module: ir.Module) -> list[Found]:
             graph = graph_of_work(work)
             counts[graph.graph_id] += 1
             first.setdefault(graph.graph_id, (graph, work))
-    return [Found(graph, work, counts[name]) for name, (graph, work) in first.items()]
+    return [ModuleWork(graph, work, counts[name]) for name, (graph, work) in first.items()]

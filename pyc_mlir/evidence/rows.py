@@ -39,7 +39,7 @@ def samples(values: Any = ()) -> Samples:
     return array
 
 
-class Row:
+class EvidenceRow:
     """Base of the rows: `table` names where they lie, `identity` the fields that make the id."""
 
     table: ClassVar[str]
@@ -52,7 +52,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Graph(Row):
+class Graph(EvidenceRow):
     """A program or a kernel's work by its canonical text.
 
     graph_id: `OpIds.graph_id` of a program, `work_id` of a work. kind: ``program`` or ``work``.
@@ -76,7 +76,7 @@ class Graph(Row):
 
 
 @dataclass(frozen=True)
-class Workload(Row):
+class Workload(EvidenceRow):
     """What a graph is run on: sizes of dynamic dimensions, types, and how data are made.
 
     data: such as ``{"seed": 0, "distribution": "normal"}``. cluster: workloads of one name count
@@ -95,7 +95,7 @@ class Workload(Row):
 
 
 @dataclass(frozen=True)
-class Implementation(Row):
+class Implementation(EvidenceRow):
     """A way to compile a graph: its recipe, {site or pass: choice}, and what it came to.
 
     knobs: as the kernel's alternative names them. parent: the implementation that it was made from.
@@ -119,7 +119,7 @@ class Implementation(Row):
 
 
 @dataclass(frozen=True)
-class Session(Row):
+class Session(EvidenceRow):
     """Measurements that were interleaved in one sitting; only within it are times comparable.
 
     protocol: version of how rounds are done. probe: what an A/A probe measured before. nonce: any
@@ -140,7 +140,7 @@ class Session(Row):
 
 
 @dataclass(frozen=True)
-class SessionEnd(Row):
+class SessionEnd(EvidenceRow):
     """How a session ended: the probe again, the share of stolen time, the load.
 
     A session without this row was killed: its traces stand, its second probe is missing.
@@ -157,7 +157,7 @@ class SessionEnd(Row):
 
 
 @dataclass(frozen=True, eq=False)
-class Trace(Row):
+class Trace(EvidenceRow):
     """The samples of one process: seconds of each of `n` timings of `calls` calls.
 
     process: its number in the session. constants: ``warm`` or ``cold``. reason: why there is no
@@ -229,7 +229,7 @@ def _unreal(times: Samples) -> bool:
 
 
 @dataclass(frozen=True)
-class Study(Row):
+class Study(EvidenceRow):
     """A search: for which graph and workloads, where, by which strategy, over which space.
 
     budget: limits such as ``{"seconds": 600, "evaluations": 128}``. space_hash: of the legal
@@ -262,7 +262,7 @@ class Study(Row):
 
 
 @dataclass(frozen=True)
-class Prediction(Row):
+class Prediction(EvidenceRow):
     """What a model says of an implementation before it is measured, with a 90 % interval."""
 
     table: ClassVar[str] = "predictions"
@@ -279,7 +279,7 @@ class Prediction(Row):
 
 
 @dataclass(frozen=True)
-class Verdict(Row):
+class Verdict(EvidenceRow):
     """Whether a candidate is faster than an incumbent: candidate seconds / incumbent seconds.
 
     sessions: those that were compared. rule: the test's name and version. alpha: its error.
@@ -319,7 +319,7 @@ class Verdict(Row):
 
 
 @dataclass(frozen=True)
-class Baseline(Row):
+class Baseline(EvidenceRow):
     """Named numbers that later runs are compared with; `version` counts up."""
 
     table: ClassVar[str] = "baselines"
@@ -335,7 +335,7 @@ class Baseline(Row):
 
 
 @dataclass(frozen=True)
-class Feedback(Row):
+class Feedback(EvidenceRow):
     """Times of calls in service, in a window; `histogram` is of the collector's own format."""
 
     table: ClassVar[str] = "feedback"
@@ -358,13 +358,13 @@ JSON = frozenset(
      "low", "config", "facts")
 )  # fmt: skip
 SAMPLED = frozenset(("wall", "cpu"))
-ROWS: tuple[type[Row], ...] = (
-    Graph, Workload, Implementation, Session, SessionEnd, Trace, Study, Prediction, Verdict,
-    Baseline, Feedback,
+ROWS: tuple[type[EvidenceRow], ...] = (
+    Graph, Workload, Implementation, Session, SessionEnd, Trace, Study, Prediction,
+    Verdict, Baseline, Feedback,
 )  # fmt: skip
 
 
-def to_columns(row: Row) -> dict[str, Any]:
+def to_columns(row: EvidenceRow) -> dict[str, Any]:
     """The fields of a row as a database keeps them."""
     made: dict[str, Any] = {}
     for f in fields(row):  # type: ignore[arg-type]

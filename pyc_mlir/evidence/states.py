@@ -44,7 +44,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Step:
+class StateStep:
     """A state to come, and why."""
 
     state: str
@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class State:
+class RecipeState:
     """What a recipe is in a scope and lane, and the last transition that made it so."""
 
     impl_id: str

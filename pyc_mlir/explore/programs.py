@@ -8,7 +8,7 @@ Three searches stand one within the other, each lazy:
 
 1. Structure: which composites stay whole, what is fused, in which layout regions lie, how regions
    are cut. Another choice there gives other sites further on, so the program is lowered again: best
-   first by what is predicted, each structure once, at most `Effort.lowerings` times.
+   first by what is predicted, each structure once, at most `ExploreLimits.lowerings` times.
 2. Kernels of one lowered program: `search.frontier` over its sites. Seconds are the simulator's,
    measured where wisdom has rows. Bytes are what kernels are predicted to keep: they rank.
 3. Memory: the planner's modes on the quickest and the smallest of those, by IREE's phases up to the
@@ -26,11 +26,11 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.lower import Lowered, lower
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.explore.search import Conversion, Execution, Path, Place, frontier
+from pyc_mlir.explore.search import Execution, Path, Residence, Transfer, frontier
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Recipe, policy_mark
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.policies import PLANNER_MODES
-from pyc_mlir.pipelines.choices.recipe_file import Expected, RecipeFile
+from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.simulation.estimate import Estimate
 from pyc_mlir.simulation.evidence import MEASURED, PREDICTED
@@ -47,7 +47,7 @@ MARGIN = 0.05
 
 
 @dataclass(frozen=True)
-class Effort:
+class ExploreLimits:
     """How far to look: programs lowered, programs whose memory is planned, labels a site keeps."""
 
     lowerings: int = 12
@@ -109,7 +109,7 @@ class Explorer:
     options: Options
     wisdom: Wisdom = field(default_factory=Wisdom)
     residuals: Residuals = field(default_factory=Residuals)
-    effort: Effort = field(default_factory=Effort)
+    effort: ExploreLimits = field(default_factory=ExploreLimits)
     lowerings: int = 0
     plans: int = 0
     complete: bool = False
@@ -199,7 +199,7 @@ class Explorer:
             Recipe.from_log(chosen).works,
             EXPLORE,
             self._grounds(made, estimate),
-            Expected(
+            ExpectedCall(
                 estimate.seconds,
                 estimate.lo,
                 estimate.hi,
@@ -232,7 +232,7 @@ def explore(
     options: Options,
     wisdom: Wisdom | None = None,
     residuals: Residuals | None = None,
-    effort: Effort | None = None,
+    effort: ExploreLimits | None = None,
 ) -> Explored:
     """The Pareto set of executions of a program on (seconds, bytes), as recipes.
 
@@ -246,7 +246,7 @@ def explore(
         replace(options, recipe=None),
         wisdom or Wisdom(),
         residuals or Residuals(),
-        effort or Effort(),
+        effort or ExploreLimits(),
     )
     variants = list(asked.variants())
     own, *_ = found = list(asked.planned(variants[0], {}))
@@ -290,12 +290,12 @@ class Kernels:
         return {}
 
     @property
-    def inputs(self) -> Mapping[str, Place]:
+    def inputs(self) -> Mapping[str, Residence]:
         """None."""
         return {}
 
     @property
-    def outputs(self) -> Mapping[str, Place]:
+    def outputs(self) -> Mapping[str, Residence]:
         """None."""
         return {}
 
@@ -306,7 +306,7 @@ class Kernels:
             seconds = self.simulator.price(site, choice).seconds
             cost = site.costs[choice.partition("[")[0]]
             kept = cost.constant_bytes + cost.workspace_bytes
-            written = ((site.site.key, Place()),)
+            written = ((site.site.key, Residence()),)
             yield Execution(choice, (op,), (), written, seconds, kept=kept)
 
     def _choices(self, site: PricedSite) -> Iterable[str]:
@@ -319,11 +319,11 @@ class Kernels:
         rows = any(self.simulator.price(site, c).grounds == MEASURED for c in choices)
         return (judged.chosen,) if self.clear and rows else choices
 
-    def conversions(self, value: str, place: Place) -> Iterator[Conversion]:
+    def conversions(self, value: str, place: Residence) -> Iterator[Transfer]:
         """None: programs run on one device, and layouts are part of the structure."""
         return iter(())
 
-    def nbytes(self, value: str, place: Place) -> int:
+    def nbytes(self, value: str, place: Residence) -> int:
         """None: see `users`."""
         return 0
 

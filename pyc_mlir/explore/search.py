@@ -1,9 +1,10 @@
 """The executions of a graph that no other one beats on (seconds, bytes).
 
-Comes in: a `Space`: ops in an order, for each its executions (whole, decomposed, or together with
-later ops), and the places in which values lie and between which they can be converted. Goes out:
-the Pareto set of `Path`s. Dynamic programming over labels (Martins, 1984): a `State` is what the
-rest of a path depends on, a label is the seconds and the peak of bytes on the way to it.
+Comes in: an `ExecutionSpace`: ops in an order, for each its executions (whole, decomposed, or
+together with later ops), and the places in which values lie and between which they can be
+converted. Goes out: the Pareto set of `Path`s. Dynamic programming over labels (Martins, 1984): a
+`SearchState` is what the rest of a path depends on, a label is the seconds and the peak of bytes on
+the way to it.
 
     seconds = sum over steps
     bytes = max over steps (copies of live values + what executions keep + workspace)
@@ -23,7 +24,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class Residence:
     """Where and how a value lies."""
 
     layout: str = "plain"
@@ -41,23 +42,23 @@ class Execution:
 
     name: str
     covers: tuple[int, ...]
-    reads: tuple[tuple[str, Place], ...]
-    writes: tuple[tuple[str, Place], ...]
+    reads: tuple[tuple[str, Residence], ...]
+    writes: tuple[tuple[str, Residence], ...]
     seconds: float
     workspace: int = 0
     kept: int = 0
 
 
 @dataclass(frozen=True, order=True)
-class Conversion:
+class Transfer:
     """A way to bring a value to another place: seconds, and bytes of workspace."""
 
-    place: Place
+    place: Residence
     seconds: float
     workspace: int = 0
 
 
-class Space(Protocol):
+class ExecutionSpace(Protocol):
     """A graph with its executions.
 
     users: for each value the ops that read it. inputs, outputs: where values lie before, and where
@@ -75,12 +76,12 @@ class Space(Protocol):
         ...
 
     @property
-    def inputs(self) -> Mapping[str, Place]:
+    def inputs(self) -> Mapping[str, Residence]:
         """Where the inputs lie."""
         ...
 
     @property
-    def outputs(self) -> Mapping[str, Place]:
+    def outputs(self) -> Mapping[str, Residence]:
         """Where the outputs must lie."""
         ...
 
@@ -88,11 +89,11 @@ class Space(Protocol):
         """The executions whose first op is `op`."""
         ...
 
-    def conversions(self, value: str, place: Place) -> Iterable[Conversion]:
+    def conversions(self, value: str, place: Residence) -> Iterable[Transfer]:
         """Where a value that lies in `place` can be brought."""
         ...
 
-    def nbytes(self, value: str, place: Place) -> int:
+    def nbytes(self, value: str, place: Residence) -> int:
         """The bytes of a copy of a value."""
         ...
 
@@ -102,12 +103,12 @@ class Held:
     """A live value: the places of its copies, and all in which it has been."""
 
     value: str
-    places: tuple[Place, ...]
-    been: tuple[Place, ...]
+    places: tuple[Residence, ...]
+    been: tuple[Residence, ...]
 
 
 @dataclass(frozen=True, order=True)
-class State:
+class SearchState:
     """The op frontier, and what lies where.
 
     position: ops below it are done, but for those that `waiting` executions cover: they were chosen
@@ -119,7 +120,7 @@ class State:
     held: tuple[Held, ...] = ()
 
     @cached_property
-    def places(self) -> Mapping[str, tuple[Place, ...]]:
+    def places(self) -> Mapping[str, tuple[Residence, ...]]:
         """The places of the copies of each live value."""
         return {held.value: held.places for held in self.held}
 
@@ -130,7 +131,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchStep:
     """One move: an execution, or a value brought from one place to another.
 
     moved: whether the copy that was converted is freed at once.
@@ -138,13 +139,13 @@ class Step:
 
     execution: Execution | None = None
     value: str = ""
-    before: Place | None = None
-    after: Place | None = None
+    before: Residence | None = None
+    after: Residence | None = None
     moved: bool = False
 
 
 # Past an op that runs later.
-_SKIP = Step()
+_SKIP = SearchStep()
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Path:
 
     seconds: float
     bytes: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SearchStep, ...] = ()
 
     @property
     def executions(self) -> tuple[Execution, ...]:
@@ -175,14 +176,14 @@ class _Label:
     seconds: float
     peak: int
     kept: int = 0
-    steps: "tuple[_Label, Step] | None" = None
+    steps: "tuple[_Label, SearchStep] | None" = None
 
     def beats(self, other: "_Label") -> bool:
         no_slower = self.seconds <= other.seconds
         return no_slower and self.peak <= other.peak and self.kept <= other.kept
 
     def path(self) -> Path:
-        steps: list[Step] = []
+        steps: list[SearchStep] = []
         at = self
         while at.steps is not None:
             at, step = at.steps
@@ -191,16 +192,18 @@ class _Label:
         return Path(self.seconds, self.peak, tuple(reversed(steps)))
 
 
-_Layer = list[tuple[float, int, int, State, _Label]]
+_Layer = list[tuple[float, int, int, SearchState, _Label]]
 
 
-def frontier(space: Space, *, limit: int | None = None, width: int | None = None) -> Frontier:
+def frontier(
+    space: ExecutionSpace, *, limit: int | None = None, width: int | None = None
+) -> Frontier:
     """The paths of which no other one is as quick with as few bytes.
 
     limit: bytes that no path may exceed. width: labels that are kept at each position, the quickest
     and the smallest; None keeps all, and the set is then exact.
     """
-    start = State(0, (), tuple(Held(v, (p,), (p,)) for v, p in sorted(space.inputs.items())))
+    start = SearchState(0, (), tuple(Held(v, (p,), (p,)) for v, p in sorted(space.inputs.items())))
     number = count()
     first = _Label(0.0, _live_bytes(space, start))
     layers: list[_Layer] = [[] for _ in range(space.ops + 1)]
@@ -210,7 +213,7 @@ def frontier(space: Space, *, limit: int | None = None, width: int | None = None
         cut = _cut(layer, width)
         complete = complete and len(cut) == len(layer)
         heapq.heapify(cut)
-        settled: dict[State, list[_Label]] = {}
+        settled: dict[SearchState, list[_Label]] = {}
         while cut:
             *_, state, label = heapq.heappop(cut)
             known = settled.setdefault(state, [])
@@ -259,17 +262,19 @@ def _cut(layer: _Layer, width: int | None) -> _Layer:
     return [*quick, *[e for e in small if e[2] not in kept][: width // 2]]
 
 
-def _ended(space: Space, state: State) -> bool:
+def _ended(space: ExecutionSpace, state: SearchState) -> bool:
     if state.position < space.ops:
         return False
     return all(place in state.places.get(v, ()) for v, place in space.outputs.items())
 
 
-def _live_bytes(space: Space, state: State) -> int:
+def _live_bytes(space: ExecutionSpace, state: SearchState) -> int:
     return sum(space.nbytes(held.value, p) for held in state.held for p in held.places)
 
 
-def _steps(space: Space, state: State) -> Iterator[tuple[State, float, int, Step]]:
+def _steps(
+    space: ExecutionSpace, state: SearchState
+) -> Iterator[tuple[SearchState, float, int, SearchStep]]:
     """What can follow: the state, seconds, bytes while it happens, and the step."""
     yield from _conversions(space, state)
     op = state.position
@@ -282,16 +287,16 @@ def _steps(space: Space, state: State) -> Iterator[tuple[State, float, int, Step
     taken = state.covered
     for execution in space.executions(op):
         if taken.isdisjoint(execution.covers):
-            chosen = State(op, tuple(sorted((*state.waiting, execution))), state.held)
+            chosen = SearchState(op, tuple(sorted((*state.waiting, execution))), state.held)
             yield from _advanced(space, chosen, execution)
 
 
 def _advanced(
-    space: Space, state: State, execution: Execution
-) -> Iterator[tuple[State, float, int, Step]]:
+    space: ExecutionSpace, state: SearchState, execution: Execution
+) -> Iterator[tuple[SearchState, float, int, SearchStep]]:
     """Past one op of an execution, which runs if it is its last one and all lies as it must."""
     if state.position < execution.covers[-1]:
-        yield State(state.position + 1, state.waiting, state.held), 0.0, 0, _SKIP
+        yield SearchState(state.position + 1, state.waiting, state.held), 0.0, 0, _SKIP
         return
     if not all(place in state.places.get(value, ()) for value, place in execution.reads):
         return
@@ -299,13 +304,13 @@ def _advanced(
     written = tuple(Held(v, (p,), (p,)) for v, p in execution.writes)
     during = _live_bytes(space, state) + execution.workspace
     during += sum(space.nbytes(value, place) for value, place in execution.writes)
-    after = State(state.position + 1, waiting, (*state.held, *written))
+    after = SearchState(state.position + 1, waiting, (*state.held, *written))
     held = tuple(sorted(one for one in after.held if _is_live(space, after, one.value)))
-    made = State(after.position, waiting, held)
-    yield made, execution.seconds, during, Step(execution)
+    made = SearchState(after.position, waiting, held)
+    yield made, execution.seconds, during, SearchStep(execution)
 
 
-def _is_live(space: Space, state: State, value: str) -> bool:
+def _is_live(space: ExecutionSpace, state: SearchState, value: str) -> bool:
     """Whether an op that is not done reads the value, or the caller does."""
     if value in space.outputs:
         return True
@@ -313,7 +318,9 @@ def _is_live(space: Space, state: State, value: str) -> bool:
     return any(op >= state.position or op in left for op in space.users.get(value, ()))
 
 
-def _conversions(space: Space, state: State) -> Iterator[tuple[State, float, int, Step]]:
+def _conversions(
+    space: ExecutionSpace, state: SearchState
+) -> Iterator[tuple[SearchState, float, int, SearchStep]]:
     """Bring a copy of a value to where the value has not been; the copy may be freed at once."""
     live = _live_bytes(space, state)
     for i, held in enumerate(state.held):
@@ -330,5 +337,10 @@ def _conversions(space: Space, state: State) -> Iterator[tuple[State, float, int
                         tuple(sorted((*held.been, way.place))),
                     )
                     made = (*state.held[:i], after, *state.held[i + 1 :])
-                    step = Step(None, held.value, place, way.place, moved)
-                    yield State(state.position, state.waiting, made), way.seconds, during, step
+                    step = SearchStep(None, held.value, place, way.place, moved)
+                    yield (
+                        SearchState(state.position, state.waiting, made),
+                        way.seconds,
+                        during,
+                        step,
+                    )

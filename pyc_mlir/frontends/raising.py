@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.linalg.importer import import_linalg
@@ -31,7 +31,7 @@ class Raised:
 
     module: ir.Module | None
     foreign: bytes
-    unraised: tuple[Finding, ...] = ()
+    unraised: tuple[GraphBreak, ...] = ()
 
 
 def raise_foreign(data: bytes, name: str, context: ir.Context, path: str | None = None) -> Raised:
@@ -53,7 +53,7 @@ def raise_foreign(data: bytes, name: str, context: ir.Context, path: str | None 
     if isinstance(module, ir.Module):
         return _raised(module, data, name, imports)
     why = reported[0].message if reported else "the text does not parse"
-    return Raised(None, data, (Finding(name, "module", ReasonCode.INVALID_IR, why),))
+    return Raised(None, data, (GraphBreak(name, "module", ReasonCode.INVALID_IR, why),))
 
 
 def _importer_of(data: bytes) -> Import | None:
@@ -68,4 +68,4 @@ def _raised(module: ir.Module, foreign: bytes, name: str, imports: Import) -> Ra
     except UnsupportedModel as error:
         return Raised(None, foreign, error.findings)
     except PycError as error:
-        return Raised(None, foreign, (Finding(name, "module", error.code, error.message),))
+        return Raised(None, foreign, (GraphBreak(name, "module", error.code, error.message),))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyc_mlir.artifact.import_report import Finding
+from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.printable import one_line
@@ -46,7 +46,7 @@ class Source:
     module: ir.Module | None
     foreign: bytes = b""
     name: str = "module"
-    unraised: tuple[Finding, ...] = ()
+    unraised: tuple[GraphBreak, ...] = ()
 
 
 def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:

@@ -16,7 +16,7 @@ from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.kernels import carry_kernels, let_go, write_kernels
-from pyc_mlir.iree.session import PHASES, CompileError, Diagnostic, Session, check_phase
+from pyc_mlir.iree.session import PHASES, CompileError, IreeDiagnostic, IreeSession, check_phase
 from pyc_mlir.iree.sources import FORMED, name_sources
 from pyc_mlir.iree.workarounds.no_contraction import AFTER, forbid_contraction
 from pyc_mlir.iree.workarounds.read_hazards import separate_readers
@@ -69,8 +69,8 @@ def compile_module(
         return session.vmfb() if phase == "end" else session.text()
 
 
-def run(session: Session, target: Target, to: str = "end", start: str = "start") -> None:
-    """`Session.run` with PyC's steps at the ends of phases.
+def run(session: IreeSession, target: Target, to: str = "end", start: str = "start") -> None:
+    """`IreeSession.run` with PyC's steps at the ends of phases.
 
     Dispatches are named after their ops as soon as they are formed. At the end of `flow` kernels
     are let go and stores of single elements flattened. At the end of `stream` kernels get their
@@ -106,7 +106,7 @@ def opened(
     extra_flags: Sequence[str] = (),
     dump_phases: str | Path | None = None,
     locations: Mapping[str, str] | None = None,
-) -> Iterator[Session]:
+) -> Iterator[IreeSession]:
     """A session on a checked module, before IREE's first phase; for arguments `compile_module`.
 
     A CompileError that leaves the block is told in the source's terms.
@@ -114,7 +114,7 @@ def opened(
     _check_extra_flags(extra_flags)
     places = {} if locations is None else dict(locations)
     try:
-        with Session((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
+        with IreeSession((*DEFAULT_FLAGS, *target.flags, *extra_flags)) as session:
             session.parse(mlir)
             places = {**mark_locations(session.module), **places}
             carry_kernels(session.module, target)
@@ -218,7 +218,7 @@ def located(error: CompileError, target: Target, locations: Mapping[str, str]) -
     return CompileError(error.code, f"{place}: expected {expected}, got: {message}", errors)
 
 
-def _where(diagnostic: Diagnostic) -> str:
+def _where(diagnostic: IreeDiagnostic) -> str:
     """The text that holds the diagnostic's op id: its own location, else those of its notes."""
     if _first_id(diagnostic.location) is not None:
         return diagnostic.location

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.iree.constant_work import constant_work
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)(\w+)>$")
 
@@ -36,7 +36,7 @@ def read_entry(code: bytes, where: str = "module") -> ForeignEntry:
     Raises CompileError (INVALID_IR) for text that IREE cannot read, PycError (INVALID_IR) when
     no entry can be told or its types are no tensors of PyC's element types.
     """
-    with Session() as session:
+    with IreeSession() as session:
         session.parse(code, where)
         functions = [op.operation for op in session.module.regions[0].blocks[0]]
         public = {
@@ -80,12 +80,12 @@ def _signature(function_type: str) -> Signature:
     return Signature(_arguments(taken, "arg"), _arguments(given, "result"))
 
 
-def _arguments(text: str, prefix: str) -> tuple[Argument, ...]:
+def _arguments(text: str, prefix: str) -> tuple[SignatureEntry, ...]:
     parts = [p.strip() for p in text.strip().strip("()").split(",") if p.strip()]
     return tuple(_argument(part, f"{prefix}{i}") for i, part in enumerate(parts))
 
 
-def _argument(text: str, name: str) -> Argument:
+def _argument(text: str, name: str) -> SignatureEntry:
     match = _TENSOR.match(text)
     if match is None or match[2] not in DTYPES:
         raise PycError(
@@ -93,4 +93,6 @@ def _argument(text: str, name: str) -> Argument:
             f"{name}: expected a ranked tensor of {', '.join(DTYPES)}, got {text}",
         )
     sizes = [d for d in match[1].split("x") if d]
-    return Argument(name, DTYPES[match[2]], tuple(None if d == "?" else int(d) for d in sizes))
+    return SignatureEntry(
+        name, DTYPES[match[2]], tuple(None if d == "?" else int(d) for d in sizes)
+    )

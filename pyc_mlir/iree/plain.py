@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.target.target import Target
 
 
@@ -13,7 +13,7 @@ def plain_flags(target: Target, *flags: str) -> tuple[str, ...]:
 
 def compile_plain(code: bytes, flags: Sequence[str]) -> bytes:
     """IREE's compiler and nothing of ours: MLIR text or bytecode to a vmfb. Raises PycError."""
-    with Session(flags) as session:
+    with IreeSession(flags) as session:
         session.parse(code)
         session.run()
         return session.vmfb()

@@ -105,7 +105,7 @@ os.register_at_fork(after_in_child=_lose_threads)
 
 
 @dataclass(frozen=True)
-class Diagnostic:
+class IreeDiagnostic:
     """What IREE said: `severity`, `message`, the `location` in MLIR's notation, and notes."""
 
     severity: str
@@ -114,12 +114,12 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
 
     @staticmethod
-    def parse(severity: int, text: str) -> "Diagnostic":
+    def parse(severity: int, text: str) -> "IreeDiagnostic":
         """Split IREE's formatted text: ``location: message``, then notes after blank lines."""
         first, *notes = text.split("\n\n")
         location, message = (one_line(part.strip()) for part in _split_location(first))
         name = _SEVERITIES[severity] if severity < len(_SEVERITIES) else "error"
-        return Diagnostic(name, message, location, tuple(n.strip() for n in notes))
+        return IreeDiagnostic(name, message, location, tuple(n.strip() for n in notes))
 
     def __str__(self) -> str:
         return f"{self.location}: {self.message}" if self.location else self.message
@@ -141,13 +141,13 @@ class CompileError(PycError):
     """IREE refused a module; `diagnostics` holds all that it said, in order."""
 
     def __init__(
-        self, code: ReasonCode, message: str, diagnostics: Sequence[Diagnostic] = ()
+        self, code: ReasonCode, message: str, diagnostics: Sequence[IreeDiagnostic] = ()
     ) -> None:
         super().__init__(code, message)
         self.diagnostics = tuple(diagnostics)
 
 
-class Session:
+class IreeSession:
     """A module under IREE's compiler. Use it as a context manager; not shared between threads.
 
     Several sessions may compile at once in different threads: each has its own MLIR context.
@@ -167,7 +167,7 @@ class Session:
                 "`Contract(max_compile_seconds=...)`",
             )
         _Threads.started = True
-        self.diagnostics: list[Diagnostic] = []
+        self.diagnostics: list[IreeDiagnostic] = []
         self._callback: Any = _CALLBACK(self._collect)
         self._session = api.Session()
         try:
@@ -185,7 +185,7 @@ class Session:
         self._module: Any = None
         self._dump_folder: Path | None = None
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> "IreeSession":
         return self
 
     def __exit__(
@@ -300,7 +300,7 @@ class Session:
 
     def _collect(self, severity: int, text: int, size: int, _: int | None) -> None:
         message = ctypes.string_at(text, size).decode(errors="replace")
-        self.diagnostics.append(Diagnostic.parse(severity, message))
+        self.diagnostics.append(IreeDiagnostic.parse(severity, message))
 
     def _failure(self, code: ReasonCode, what: str) -> CompileError:
         errors = [d for d in self.diagnostics if d.severity == "error"] or self.diagnostics

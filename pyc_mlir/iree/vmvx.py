@@ -13,7 +13,7 @@ from iree.compiler import ir
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.executable import Executable
@@ -56,7 +56,7 @@ def summed_terms(code: bytes) -> int:
             total += max(both, operands[-1] / out, 1.0)
         return ir.WalkResult.ADVANCE
 
-    with Session() as session:
+    with IreeSession() as session:
         session.parse(code)
         session.module.walk(visit)
     return max(1, math.ceil(total))

@@ -11,14 +11,14 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, canonical, digest
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments, canonical, digest
 from pyc_mlir.evidence.rows import (
     OK,
     Baseline,
+    EvidenceRow,
     Graph,
     Implementation,
-    Row,
     Session,
     Trace,
     Workload,
@@ -33,14 +33,14 @@ BENCHMARK, _ID = "benchmark", "b1-"
 SAMPLES = "samples"
 
 
-def freeze(store: Store, name: str, reports: Sequence[Report], moment: str) -> int:
+def freeze(store: EvidenceStore, name: str, reports: Sequence[Report], moment: str) -> int:
     """Keep reports, or the recipes in use where there are none, as the next version of a name.
 
     moment: now as UTC text. Returns the version. Raises PycError (BAD_ARGUMENT) where there is
     nothing to keep: no recipe in use, or reports without times.
     """
     version = 1 + max((b.version for b in store.find(Baseline, name=name)), default=0)
-    found: list[Row] = []
+    found: list[EvidenceRow] = []
     for number, report in enumerate(reports):
         found += _of_report(store, name, version, number, report, moment)
     if not reports:
@@ -55,7 +55,7 @@ def freeze(store: Store, name: str, reports: Sequence[Report], moment: str) -> i
     return version
 
 
-def versions(store: Store) -> dict[str, list[int]]:
+def versions(store: EvidenceStore) -> dict[str, list[int]]:
     """The versions of every name, ascending."""
     found: dict[str, set[int]] = {}
     for row in store.find(Baseline):
@@ -63,7 +63,7 @@ def versions(store: Store) -> dict[str, list[int]]:
     return {name: sorted(found[name]) for name in sorted(found)}
 
 
-def rows_of(store: Store, name: str) -> list[Baseline]:
+def rows_of(store: EvidenceStore, name: str) -> list[Baseline]:
     """The rows of ``NAME``, its newest version, or ``NAME@VERSION``.
 
     Raises PycError (BAD_ARGUMENT) where there is none.
@@ -80,7 +80,7 @@ def rows_of(store: Store, name: str) -> list[Baseline]:
     return store.find(Baseline, name=bare, version=version)
 
 
-def reports_of(store: Store, name: str) -> list[Report]:
+def reports_of(store: EvidenceStore, name: str) -> list[Report]:
     """The reports of a baseline. Raises PycError (BAD_ARGUMENT) for one of recipes, or none."""
     rows = rows_of(store, name)
     sessions: dict[str, list[Record]] = {}
@@ -104,10 +104,10 @@ def reports_of(store: Store, name: str) -> list[Report]:
 
 
 def _of_report(
-    store: Store, name: str, version: int, number: int, report: Report, moment: str
-) -> Iterator[Row]:
+    store: EvidenceStore, name: str, version: int, number: int, report: Report, moment: str
+) -> Iterator[EvidenceRow]:
     facts = {"environment": report.environment.to_json()}
-    place = Place(facts, {}, {"suite": report.suite}, report.environment.fingerprint)
+    place = Environments(facts, {}, {"suite": report.suite}, report.environment.fingerprint)
     store.add_place(place)
     nonce = f"baseline {name} {version} {number}"
     session = Session(place.id, nonce, 0, int(report.settings.get("rounds", 1)), 0, 1, moment)
@@ -117,7 +117,10 @@ def _of_report(
             continue
         what = {"suite": report.suite, "workload": row["workload"], "metric": row["metric"]}
         graph_id = _ID + digest(what)
-        graph, load = Graph(graph_id, BENCHMARK, graph_id, canonical(what), 0), Workload(graph_id)
+        graph, load = (
+            Graph(graph_id, BENCHMARK, graph_id, canonical(what), 0),
+            Workload(graph_id),
+        )
         # Two keys, since wisdom takes up recipes of one choice.
         made = Implementation(graph_id, {"suite": report.suite, "candidate": row["candidate"]})
         times = samples(row.get(SAMPLES, [row["value"]]))
@@ -126,7 +129,7 @@ def _of_report(
         yield Baseline(name, version, made.id, load.id, place.id, numbers, moment)
 
 
-def _record(store: Store, trace: Trace) -> Record:
+def _record(store: EvidenceStore, trace: Trace) -> Record:
     made = store.get(Implementation, trace.impl_id)
     assert made is not None, "a trace refers to its implementation"
     graph = store.get(Graph, made.graph_id)
@@ -138,13 +141,13 @@ def _record(store: Store, trace: Trace) -> Record:
     return record(*names, "s", float(np.median(times)), **more)
 
 
-def _report(place: Place, records: Sequence[Record]) -> Report:
+def _report(place: Environments, records: Sequence[Record]) -> Report:
     environment = Environment.from_json(place.hardware_facts["environment"])
     unique = {(r["workload"], r["candidate"], r["metric"]): r for r in records}
     return Report(place.context_facts["suite"], environment, {}, tuple(unique.values()))
 
 
-def _in_use(store: Store, name: str, version: int, moment: str) -> Iterator[Row]:
+def _in_use(store: EvidenceStore, name: str, version: int, moment: str) -> Iterator[EvidenceRow]:
     """One row for each recipe in use, workload and environment."""
     for impl_id in sorted({s.impl_id for s in store.states(lane=STABLE, state=PROMOTED)}):
         envs = {s.id: s.env_id for s in store.find(Session)}

@@ -12,20 +12,29 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence import rows
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place
-from pyc_mlir.evidence.rows import CRASH, OK, WRONG, Graph, Implementation, Session, Trace, Workload
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments
+from pyc_mlir.evidence.rows import (
+    CRASH,
+    OK,
+    WRONG,
+    Graph,
+    Implementation,
+    Session,
+    Trace,
+    Workload,
+)
 from pyc_mlir.evidence.states import PROMOTED, STABLE, Scope
 from pyc_mlir.lanes.conditions import (
     RULE,
-    Case,
     OnWorkload,
     Pair,
-    Probe,
+    PromotionCase,
+    SelfComparison,
     measured_enough,
     verdicts,
 )
-from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Rounds, Verdict
+from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds
 
 # Origins of PyC's own choices, beside implementations that choose nothing.
 OWN = ("default", "incumbent")
@@ -38,11 +47,11 @@ class _Bench:
     """A session, where it was, and the traces in it of one implementation by what must agree."""
 
     session: Session
-    place: Place
+    place: Environments
     traces: Mapping[tuple[str, str, int], Trace]
 
 
-def incumbent_of(store: Store, candidate: Implementation, scope: Scope) -> Implementation:
+def incumbent_of(store: EvidenceStore, candidate: Implementation, scope: Scope) -> Implementation:
     """What the candidate would replace: the promoted recipe of its graph, else the default.
 
     Raises PycError (BAD_ARGUMENT) where the database has neither, or several.
@@ -61,15 +70,17 @@ def incumbent_of(store: Store, candidate: Implementation, scope: Scope) -> Imple
     return found[0]
 
 
-def scope_of(store: Store, made: Implementation, place: Place, cluster: str = "") -> Scope:
+def scope_of(
+    store: EvidenceStore, made: Implementation, place: Environments, cluster: str = ""
+) -> Scope:
     """Where a decision on an implementation holds: its structure, this hardware and toolchain."""
     graphs = store.find(Graph, graph_id=made.graph_id, normalizer=made.normalizer)
     return Scope(graphs[0].structure_id, cluster, place.hardware, place.toolchain)
 
 
 def case_of(
-    store: Store, candidate: Implementation, incumbent: Implementation, scope: Scope
-) -> Case:
+    store: EvidenceStore, candidate: Implementation, incumbent: Implementation, scope: Scope
+) -> PromotionCase:
     """What the database holds for a decision in a scope.
 
     Raises PycError (BAD_ARGUMENT) for implementations of two graphs.
@@ -93,7 +104,7 @@ def case_of(
     beside = [t for t in theirs if t.session_id in sessions]
     benches = [_Bench(s, places[s.env_id], _keyed(here, s.id)) for s in sessions.values()]
     workloads = _workloads(store, candidate, scope, benches, beside)
-    case = Case(
+    case = PromotionCase(
         candidate,
         incumbent,
         scope,
@@ -116,7 +127,7 @@ def _keyed(traces: Iterable[Trace], session: str) -> dict[tuple[str, str, int], 
 
 
 def _workloads(
-    store: Store,
+    store: EvidenceStore,
     candidate: Implementation,
     scope: Scope,
     benches: Sequence[_Bench],
@@ -157,7 +168,7 @@ def _rounds(ours: Trace, theirs: Trace) -> Rounds | None:
     return Rounds(*walls, ours.cpu / ours.calls, theirs.cpu / theirs.calls)
 
 
-def _probes(store: Store, sessions: Sequence[Session]) -> tuple[Probe, ...]:
+def _probes(store: EvidenceStore, sessions: Sequence[Session]) -> tuple[SelfComparison, ...]:
     """The worse probe of each session, before and after it; none of one that was disturbed."""
     made = []
     for session in sessions:
@@ -167,13 +178,13 @@ def _probes(store: Store, sessions: Sequence[Session]) -> tuple[Probe, ...]:
         known = [ratio for ratio in ratios if ratio is not None]
         disturbed = any(end.probe.get(rows.DISTURBED) for end in ends)
         if disturbed or not ends or len(known) < len(told):
-            made.append(Probe(session.id))
+            made.append(SelfComparison(session.id))
         else:
-            made.append(Probe(session.id, max(known, key=lambda ratio: abs(ratio - 1))))
+            made.append(SelfComparison(session.id, max(known, key=lambda ratio: abs(ratio - 1))))
     return tuple(made)
 
 
-def _stale(store: Store, case: Case, sessions: Sequence[Session]) -> bool:
+def _stale(store: EvidenceStore, case: PromotionCase, sessions: Sequence[Session]) -> bool:
     """Whether the recipe was rolled back, and no session began since."""
     back = [
         s.at
@@ -183,7 +194,7 @@ def _stale(store: Store, case: Case, sessions: Sequence[Session]) -> bool:
     return bool(back) and all(s.started <= max(back) for s in sessions)
 
 
-def _with_looks(store: Store, case: Case) -> Case:
+def _with_looks(store: EvidenceStore, case: PromotionCase) -> PromotionCase:
     """Number the look; one that was made before keeps the share of error that it had."""
     there = {"hardware": case.scope.hardware, "toolchain": case.scope.toolchain, "rule": RULE}
     stored = store.find(rows.Verdict, candidate=case.candidate.id, **there)
@@ -203,7 +214,7 @@ def _looks_before(alpha: float) -> int:
     return round((ALPHA / alpha + 0.25) ** 0.5 - 0.5) - 1
 
 
-def verdict_rows(case: Case, judged: Mapping[str, Verdict]) -> list[rows.Verdict]:
+def verdict_rows(case: PromotionCase, judged: Mapping[str, Judgement]) -> list[rows.Verdict]:
     """The verdicts of a look as rows; interval and ratio are those of the clock that decides."""
     return [
         rows.Verdict(

@@ -2,9 +2,9 @@
 
     candidate -> verified -> measured -> shadow -> promoted
 
-Comes in: a `Case`, what a database holds about a candidate and its incumbent. Goes out: one
-`Assessment` a step, with a `Finding` for each condition: whether it holds, what was found, and what
-is still needed. Nothing here reads a database or a clock.
+Comes in: a `PromotionCase`, what a database holds about a candidate and its incumbent. Goes out:
+one `Assessment` a step, with a `ConditionResult` for each condition: whether it holds, what was
+found, and what is still needed. Nothing here reads a database or a clock.
 
 A recipe may be looked at again when there are more measurements. Each look has a share of the
 error that the recipe has in all, `ALPHA`: look k has ALPHA / (k (k + 1)), which adds up to ALPHA.
@@ -25,7 +25,7 @@ from pyc_mlir.evidence.states import (
     VERIFIED,
     Scope,
 )
-from pyc_mlir.tune.verdict import ALPHA, MIN_PROCESSES, Answer, Rounds, Verdict, judge
+from pyc_mlir.tune.verdict import ALPHA, MIN_PROCESSES, Judgement, Rounds, VerdictKind, judge
 
 MIN_SESSIONS, MIN_MACHINES = 2, 2
 # Least speed-ups, incumbent / candidate: to replace a recipe, to become PyC's default, and what no
@@ -58,7 +58,7 @@ class OnWorkload:
 
 
 @dataclass(frozen=True)
-class Probe:
+class SelfComparison:
     """The comparison of a program with itself in a session: the ratio, None where it is unknown."""
 
     session_id: str
@@ -71,7 +71,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Limits:
+class RecipeLimits:
     """What a recipe may cost; None asks for no more bytes than the incumbent, and any time."""
 
     arena_bytes: int | None = None
@@ -79,7 +79,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Case:
+class PromotionCase:
     """All that a decision on a candidate rests on.
 
     checked: processes whose results were within their tolerance. faults: status and reason of
@@ -95,7 +95,7 @@ class Case:
     checked: int = 0
     faults: tuple[str, ...] = ()
     machines: int = 1
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[SelfComparison, ...] = ()
     looks: int = 0
     stale: bool = False
     looked: bool = False
@@ -113,7 +113,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Finding:
+class ConditionResult:
     """One condition: whether it holds, what was found, and what would make it hold."""
 
     condition: str
@@ -131,7 +131,7 @@ class Assessment:
     """The conditions of the step to one state."""
 
     state: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ConditionResult, ...]
 
     @property
     def met(self) -> bool:
@@ -139,12 +139,12 @@ class Assessment:
         return all(finding.met for finding in self.findings)
 
 
-def measured_enough(case: Case) -> bool:
+def measured_enough(case: PromotionCase) -> bool:
     """Whether there are the processes, sessions and machines that a verdict needs."""
     return all(finding.met for finding in _measured(case))
 
 
-def verdicts(case: Case) -> dict[str, Verdict]:
+def verdicts(case: PromotionCase) -> dict[str, Judgement]:
     """The verdict on each workload at this look's error: equal cases give equal verdicts."""
     return {
         one.workload_id: judge([p.rounds for p in one.pairs], case.alpha)
@@ -154,11 +154,11 @@ def verdicts(case: Case) -> dict[str, Verdict]:
 
 
 def assess(
-    case: Case,
+    case: PromotionCase,
     lane: str,
-    judged: Mapping[str, Verdict],
+    judged: Mapping[str, Judgement],
     least: float = SWAP,
-    limits: Limits | None = None,
+    limits: RecipeLimits | None = None,
 ) -> Iterator[Assessment]:
     """The steps of a lane in order: to `shadow` in the experimental, `promoted` in the stable one.
 
@@ -168,7 +168,7 @@ def assess(
     yield Assessment(CANDIDATE, ())
     yield Assessment(VERIFIED, tuple(_verified(case)))
     yield Assessment(MEASURED, tuple(_measured(case)))
-    yield Assessment(SHADOW, (*_faster(case, judged, 1.0), *_costs(case, limits or Limits())))
+    yield Assessment(SHADOW, (*_faster(case, judged, 1.0), *_costs(case, limits or RecipeLimits())))
     if lane == STABLE:
         promoted = (
             *_faster(case, judged, least),
@@ -179,12 +179,14 @@ def assess(
         yield Assessment(PROMOTED, promoted)
 
 
-def _verified(case: Case) -> Iterator[Finding]:
+def _verified(case: PromotionCase) -> Iterator[ConditionResult]:
     faults = f"{len(case.faults)} faulty processes" + (
         f", the last: {case.faults[-1]}" if case.faults else ""
     )
-    yield Finding("neither wrong results nor crashes", not case.faults, faults, "another recipe")
-    yield Finding(
+    yield ConditionResult(
+        "neither wrong results nor crashes", not case.faults, faults, "another recipe"
+    )
+    yield ConditionResult(
         "results within their tolerance",
         case.checked > 0,
         f"{case.checked} checked processes",
@@ -192,7 +194,7 @@ def _verified(case: Case) -> Iterator[Finding]:
     )
 
 
-def _measured(case: Case) -> Iterator[Finding]:
+def _measured(case: PromotionCase) -> Iterator[ConditionResult]:
     wanted = min(MIN_MACHINES, max(case.machines, 1))
     for one in case.workloads:
         counts = (
@@ -201,7 +203,7 @@ def _measured(case: Case) -> Iterator[Finding]:
             ("machines", len({p.machine for p in one.pairs}), wanted),
         )
         for name, have, need in counts:
-            yield Finding(
+            yield ConditionResult(
                 f"{name} on workload {one.workload_id[:12]}",
                 have >= need,
                 f"{have} of {need}",
@@ -209,10 +211,10 @@ def _measured(case: Case) -> Iterator[Finding]:
             )
     if not case.workloads:
         needed = f"{MIN_PROCESSES} processes in {MIN_SESSIONS} sessions on {wanted} machines"
-        yield Finding("paired measurements", False, "none", needed)
+        yield ConditionResult("paired measurements", False, "none", needed)
 
 
-def speedup(verdict: Verdict) -> float:
+def speedup(verdict: Judgement) -> float:
     """The least speed-up, incumbent / candidate, that the verdict guarantees.
 
     The best bound of a clock; a clock whose estimate is worse than that takes it down.
@@ -221,20 +223,24 @@ def speedup(verdict: Verdict) -> float:
     return min(max(1 / i.high for i in intervals), min(1 / i.ratio for i in intervals))
 
 
-def _faster(case: Case, judged: Mapping[str, Verdict], least: float) -> Iterator[Finding]:
+def _faster(
+    case: PromotionCase, judged: Mapping[str, Judgement], least: float
+) -> Iterator[ConditionResult]:
     targets = [w for w in case.workloads if w.target and w.workload_id in judged]
     name = "faster" if least <= 1 else f"speed-up of {least:.2f} at least"
     if not targets:
-        yield Finding(name, False, "not judged yet", "measurements on a workload of the cluster")
+        yield ConditionResult(
+            name, False, "not judged yet", "measurements on a workload of the cluster"
+        )
     for one in targets:
         verdict = judged[one.workload_id]
         bound = speedup(verdict)
-        met = bound > 1 and bound >= least and verdict.answer is Answer.FASTER
+        met = bound > 1 and bound >= least and verdict.answer is VerdictKind.FASTER
         where = f"{name} on workload {one.workload_id[:12]}"
-        yield Finding(where, met, f"{bound:.3f}; {verdict}", _more(verdict, one, least))
+        yield ConditionResult(where, met, f"{bound:.3f}; {verdict}", _more(verdict, one, least))
 
 
-def _more(verdict: Verdict, one: OnWorkload, least: float) -> str:
+def _more(verdict: Judgement, one: OnWorkload, least: float) -> str:
     """What would decide a verdict that does not."""
     if 1 / verdict.interval.ratio < max(least, 1.0):
         return "a faster recipe: the estimate itself is below"
@@ -243,23 +249,25 @@ def _more(verdict: Verdict, one: OnWorkload, least: float) -> str:
     return f"about {max(1, wanted - have)} more processes, on a quiet machine"
 
 
-def _none_slower(case: Case, judged: Mapping[str, Verdict]) -> Iterator[Finding]:
+def _none_slower(case: PromotionCase, judged: Mapping[str, Judgement]) -> Iterator[ConditionResult]:
     for one in case.workloads:
         if one.target:
             continue
         verdict = judged.get(one.workload_id)
         where = f"workload {one.workload_id[:12]} not below {WORST}"
         if verdict is None:
-            yield Finding(where, False, "the candidate was not measured on it", "such sessions")
+            yield ConditionResult(
+                where, False, "the candidate was not measured on it", "such sessions"
+            )
             continue
         bound = speedup(verdict)
-        yield Finding(where, bound >= WORST, f"{bound:.3f}", _more(verdict, one, WORST))
+        yield ConditionResult(where, bound >= WORST, f"{bound:.3f}", _more(verdict, one, WORST))
 
 
-def _probed(case: Case) -> Iterator[Finding]:
+def _probed(case: PromotionCase) -> Iterator[ConditionResult]:
     known = {probe.session_id: probe for probe in case.probes}
     bad = [s for s in case.sessions if s not in known or not known[s].equal]
-    yield Finding(
+    yield ConditionResult(
         "the sessions do not tell a program from itself",
         not bad and bool(case.sessions),
         f"{len(case.sessions) - len(bad)} of {len(case.sessions)} sessions",
@@ -267,26 +275,28 @@ def _probed(case: Case) -> Iterator[Finding]:
     )
 
 
-def _fresh(case: Case) -> Iterator[Finding]:
+def _fresh(case: PromotionCase) -> Iterator[ConditionResult]:
     if case.stale:
-        yield Finding("measured since its rollback", False, "no session", "a session")
+        yield ConditionResult("measured since its rollback", False, "no session", "a session")
 
 
-def _costs(case: Case, limits: Limits) -> Iterator[Finding]:
+def _costs(case: PromotionCase, limits: RecipeLimits) -> Iterator[ConditionResult]:
     most = case.incumbent.arena_bytes if limits.arena_bytes is None else limits.arena_bytes
     have = case.candidate.arena_bytes
     if limits.arena_bytes is not None or (most is not None and have is not None):
         met = have is not None and most is not None and have <= most
         remedy = "a higher limit, or a compile that tells its arena"
-        yield Finding(f"arena of at most {most} bytes", met, f"{have} bytes", remedy)
+        yield ConditionResult(f"arena of at most {most} bytes", met, f"{have} bytes", remedy)
     if limits.compile_seconds is not None:
         took = case.candidate.compile_seconds
         met = took is not None and took <= limits.compile_seconds
         said = "unknown" if took is None else f"{took:.3g} s"
-        yield Finding(f"compiled within {limits.compile_seconds:g} s", met, said, "a higher limit")
+        yield ConditionResult(
+            f"compiled within {limits.compile_seconds:g} s", met, said, "a higher limit"
+        )
 
 
-def missing(assessments: Sequence[Assessment]) -> list[Finding]:
+def missing(assessments: Sequence[Assessment]) -> list[ConditionResult]:
     """The conditions that do not hold, of the first step that has some."""
     first = next((a for a in assessments if not a.met), None)
     return [] if first is None else [f for f in first.findings if not f.met]

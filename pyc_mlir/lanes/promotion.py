@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import Implementation
 from pyc_mlir.evidence.states import (
     LANES,
@@ -21,23 +21,23 @@ from pyc_mlir.evidence.states import (
     SHADOW,
     STABLE,
     SUSPENDED,
+    RecipeState,
     Scope,
-    State,
-    Step,
+    StateStep,
 )
 from pyc_mlir.lanes.cases import case_of, incumbent_of, scope_of, verdict_rows
 from pyc_mlir.lanes.conditions import (
     STEPS,
     SWAP,
     Assessment,
-    Case,
-    Limits,
+    PromotionCase,
+    RecipeLimits,
     assess,
     measured_enough,
     missing,
     verdicts,
 )
-from pyc_mlir.tune.verdict import Verdict
+from pyc_mlir.tune.verdict import Judgement
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Wanted:
     lane: str = STABLE
     least: float = SWAP
     cluster: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: RecipeLimits = field(default_factory=RecipeLimits)
     incumbent: Implementation | None = None
 
     @property
@@ -65,15 +65,19 @@ class Wanted:
 class Standing:
     """Where a recipe stands in a lane, and what each step asks for."""
 
-    case: Case
+    case: PromotionCase
     lane: str
     state: str
     assessments: tuple[Assessment, ...]
-    judged: Mapping[str, Verdict]
+    judged: Mapping[str, Judgement]
 
 
 def standing(
-    store: Store, candidate: Implementation, place: Place, wanted: Wanted, look: bool = False
+    store: EvidenceStore,
+    candidate: Implementation,
+    place: Environments,
+    wanted: Wanted,
+    look: bool = False,
 ) -> Standing:
     """What stands between a recipe and the end of a lane.
 
@@ -94,7 +98,7 @@ def standing(
     )
 
 
-def state_of(store: Store, impl_id: str, scope: Scope, lane: str) -> str:
+def state_of(store: EvidenceStore, impl_id: str, scope: Scope, lane: str) -> str:
     """The state in a scope and lane; quarantines of the scope's toolchain hold in every scope.
 
     A recipe in use under another toolchain only is `suspended`.
@@ -108,19 +112,19 @@ def state_of(store: Store, impl_id: str, scope: Scope, lane: str) -> str:
     return SUSPENDED if _before(states, scope, lane) else NEW
 
 
-def bars(state: State, toolchain: str) -> bool:
+def bars(state: RecipeState, toolchain: str) -> bool:
     """Whether a state keeps its recipe from being offered under a toolchain; empty asks for any."""
     there = state.scope.toolchain
     return state.state == QUARANTINED and (not there or not toolchain or there == toolchain)
 
 
-def quarantined(store: Store, toolchain: str) -> frozenset[str]:
+def quarantined(store: EvidenceStore, toolchain: str) -> frozenset[str]:
     """Implementations that are not to be offered, measured or exported under a toolchain."""
     states = store.states(state=QUARANTINED)
     return frozenset(s.impl_id for s in states if bars(s, toolchain))
 
 
-def _before(states: list[State], scope: Scope, lane: str) -> State | None:
+def _before(states: list[RecipeState], scope: Scope, lane: str) -> RecipeState | None:
     """The state in the same scope under another toolchain, if the recipe is in use there."""
     known = (scope.structure, scope.cluster, scope.hardware)
     found = [
@@ -134,7 +138,7 @@ def _before(states: list[State], scope: Scope, lane: str) -> State | None:
     return found[-1] if found else None
 
 
-def suspend_others(store: Store, place: Place, by: str) -> list[State]:
+def suspend_others(store: EvidenceStore, place: Environments, by: str) -> list[RecipeState]:
     """Suspend here what is in use under other toolchains of this hardware, and is new to this one.
 
     Their own scopes keep their states, since other machines may still run that toolchain.
@@ -146,12 +150,12 @@ def suspend_others(store: Store, place: Place, by: str) -> list[State]:
         known = any(s.scope == here and s.lane == state.lane for s in states)
         if not known and _before(states, here, state.lane) == state:
             reason = f"{state.state} under {state.scope.toolchain[:16]}: measure it again here"
-            made += store.walk(state.impl_id, here, state.lane, [Step(SUSPENDED, reason)], by)
+            made += store.walk(state.impl_id, here, state.lane, [StateStep(SUSPENDED, reason)], by)
     return made
 
 
 def promote(
-    store: Store, candidate: Implementation, place: Place, wanted: Wanted, by: str
+    store: EvidenceStore, candidate: Implementation, place: Environments, wanted: Wanted, by: str
 ) -> Standing:
     """Take a recipe as far as its measurements allow.
 
@@ -178,7 +182,7 @@ def promote(
     return standing(store, candidate, place, wanted)
 
 
-def quarantine(store: Store, impl_id: str, toolchain: str, reason: str, by: str) -> None:
+def quarantine(store: EvidenceStore, impl_id: str, toolchain: str, reason: str, by: str) -> None:
     """Bar a recipe under a toolchain, for every structure and in every lane."""
     states = [s for s in store.states(impl_id=impl_id) if s.scope.toolchain == toolchain]
     places = {(s.scope, s.lane) for s in states if s.state != QUARANTINED}
@@ -188,7 +192,7 @@ def quarantine(store: Store, impl_id: str, toolchain: str, reason: str, by: str)
         store.transition(impl_id, scope, lane, QUARANTINED, by, reason)
 
 
-def _steps(now: Standing, wanted: Wanted) -> list[Step]:
+def _steps(now: Standing, wanted: Wanted) -> list[StateStep]:
     """The steps from the present state whose conditions, and those of all before, hold."""
     done = {NEW: 0, RETIRED: 0, SUSPENDED: STEPS.index(MEASURED)}
     start = done.get(now.state, STEPS.index(now.state) + 1 if now.state in STEPS else 0)
@@ -201,7 +205,7 @@ def _steps(now: Standing, wanted: Wanted) -> list[Step]:
             judged = assessment.state in (SHADOW, PROMOTED) and rows
             said = "; ".join(f"{f.condition}: {f.found}" for f in assessment.findings)
             named = next((r.id for r in rows), None) if judged else None
-            steps.append(Step(assessment.state, said or "proposed", named))
+            steps.append(StateStep(assessment.state, said or "proposed", named))
     return steps
 
 

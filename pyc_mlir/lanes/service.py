@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyc_mlir.evidence.rows import Feedback
-from pyc_mlir.evidence.states import PROMOTED, QUARANTINED, SHADOW, SUSPENDED, Step
+from pyc_mlir.evidence.states import PROMOTED, QUARANTINED, SHADOW, SUSPENDED, StateStep
 
 # A window this many times slower than the baseline is drift, if so many in a row are.
 DRIFT, IN_A_ROW = 1.2, 2
@@ -24,7 +24,7 @@ MIN_CALLS, QUANTILE = 50, "p10"
 
 
 @dataclass(frozen=True)
-class Window:
+class ServiceSpan:
     """Calls of a recipe within a span of time.
 
     count: of calls; low: their low quantile in seconds. slowed: how many times slower the machine
@@ -37,13 +37,13 @@ class Window:
     faults: int = 0
 
     @staticmethod
-    def of(row: Feedback, faults: int = 0, slowed: float = 1.0) -> "Window":
+    def of(row: Feedback, faults: int = 0, slowed: float = 1.0) -> "ServiceSpan":
         """A stored window; what it lacks a quantile for counts no calls."""
         low = row.low.get(QUANTILE)
-        return Window(row.count if low else 0, low or 0.0, slowed, faults)
+        return ServiceSpan(row.count if low else 0, low or 0.0, slowed, faults)
 
 
-def next_step(state: str, baseline: float, windows: Sequence[Window]) -> Step | None:
+def next_step(state: str, baseline: float, windows: Sequence[ServiceSpan]) -> StateStep | None:
     """What the last windows ask for in a state; None is to stay.
 
     baseline: the recipe's own low quantile in seconds when it came into use. windows: oldest first,
@@ -53,10 +53,12 @@ def next_step(state: str, baseline: float, windows: Sequence[Window]) -> Step | 
         return None
     faults = sum(window.faults for window in windows)
     if faults:
-        return Step(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
+        return StateStep(QUARANTINED, f"{faults} calls in service with wrong results or a crash")
     told = [window for window in windows if window.count >= MIN_CALLS][-IN_A_ROW:]
     ratios = [window.low / window.slowed / baseline for window in told]
     if len(ratios) == IN_A_ROW and min(ratios) > DRIFT:
         said = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        return Step(SUSPENDED, f"drift: {said} of its own baseline in {IN_A_ROW} windows in a row")
+        return StateStep(
+            SUSPENDED, f"drift: {said} of its own baseline in {IN_A_ROW} windows in a row"
+        )
     return None

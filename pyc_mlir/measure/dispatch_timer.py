@@ -41,7 +41,7 @@ _SAID = 400
 
 
 @dataclass(frozen=True)
-class Span:
+class DispatchSpan:
     """One run of a dispatch: seconds since the first dispatch of its call began.
 
     `workgroups` is the grid.
@@ -61,7 +61,7 @@ class TimedCall:
     """
 
     seconds: float
-    spans: tuple[Span, ...]
+    spans: tuple[DispatchSpan, ...]
     cpu_seconds: float = 0.0
 
     @property
@@ -82,7 +82,7 @@ class TimedCall:
 
 
 @dataclass(frozen=True)
-class How:
+class TimerSettings:
     """How to measure: the device and its threads (0: one a core), the number of calls.
 
     allocator: what `iree-benchmark-module --device_allocator` is given. profiling: False to time
@@ -116,7 +116,7 @@ def time_calls(
     vmfb: bytes | memoryview | Path,
     function: str,
     inputs: Sequence[np.ndarray],
-    how: How | None = None,
+    how: TimerSettings | None = None,
     storage: Sequence[int] = (),
 ) -> list[TimedCall]:
     """Call `function` and time its dispatches; calls to warm up are left out.
@@ -124,7 +124,7 @@ def time_calls(
     storage: bytes of each buffer that the function takes after its inputs.
     Raises PycError (RUNTIME_FAILED) with what IREE's tools say.
     """
-    how = how or How()
+    how = how or TimerSettings()
     with temporary_folder("pyc-dispatches-") as folder:
         if not isinstance(vmfb, Path):
             write_file(folder / "module.vmfb", vmfb)
@@ -206,10 +206,10 @@ def read_calls(lines: Iterable[str], clocks: Sequence[Clock]) -> list[TimedCall]
     ]
 
 
-def _spans(rows: Sequence[Mapping[str, Any]]) -> tuple[Span, ...]:
+def _spans(rows: Sequence[Mapping[str, Any]]) -> tuple[DispatchSpan, ...]:
     first = min((row["start_host_time_ns"] for row in rows), default=0)
     return tuple(
-        Span(
+        DispatchSpan(
             row["key"],
             (row["start_host_time_ns"] - first) * _NANO,
             (row["end_host_time_ns"] - first) * _NANO,
@@ -236,7 +236,7 @@ def _irees_format() -> Iterator[None]:
         ) from None
 
 
-def _run(how: How, tool: str, *arguments: str) -> str:
+def _run(how: TimerSettings, tool: str, *arguments: str) -> str:
     """What a tool of the runtime's wheel prints. Raises PycError (RUNTIME_FAILED)."""
     command = [sys.executable, "-m", f"iree._runtime.scripts.{tool.replace('-', '_')}", *arguments]
     done = run_child(command, stderr=STDOUT, env=how.environ)

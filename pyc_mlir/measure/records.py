@@ -114,7 +114,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Change:
+class RecordChange:
     """One record that two reports share, and its value in each."""
 
     workload: str
@@ -125,7 +125,7 @@ class Change:
     after: float
 
 
-def compare(before: Report, after: Report) -> list[Change]:
+def compare(before: Report, after: Report) -> list[RecordChange]:
     """The records that both reports hold, in `after`'s order.
 
     Raises PycError (ENVIRONMENT_MISMATCH) when the fingerprints differ, and BAD_ARGUMENT when the
@@ -144,4 +144,4 @@ def compare(before: Report, after: Report) -> list[Change]:
         )
     old = {tuple(r[k] for k in REQUIRED_KEYS[:-1]): r["value"] for r in before.records}
     keys = [(tuple(r[k] for k in REQUIRED_KEYS[:-1]), r["value"]) for r in after.records]
-    return [Change(*key, before=old[key], after=value) for key, value in keys if key in old]
+    return [RecordChange(*key, before=old[key], after=value) for key, value in keys if key in old]

@@ -16,15 +16,15 @@ import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.dispatch_timer import How, TimedCall, time_calls
+from pyc_mlir.measure.dispatch_timer import TimedCall, TimerSettings, time_calls
 from pyc_mlir.measure.interleave import Spread
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import CpuInfo, Target
 from pyc_mlir.profile.known import (
-    Group,
-    Known,
+    KnownDispatch,
+    KnownGroup,
     assigned,
     family_of,
     groups_behind,
@@ -33,16 +33,16 @@ from pyc_mlir.profile.known import (
     recorded,
     report_of,
 )
-from pyc_mlir.profile.profile import Disturbance, Profile, Row, with_rest
+from pyc_mlir.profile.profile import Disturbance, Profile, ProfileRow, with_rest
 
 ROUNDS = 3
 # How long the profiled calls may take in all, and how many there are at least and at most.
 _SECONDS, _FEWEST, _MOST = 2.0, 9, 90
-_REST = Row("", 0.0, 0.0)
+_REST = ProfileRow("", 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Call:
+class ProfiledCall:
     """What is called: a function of the artifact with its inputs, and bytes of further buffers.
 
     own: seconds of one call of the program itself, by its own way.
@@ -55,7 +55,11 @@ class Call:
 
 
 def measure(
-    artifact: Artifact, call: Call, how: How, model: CostModel, calls: int | None = None
+    artifact: Artifact,
+    call: ProfiledCall,
+    how: TimerSettings,
+    model: CostModel,
+    calls: int | None = None,
 ) -> Profile:
     """Profile `calls` calls (None: as many as take two seconds, 9 to 90).
 
@@ -131,7 +135,7 @@ def _require_equal(timed: Sequence[TimedCall]) -> None:
 
 def _rows(
     artifact: Artifact, kept: Sequence[TimedCall], timed: Sequence[TimedCall], model: CostModel
-) -> list[Row]:
+) -> list[ProfileRow]:
     symbols = [s.symbol for s in timed[0].spans]
     known = assigned(symbols, recorded(report_of(artifact)))
     means = np.mean([c.shares for c in kept], axis=0) if symbols else []
@@ -154,14 +158,16 @@ def _rows(
     return rows
 
 
-def _described(symbol: str, seconds: float, known: Known | None, groups: dict[str, Group]) -> Row:
+def _described(
+    symbol: str, seconds: float, known: KnownDispatch | None, groups: dict[str, KnownGroup]
+) -> ProfileRow:
     """A row without what was measured of it."""
     code = family_of(symbol)
     if known is None:
-        return Row(symbol, seconds, 0.0, code=code)
+        return ProfileRow(symbol, seconds, 0.0, code=code)
     behind = groups_behind(known.sources, groups)
     chosen = (g.knobs for g in behind if g.chosen.partition(":")[0] == code)
-    return Row(
+    return ProfileRow(
         symbol,
         seconds,
         0.0,
@@ -181,7 +187,7 @@ def _is_static(artifact: Artifact) -> bool:
     return all(isinstance(d, int) for a in artifact.signature.inputs for d in a.shape)
 
 
-def _roofline(known: Known | None, seconds: float, model: CostModel) -> float | None:
+def _roofline(known: KnownDispatch | None, seconds: float, model: CostModel) -> float | None:
     """The share of the roof that a dispatch reaches; above 1 where a cache held more."""
     if known is None or not seconds or not (known.flops or known.traffic_bytes):
         return None

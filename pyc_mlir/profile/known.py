@@ -1,8 +1,8 @@
 """What an artifact says of each dispatch: its source ops, its code, its operations and bytes.
 
-Comes in: an artifact (decisions, memory report). Goes out: a `Known` for each dispatch of a call in
-the order in which they run. Nothing is guessed: `assigned` leaves None where several dispatches
-share a symbol and the order of a call is not the one that was recorded.
+Comes in: an artifact (decisions, memory report). Goes out: a `KnownDispatch` for each dispatch of a
+call in the order in which they run. Nothing is guessed: `assigned` leaves None where several
+dispatches share a symbol and the order of a call is not the one that was recorded.
 """
 
 import re
@@ -26,7 +26,7 @@ _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?::(\d+):\d+)?')
 
 
 @dataclass(frozen=True)
-class Group:
+class KnownGroup:
     """Ops that were to become one kernel: the id that decisions name, and those of the ops.
 
     locations: names of the model's nodes, or files with lines, as far as the decisions tell.
@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDispatch:
     """A dispatch as it was compiled; `sources` are canonical ids, empty where not known."""
 
     symbol: str
@@ -76,7 +76,7 @@ def report_of(artifact: Artifact) -> MemoryReport:
     return from_bytes(artifact.memory) if artifact.memory else MemoryReport()
 
 
-def recorded(report: MemoryReport) -> list[Known]:
+def recorded(report: MemoryReport) -> list[KnownDispatch]:
     """The dispatches and commands of a call, in the order of the plans that run."""
     return [_known(task) for region in report.regions for task in _in_order(region)]
 
@@ -87,11 +87,11 @@ def _in_order(region: RegionReport) -> Iterator[TaskReport]:
     return (region.tasks[r.task] for r in runs) if runs else iter(region.tasks)
 
 
-def _known(task: TaskReport) -> Known:
-    return Known(task.name, task.seconds, task.flops, task.traffic_bytes, task.sources)
+def _known(task: TaskReport) -> KnownDispatch:
+    return KnownDispatch(task.name, task.seconds, task.flops, task.traffic_bytes, task.sources)
 
 
-def assigned(symbols: Sequence[str], known: Sequence[Known]) -> list[Known | None]:
+def assigned(symbols: Sequence[str], known: Sequence[KnownDispatch]) -> list[KnownDispatch | None]:
     """What is known of each dispatch of a call, by the symbols in the order in which they ran.
 
     By position where the order is the recorded one; else by symbol where that says all; None where
@@ -100,15 +100,15 @@ def assigned(symbols: Sequence[str], known: Sequence[Known]) -> list[Known | Non
     dispatches = [k for k in known if not k.is_command]
     if [k.symbol for k in dispatches] == list(symbols):
         return list(dispatches)
-    named: dict[str, set[Known]] = {}
+    named: dict[str, set[KnownDispatch]] = {}
     for k in dispatches:
         named.setdefault(k.symbol, set()).add(k)
     return [next(iter(s)) if len(s := named.get(n, set())) == 1 else None for n in symbols]
 
 
-def groups_of(decisions: Iterable[Decision]) -> dict[str, Group]:
+def groups_of(decisions: Iterable[Decision]) -> dict[str, KnownGroup]:
     """The group of each op id that kernels were chosen for: by its own id and by its members'."""
-    found: dict[str, Group] = {}
+    found: dict[str, KnownGroup] = {}
     for decision in decisions:
         if decision.site.pass_name != SELECT:
             continue
@@ -117,13 +117,13 @@ def groups_of(decisions: Iterable[Decision]) -> dict[str, Group]:
     return found
 
 
-def _group(decision: Decision) -> Group:
+def _group(decision: Decision) -> KnownGroup:
     name = decision.site.op_id
     listed = (e.removeprefix(COMPUTES).split() for e in decision.evidence if e.startswith(COMPUTES))
     knobs = (a.reason for a in decision.alternatives if a.name == decision.chosen)
     members = tuple(next(listed, [name]))
     places = places_of(decision.site.location)
-    return Group(name, members, decision.chosen, next(knobs, ""), places)
+    return KnownGroup(name, members, decision.chosen, next(knobs, ""), places)
 
 
 def places_of(location: str) -> tuple[str, ...]:
@@ -133,12 +133,12 @@ def places_of(location: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names or (f"{PurePath(name).name}:{line}" for name, line in found)))
 
 
-def groups_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> list[Group]:
+def groups_behind(sources: Sequence[str], groups: Mapping[str, KnownGroup]) -> list[KnownGroup]:
     """The groups that a dispatch computes something of; an op without a decision is its own."""
-    return list(dict.fromkeys(groups.get(s) or Group(s, (s,)) for s in sources))
+    return list(dict.fromkeys(groups.get(s) or KnownGroup(s, (s,)) for s in sources))
 
 
-def ops_behind(sources: Sequence[str], groups: Mapping[str, Group]) -> tuple[str, ...]:
+def ops_behind(sources: Sequence[str], groups: Mapping[str, KnownGroup]) -> tuple[str, ...]:
     """What a dispatch computes, in words: whole groups, or those of their ops that are sources."""
     names = []
     for group in groups_behind(sources, groups):

@@ -18,7 +18,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.codec import from_data, to_data
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.measure.dispatch_timer import Span
+from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile import views
 from pyc_mlir.profile.known import IREE
 
@@ -31,7 +31,7 @@ _CALM = 1.2
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """One dispatch of a call, or all that lies outside of dispatches (`dispatch` is empty).
 
     sources: canonical ids of the ops that it computes something of; empty where not known.
@@ -113,15 +113,15 @@ class Profile:
     how: str
     roof: str
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     disturbance: Disturbance | None = None
     device: str = ""
     threads: int = 0
     entry: str = ""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[DispatchSpan, ...] = ()
 
     @property
-    def longest_first(self) -> list[Row]:
+    def longest_first(self) -> list[ProfileRow]:
         """The rows of dispatches, by their seconds."""
         rows = [row for row in self.rows if row.is_dispatch]
         return sorted(rows, key=lambda row: -row.seconds)
@@ -200,7 +200,9 @@ class Profile:
         return Profile.from_json(held, str(path))
 
 
-def with_rest(rows: Sequence[Row], seconds: float, rest: Row) -> tuple[Row, ...]:
+def with_rest(
+    rows: Sequence[ProfileRow], seconds: float, rest: ProfileRow
+) -> tuple[ProfileRow, ...]:
     """The rows and what is left of a call of `seconds`, with the share of each."""
     left = seconds - fsum(row.seconds for row in rows)
     whole = seconds or 1.0
@@ -208,5 +210,5 @@ def with_rest(rows: Sequence[Row], seconds: float, rest: Row) -> tuple[Row, ...]
     return (*shared, _shared(rest, left, whole))
 
 
-def _shared(row: Row, seconds: float, whole: float) -> Row:
+def _shared(row: ProfileRow, seconds: float, whole: float) -> ProfileRow:
     return replace(row, seconds=seconds, share=seconds / whole)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pyc_mlir.measure.dispatch_timer import Span
+from pyc_mlir.measure.dispatch_timer import DispatchSpan
 from pyc_mlir.profile.known import IREE
 from pyc_mlir.util.units import quantity
 
 if TYPE_CHECKING:
-    from pyc_mlir.profile.profile import Profile, Row
+    from pyc_mlir.profile.profile import Profile, ProfileRow
 
 _HEAD = ("time", "share", "spread", "roof", "flops", "bytes", "code", "computes", "dispatch")
 # Columns of text, which stand to the left.
@@ -45,7 +45,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join((*numbers, *texts)).rstrip()
 
 
-def _cells(row: "Row") -> tuple[str, ...]:
+def _cells(row: "ProfileRow") -> tuple[str, ...]:
     return (
         quantity(row.seconds, "s"),
         f"{row.share:.1%}",
@@ -59,13 +59,13 @@ def _cells(row: "Row") -> tuple[str, ...]:
     )
 
 
-def _sum(rows: Sequence["Row"], what: str, profile: "Profile") -> tuple[str, ...]:
+def _sum(rows: Sequence["ProfileRow"], what: str, profile: "Profile") -> tuple[str, ...]:
     seconds = sum(row.seconds for row in rows)
     share = f"{seconds / (profile.seconds or 1.0):.1%}"
     return (quantity(seconds, "s"), share, "", "", "", "", "", what, "")
 
 
-def _spread(row: "Row") -> str:
+def _spread(row: "ProfileRow") -> str:
     """From the 10th to the 90th percentile of the calls, against the median."""
     median, low, high = row.median_seconds, row.p10_seconds, row.p90_seconds
     if not median or low is None or high is None:
@@ -79,7 +79,7 @@ def _count(value: float) -> str:
     return f"{value / factor:.3g}{name}"
 
 
-def _at(row: "Row") -> str:
+def _at(row: "ProfileRow") -> str:
     return f" ({', '.join(row.locations)})" if row.locations else ""
 
 
@@ -87,7 +87,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def code_of(row: "Row") -> str:
+def code_of(row: "ProfileRow") -> str:
     """Whose code a row's is."""
     if not row.is_dispatch:
         return ""
@@ -173,7 +173,7 @@ def trace_events(profile: "Profile") -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _arguments(row: "Row", span: Span) -> dict[str, Any]:
+def _arguments(row: "ProfileRow", span: DispatchSpan) -> dict[str, Any]:
     found = {
         "dispatch": span.symbol,
         "code": code_of(row),
@@ -192,7 +192,7 @@ def _named(what: str, lane: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": _PROCESS, "tid": lane, "args": {"name": name}}
 
 
-def _lanes(spans: Sequence[Span]) -> Iterator[int]:
+def _lanes(spans: Sequence[DispatchSpan]) -> Iterator[int]:
     """A lane for each span: the first one that is free when it begins."""
     ends: list[float] = []
     for span in spans:

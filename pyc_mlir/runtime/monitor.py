@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pyc_mlir.artifact.contract_status import Counts
-from pyc_mlir.artifact.test_vectors import Expected, Samples, compare, make_inputs
+from pyc_mlir.artifact.test_vectors import ExpectedResult, Samples, compare, make_inputs
 from pyc_mlir.artifact.verification import Evidence, Verification, hash_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import IREE_CODE, OTHER_PLANS, REFERENCE, Contract
@@ -167,7 +167,7 @@ class Monitor:
         self,
         inputs: Sequence[np.ndarray],
         values: Sequence[Any],
-        expected: Sequence[Expected],
+        expected: Sequence[ExpectedResult],
         code: Code,
     ) -> tuple[Sequence[np.ndarray], bool]:
         """The values if they are right, or other code's; and whether it is other code's."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import dtype_name
 from pyc_mlir.runtime.arenas import ArenaCall, Launch
@@ -50,7 +50,7 @@ def on_host(out: Any, signature: Signature) -> tuple[Any, dict[int, np.ndarray]]
     return (memory if any(m is not None for m in memory) else None), hosts
 
 
-def _check_host(expected: Argument, array: np.ndarray) -> None:
+def _check_host(expected: SignatureEntry, array: np.ndarray) -> None:
     where = f"out `{expected.name}`"
     if array.dtype != expected.dtype:
         raise _other_dtype(where, expected.dtype, array.dtype)

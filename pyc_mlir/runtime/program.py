@@ -292,7 +292,7 @@ class Program:
 
         device, mode = self.device, self._plans.current
         allocator = ALLOCATORS.get(device.allocator or "", "")
-        how = build.How(device.kind, device.threads or 0, allocator=allocator)
+        how = build.TimerSettings(device.kind, device.threads or 0, allocator=allocator)
         arrays, launch, _ = self._admit(args, named, mode)
         function, storage = self._serving.entry_by_name(mode, launch)
 
@@ -302,7 +302,7 @@ class Program:
             return perf_counter() - began
 
         model = build.model_of(self.artifact, host_cpu(), how.threads, calibration)
-        call = build.Call(function, [a.numpy() for a in arrays], storage, own)
+        call = build.ProfiledCall(function, [a.numpy() for a in arrays], storage, own)
         return build.measure(self.artifact, call, how, model, calls)
 
     def compare_every(self, calls: int) -> None:

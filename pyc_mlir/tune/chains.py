@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Config, Space
+from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.tune.sites import ChoiceSpace, TunedWork, allot
 from pyc_mlir.tune.strategies import Learned, Local, Portfolio, Search, Strategy
 
@@ -63,7 +63,7 @@ class Every:
 
     name: ClassVar[str] = "exhaustive"
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield every choice once."""
         assert isinstance(space, ChoiceSpace)
         yield from space.every()

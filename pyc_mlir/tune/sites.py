@@ -14,7 +14,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.evidence.rows import Graph
-from pyc_mlir.pipelines.choices.space import Axis, Config, Space, split_variant, variant_name
+from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace, split_variant, variant_name
 
 ALTERNATIVE = "alternative"
 # By how much of its time a choice may be improved, as a share, while nothing was measured: the
@@ -28,11 +28,11 @@ _LISTED = 1 << 12
 
 
 @dataclass(frozen=True)
-class Way:
+class SiteAlternative:
     """One alternative of a choice, and the space of its knobs, whose default the name means."""
 
     name: str
-    space: Space | None = None
+    space: KnobSpace | None = None
 
     @property
     def default(self) -> Config:
@@ -54,26 +54,26 @@ class Way:
 
 
 @dataclass(frozen=True)
-class ChoiceSpace(Space):
+class ChoiceSpace(KnobSpace):
     """All choices of one site: its alternatives, and for each of them its own knobs.
 
     The axes are the alternative and every knob of every alternative; knobs of the others stand at
     their defaults. A step changes one knob of the alternative, or takes another one's default.
     """
 
-    ways: tuple[Way, ...] = ()
+    ways: tuple[SiteAlternative, ...] = ()
 
     @staticmethod
-    def of(ways: Sequence[Way]) -> "ChoiceSpace":
+    def of(ways: Sequence[SiteAlternative]) -> "ChoiceSpace":
         """The space of these alternatives, the first one's default being the incumbent."""
-        axes = [Axis(ALTERNATIVE, tuple(way.name for way in ways))]
+        axes = [Knob(ALTERNATIVE, tuple(way.name for way in ways))]
         for way in ways:
-            axes += (Axis(f"{way.name}.{a.name}", a.values) for a in _axes(way))
+            axes += (Knob(f"{way.name}.{a.name}", a.values) for a in _axes(way))
         made = ChoiceSpace(tuple(axes), ways=tuple(ways))
         object.__setattr__(made, "is_legal", made._holds)
         return made
 
-    def place(self, config: Config) -> tuple[Way, Config]:
+    def place(self, config: Config) -> tuple[SiteAlternative, Config]:
         """The alternative of a configuration, and that of its own knobs."""
         return self.ways[config[0]], config[self._slices[config[0]]]
 
@@ -140,7 +140,7 @@ class ChoiceSpace(Space):
         return legal and self.at(config[0], knobs) == config
 
 
-def _axes(way: Way) -> tuple[Axis, ...]:
+def _axes(way: SiteAlternative) -> tuple[Knob, ...]:
     return () if way.space is None else way.space.axes
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Config, Space
+from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.tune.surrogate import Surrogate, fitted
 
 Search = Generator[Config, float | None, None]
@@ -30,7 +30,7 @@ class Strategy(Protocol):
 
     name: ClassVar[str]
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield configurations, receive costs."""
         ...
 
@@ -45,7 +45,7 @@ class Trial:
 
 def run(
     strategy: Strategy,
-    space: Space,
+    space: KnobSpace,
     measure: Callable[[Config], float | None],
     evaluations: int,
     seed: int = 0,
@@ -93,7 +93,7 @@ class _History:
 
 
 def _fresh(
-    space: Space, rng: np.random.Generator, seen: dict[Config, float], draws: int = 1000
+    space: KnobSpace, rng: np.random.Generator, seen: dict[Config, float], draws: int = 1000
 ) -> Config | None:
     """A random configuration that was not tried; None if none is found."""
     for _ in range(draws):
@@ -109,7 +109,7 @@ class Random:
 
     name: ClassVar[str] = "random"
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield random configurations until none is left."""
         history = _History()
         while (config := _fresh(space, rng, history.costs)) is not None:
@@ -123,7 +123,7 @@ class Local:
     name: ClassVar[str] = "local"
     starts: int = 8
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Start from the best of `starts` random configurations; restart in a local optimum."""
         history = _History()
         while True:
@@ -138,7 +138,7 @@ class Local:
             yield from self._descend(space, rng, history, min(drawn, key=history.costs.__getitem__))
 
     def _descend(
-        self, space: Space, rng: np.random.Generator, history: _History, centre: Config
+        self, space: KnobSpace, rng: np.random.Generator, history: _History, centre: Config
     ) -> Search:
         improved = True
         while improved:
@@ -166,7 +166,7 @@ class Learned:
     candidates: int = 2000
     refit_every: int = 8
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield `first` random configurations, then proposals."""
         history = _History()
         for _ in range(self.first):
@@ -186,7 +186,7 @@ class Learned:
             yield from history.evaluate(config)
 
     def _proposal(
-        self, space: Space, rng: np.random.Generator, history: _History, model: Surrogate
+        self, space: KnobSpace, rng: np.random.Generator, history: _History, model: Surrogate
     ) -> Config | None:
         near = [c for c in space.neighbours(history.best) if c not in history.costs]
         if near and len(history.costs) % self.local_every == 0:
@@ -224,7 +224,7 @@ class Tempering:
     temperatures: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)
     rounds: int = 1000
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield the steps of all walkers, round by round; known costs are not asked again."""
         history = _History()
         walkers: list[Config] = []
@@ -285,7 +285,7 @@ class Portfolio:
     known: tuple[Config, ...] = ()
     then: Strategy = field(default_factory=Learned)
 
-    def search(self, space: Space, rng: np.random.Generator) -> Search:
+    def search(self, space: KnobSpace, rng: np.random.Generator) -> Search:
         """Yield the known configurations, then those of `then` that are new."""
         seen: dict[Config, float | None] = {}
         for config in dict.fromkeys(self.known):

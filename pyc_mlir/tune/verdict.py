@@ -31,7 +31,7 @@ ALPHA = 0.01
 _BISECTIONS = 40
 
 
-class Answer(StrEnum):
+class VerdictKind(StrEnum):
     """What the measurements say of the candidate against the incumbent."""
 
     FASTER = "faster"
@@ -86,15 +86,15 @@ class Interval:
     high: float
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> VerdictKind:
         """What this clock alone says."""
         if self.high < 1:
-            return Answer.FASTER
-        return Answer.SLOWER if self.low > 1 else Answer.UNCLEAR
+            return VerdictKind.FASTER
+        return VerdictKind.SLOWER if self.low > 1 else VerdictKind.UNCLEAR
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """The answer, the clock that decides, and the interval of every clock.
 
     ratio is candidate / incumbent: below 1 the candidate is faster. `processes` and `rounds` are
@@ -102,7 +102,7 @@ class Verdict:
     large as the estimate, if the answer is unclear and an estimate of that is possible.
     """
 
-    answer: Answer
+    answer: VerdictKind
     clock: str
     intervals: dict[str, Interval]
     processes: int
@@ -124,7 +124,7 @@ class Verdict:
         )
 
 
-def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Verdict:
+def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement:
     """The verdict of measurements in one or more processes.
 
     Raises PycError (BAD_ARGUMENT) without a process of at least `MIN_ROUNDS` rounds.
@@ -144,20 +144,20 @@ def judge(processes: Sequence[Rounds], alpha: float = ALPHA) -> Verdict:
             intervals[clock] = _interval(ratios, alpha)
             needed = _needed(ratios, alpha) or needed
     answers = {clock: found.answer for clock, found in intervals.items()}
-    said = set(answers.values()) - {Answer.UNCLEAR}
+    said = set(answers.values()) - {VerdictKind.UNCLEAR}
     contradicted = len(said) != 1 or _contradicted(said, intervals)
-    answer = Answer.UNCLEAR if contradicted else said.pop()
+    answer = VerdictKind.UNCLEAR if contradicted else said.pop()
     clock = next((c for c, a in answers.items() if a is answer), "wall")
     rounds = sum(len(p.candidate_wall) for p in enough)
-    missing = needed if answer is Answer.UNCLEAR else None
-    return Verdict(answer, clock, intervals, len(enough), rounds, alpha, missing)
+    missing = needed if answer is VerdictKind.UNCLEAR else None
+    return Judgement(answer, clock, intervals, len(enough), rounds, alpha, missing)
 
 
-def _contradicted(said: set[Answer], intervals: dict[str, Interval]) -> bool:
+def _contradicted(said: set[VerdictKind], intervals: dict[str, Interval]) -> bool:
     """Whether some clock's estimate lies on the other side of 1 than the answer."""
     (answer,) = said
     ratios = [found.ratio for found in intervals.values()]
-    return max(ratios) > 1 if answer is Answer.FASTER else min(ratios) < 1
+    return max(ratios) > 1 if answer is VerdictKind.FASTER else min(ratios) < 1
 
 
 def _interval(ratios: Sequence[np.ndarray], alpha: float) -> Interval:

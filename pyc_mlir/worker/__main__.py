@@ -15,7 +15,7 @@ from pyc_mlir.worker.protocol import Channel, Frame, read_frame
 from pyc_mlir.worker.serve import Server
 
 
-class Shown(Channel):
+class WorkerOutput(Channel):
     """Shows what a worker would tell its parent."""
 
     def send(self, frame: Frame) -> None:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             request = unpacked(read_frame(read_file(arguments[0], "a request")), Path(folder))
             allow_bytecode()
-            answer = Server(Shown(ours, blocking=True)).answer(request)
+            answer = Server(WorkerOutput(ours, blocking=True)).answer(request)
         except (OSError, PycError) as error:
             print(f"{arguments[0]}: {error}", file=sys.stderr)
             return 1

@@ -11,8 +11,8 @@ from pyc_mlir.artifact.verification import Evidence, Oracle, Verification
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
-from pyc_mlir.iree.session import CompileError, Diagnostic
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
+from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
@@ -101,8 +101,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _diagnostic(data: Mapping[str, Any]) -> Diagnostic:
-    return Diagnostic(**{**data, "notes": tuple(data["notes"])})
+def _diagnostic(data: Mapping[str, Any]) -> IreeDiagnostic:
+    return IreeDiagnostic(**{**data, "notes": tuple(data["notes"])})
 
 
 _Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -133,7 +133,7 @@ _KINDS: Mapping[type[PycError], Mapping[str, _Codec]] = {
     },
     BudgetRefused: {"smallest": _PLAIN, "seconds": _PLAIN, "bound": _PLAIN},
     BudgetNotKept: {
-        **{"budget": _record(Budget), "need": _record(Need)},
+        **{"budget": _record(ByteBudget), "need": _record(SmallestProgram)},
         **{"proven": _PLAIN, "optional": _PLAIN, "smallest": _PLAIN},
     },
 }

@@ -23,7 +23,7 @@ from pyc_mlir.worker.protocol import Frame
 _LONGEST_WAIT = 1e6
 
 
-class Attempt:
+class WorkerAttempt:
     """A worker, the requests that it gets, and what it answered to each so far."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Attempt:
             process.give(self.worker)
 
 
-def wait(attempts: Sequence[Attempt], seconds: float | None) -> None:
+def wait(attempts: Sequence[WorkerAttempt], seconds: float | None) -> None:
     """Wait until one of the attempts can step, then let all of them; at most so many seconds."""
     poll = select.poll()
     for attempt in attempts:

@@ -19,7 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, out_of_memory
 from pyc_mlir.dialects.util.files import read_file, write_file
 from pyc_mlir.util.temp_dir import no_room
 from pyc_mlir.worker.protocol import Frame
-from pyc_mlir.worker.request import Program, program_of
+from pyc_mlir.worker.request import CompileRequest, program_of
 
 _OUTPUT_CHARACTERS = 400
 # How LLVM ends a process that cannot write one of its files.
@@ -72,7 +72,7 @@ def write_reproducer(request: Frame, folder: Path) -> Path:
     return path
 
 
-def _read(header: Mapping[str, Any], program: Program) -> bytes:
+def _read(header: Mapping[str, Any], program: CompileRequest) -> bytes:
     """The program's bytes: of a file what it holds now, nothing if it cannot be read."""
     if program.kind != "file":
         return bytes(program.data)

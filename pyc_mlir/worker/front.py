@@ -14,7 +14,7 @@ from pyc_mlir.compilation.contract_check import with_requested_options
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.pipelines.choices.contract import IREE_CODE
 from pyc_mlir.util.logs import Stage
-from pyc_mlir.worker.job import Job
+from pyc_mlir.worker.job import CompileJob
 
 
 def in_workers(
@@ -32,7 +32,7 @@ def in_workers(
     spent: seconds of the limit that are over already.
     build: makes what the fallback `iree` needs, should a call need it.
     """
-    with Job(source, inputs, options, stage, trusted=not untrusted, spent=spent) as job:
+    with CompileJob(source, inputs, options, stage, trusted=not untrusted, spent=spent) as job:
         made = job.compile() if cache is None else _through(cache, source, inputs, options, job)
     if untrusted and made.evidence is not None:
         # Asked for calls, the reference would read the program in this process.
@@ -49,7 +49,7 @@ def in_workers(
 
 
 def _through(
-    cache: Cache, source: Any, inputs: Sequence[Any] | None, options: Options, job: Job
+    cache: Cache, source: Any, inputs: Sequence[Any] | None, options: Options, job: CompileJob
 ) -> Artifact:
     """What the cache has, tried by a worker; else what the job compiles."""
 

@@ -38,7 +38,7 @@ from pyc_mlir.pipelines.choices.contract_report import Status
 from pyc_mlir.util.logs import Stage
 from pyc_mlir.worker import process
 from pyc_mlir.worker.answer import artifact_of
-from pyc_mlir.worker.attempt import Attempt, wait
+from pyc_mlir.worker.attempt import WorkerAttempt, wait
 from pyc_mlir.worker.protocol import Frame
 from pyc_mlir.worker.request import COMPILE, PART, TRY, request, travelling
 
@@ -53,7 +53,7 @@ UNTRUSTED_SECONDS = 600.0
 _SHORT_SECONDS = 8.0
 
 
-class Job:
+class CompileJob:
     """One program on its way through workers. Close it, or use it as a context manager."""
 
     def __init__(
@@ -79,8 +79,8 @@ class Job:
             give_up_seconds = UNTRUSTED_SECONDS
         self._end = give_up_seconds if self.limit is None else self.limit
         self._below = () if self.limit is None else stages_below(options)
-        self._first = Attempt(options.policy, stage, trusted, clock)
-        self._second: Attempt | None = None
+        self._first = WorkerAttempt(options.policy, stage, trusted, clock)
+        self._second: WorkerAttempt | None = None
         try:
             if DEFAULT in self._below and self.limit is not None and self.limit < _SHORT_SECONDS:
                 process.start_early()
@@ -89,7 +89,7 @@ class Job:
             self.close()
             raise
 
-    def __enter__(self) -> "Job":
+    def __enter__(self) -> "CompileJob":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -169,7 +169,7 @@ class Job:
         if not due or self._second is not None or not self._below:
             return
         policy, clock = self._options.policy, self._clock
-        self._second = Attempt(policy, lambda _: nullcontext(), self._trusted, clock)
+        self._second = WorkerAttempt(policy, lambda _: nullcontext(), self._trusted, clock)
         if DEFAULT not in self._below:
             self._second.worker.yield_to_others()
         self._second.ask(

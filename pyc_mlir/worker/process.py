@@ -33,7 +33,7 @@ MOST_IDLE = 2
 _YIELDING = 10
 
 
-class Worker:
+class WorkerProcess:
     """One process. `ready` once it has said so, `doing` what it does by its own words.
 
     overrides: the variables that it began with of those that have other code take part.
@@ -106,10 +106,10 @@ class Worker:
 
 
 _lock = threading.Lock()
-_idle: list[Worker] = []
+_idle: list[WorkerProcess] = []
 
 
-def take() -> Worker:
+def take() -> WorkerProcess:
     """A worker for the caller alone: one that waits, a started one if there is, else a new one."""
     with _lock:
         while _idle:
@@ -118,10 +118,10 @@ def take() -> Worker:
             if best.alive and best.overrides == env_overrides():
                 return best
             best.end()
-    return Worker()
+    return WorkerProcess()
 
 
-def give(worker: Worker) -> None:
+def give(worker: WorkerProcess) -> None:
     """Keep a worker for the next compile; one too many is ended."""
     with _lock:
         if worker.alive and not worker.yields and len(_idle) < MOST_IDLE:
@@ -134,10 +134,10 @@ def start_early(count: int = 1) -> None:
     """See to it that so many workers wait or are on their way."""
     with _lock:
         _idle[:] = [w for w in _idle if w.alive]
-        _idle.extend(Worker() for _ in range(count - len(_idle)))
+        _idle.extend(WorkerProcess() for _ in range(count - len(_idle)))
 
 
-def idle() -> Sequence[Worker]:
+def idle() -> Sequence[WorkerProcess]:
     """The workers that wait."""
     with _lock:
         return tuple(_idle)

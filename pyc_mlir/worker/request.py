@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.cache.verifications import Verifications
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.options import Options
@@ -38,7 +38,7 @@ COMPILE, PART, TRY = "compile", "part", "try"
 
 
 @dataclass(frozen=True)
-class Program:
+class CompileRequest:
     """What is to be compiled, as it travels: `kind` is file, text, onnx, module or foreign."""
 
     kind: str
@@ -52,7 +52,7 @@ class Program:
         return () if self.kind == "file" else (self.data,)
 
 
-def travelling(source: Any, inputs: Sequence[Any] | None) -> Program:
+def travelling(source: Any, inputs: Sequence[Any] | None) -> CompileRequest:
     """`source` as data; a function is traced.
 
     Raises PycError: what the front end raises for functions, BAD_MODEL for what is no source,
@@ -60,19 +60,19 @@ def travelling(source: Any, inputs: Sequence[Any] | None) -> Program:
     """
     shapes = None if inputs is None or callable(source) else shapes_text(inputs)
     if isinstance(source, str) and is_text(source):
-        return Program("text", "module", source.encode(), shapes)
+        return CompileRequest("text", "module", source.encode(), shapes)
     if isinstance(source, str | os.PathLike):
-        return Program("file", os.fspath(source), inputs=shapes)
+        return CompileRequest("file", os.fspath(source), inputs=shapes)
     if isinstance(source, bytes):
-        return Program("onnx", "module", source, shapes)
+        return CompileRequest("onnx", "module", source, shapes)
     if hasattr(source, "SerializeToString"):
-        return Program("onnx", "module", source.SerializeToString(), shapes)
+        return CompileRequest("onnx", "module", source.SerializeToString(), shapes)
     with new_context() as context, ir.Location.unknown():
         loaded = load_source(source, inputs, context)
         if loaded.module is None:
-            return Program("foreign", loaded.name, loaded.foreign, shapes)
+            return CompileRequest("foreign", loaded.name, loaded.foreign, shapes)
         _require_known_ops(loaded.module)
-        return Program("module", loaded.name, bytecode_of(loaded.module), shapes)
+        return CompileRequest("module", loaded.name, bytecode_of(loaded.module), shapes)
 
 
 def _require_known_ops(module: ir.Module) -> None:
@@ -100,7 +100,7 @@ def _op_names(module: ir.Module) -> set[str]:
 
 
 def restored(
-    program: Program, loaded: Source | None = None
+    program: CompileRequest, loaded: Source | None = None
 ) -> tuple[Any, list[tuple[int | None, ...]] | None]:
     """What `build` takes: source and inputs. Needs a context for modules. Raises PycError.
 
@@ -131,11 +131,11 @@ def _shapes(text: str) -> list[tuple[int | None, ...]]:
     return [sizes(shape) for shape in text.split(",")] if text else []
 
 
-def program_of(frame: Frame) -> Program:
+def program_of(frame: Frame) -> CompileRequest:
     """The program of a request."""
     header = frame.header["program"]
     data = b"" if header["kind"] == "file" else frame.blobs[0]
-    return Program(header["kind"], header["name"], data, header["inputs"])
+    return CompileRequest(header["kind"], header["name"], data, header["inputs"])
 
 
 def options_json(options: Options) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _current_folder() -> str:
 
 def request(
     do: str,
-    program: Program,
+    program: CompileRequest,
     options: Options,
     stage: str = REQUESTED,
     artifact: Blob | None = None,
@@ -219,4 +219,4 @@ def request(
 def verifications_of(frame: Frame) -> Verifications | None:
     """The verification records that a request names."""
     data = frame.header["verifications"]
-    return None if data is None else Verifications(Cache(Store(Path(data[0]))), data[1])
+    return None if data is None else Verifications(Cache(CacheStore(Path(data[0]))), data[1])

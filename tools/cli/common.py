@@ -23,7 +23,7 @@ from pyc_mlir.dialects.errors import (
     missing_compiler,
     out_of_memory,
 )
-from pyc_mlir.dialects.printable import Shown, for_display, one_line, shown_streams
+from pyc_mlir.dialects.printable import PrintableStream, for_display, one_line, shown_streams
 from pyc_mlir.dialects.util.files import file_error, require_writable, write_file
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.tools.cli.guarded import Crash, limited_memory, run_guarded
@@ -242,7 +242,7 @@ class Progress:
     ) -> None:
         self.stages: list[tuple[str, float]] = []
         # Its own escape sequences pass, what it shows is escaped.
-        err = cast(TextIO, err.stream) if isinstance(err, Shown) else err
+        err = cast(TextIO, err.stream) if isinstance(err, PrintableStream) else err
         self._err, self._clock, self._delay, self._interval = err, clock, delay, interval
         self._in_place = err.isatty()
         # Log records that are shown tell the same, line by line.

@@ -14,7 +14,7 @@ from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.cache_record import CacheRecord
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log, refusal_of
 from pyc_mlir.artifact.contract_status import Counts, current_report
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import choose
 from pyc_mlir.compilation.lower import emit, lower
 from pyc_mlir.compilation.options import Options, resolve
@@ -243,7 +243,7 @@ def iree_command(path: str, artifact: Artifact) -> str:
     )
 
 
-def _arguments(arguments: Sequence[Argument]) -> str:
+def _arguments(arguments: Sequence[SignatureEntry]) -> str:
     return ", ".join(f"{a.name}: {a}" for a in arguments) or "none"
 
 

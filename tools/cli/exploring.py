@@ -60,7 +60,7 @@ def with_measured(
         return options
     # SQLAlchemy and the measuring library are needed here alone.
     from pyc_mlir.evidence.database.exchange import export_wisdom
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
     from pyc_mlir.measure.sessions.local import LocalMeasurer
     from pyc_mlir.measure.survey.survey import Survey, Surveyed
 
@@ -68,7 +68,7 @@ def with_measured(
     assert isinstance(policy, Explore), "checked with the flags"
     here = current_place()
     program = Surveyed(flags.model, source, inputs, replace(given, policy=None, wisdom=None))
-    with Store.open(flags.explore_db or default_url(os.environ)) as store:
+    with EvidenceStore.open(flags.explore_db or default_url(os.environ)) as store:
         survey = Survey(store, LocalMeasurer("pyc-compile"))
         for line in survey.run([program], flags.explore_budget):
             with progress.stage(line):

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Dim, Signature
+from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
 from pyc_mlir.compilation.signatures import signature_of
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -236,7 +236,7 @@ def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[A
     for name in names:
         declared, given = annotated.get(name), assigned[name]
         if declared is not None:
-            known.append(Argument(name, declared.dtype, declared.dims))
+            known.append(SignatureEntry(name, declared.dtype, declared.dims))
         elif given is not None:
             known.append(_from_text(name, given))
     merged = {a.name: TensorSpec(a.dtype, *a.shape) for a in refine(known, assigned)}
@@ -251,14 +251,14 @@ def _specs(function: Callable[..., Any], shapes: Sequence[InputShape]) -> list[A
     return specs
 
 
-def _from_text(name: str, given: InputShape) -> Argument:
+def _from_text(name: str, given: InputShape) -> SignatureEntry:
     if given.dtype is None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"--input {name}: expected an element type too, as the function does not annotate "
             f"it, such as {name}={'x'.join(_dims_text(given.dims))}xf32",
         )
-    return Argument(name, given.dtype, given.dims)
+    return SignatureEntry(name, given.dtype, given.dims)
 
 
 def _dims_text(dims: Sequence[Dim]) -> list[str]:
@@ -293,7 +293,9 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names) or "the model has no inputs"
 
 
-def refine(declared: Sequence[Argument], given: Mapping[str, InputShape | None]) -> list[Argument]:
+def refine(
+    declared: Sequence[SignatureEntry], given: Mapping[str, InputShape | None]
+) -> list[SignatureEntry]:
     """The arguments with the sizes given; a size given to a named dimension holds wherever the
     name stands."""
     sizes: dict[str, int] = {}
@@ -304,7 +306,9 @@ def refine(declared: Sequence[Argument], given: Mapping[str, InputShape | None])
     ]
 
 
-def _merge(declared: Argument, given: InputShape | None, sizes: dict[str, int]) -> Argument:
+def _merge(
+    declared: SignatureEntry, given: InputShape | None, sizes: dict[str, int]
+) -> SignatureEntry:
     """`declared` with the sizes given for dynamic dimensions; those of named ones go to `sizes`."""
     if given is None:
         return declared

@@ -42,7 +42,7 @@ from pyc_mlir.pipelines.target.calibration import Calibration
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.text import diagnostics
 from pyc_mlir.pipelines.text.diagnostics import Diagnostic, Position
-from pyc_mlir.pipelines.text.input_text import Chunk, is_bytecode, split
+from pyc_mlir.pipelines.text.input_text import InputPart, is_bytecode, split
 from pyc_mlir.pipelines.text.module_text import (
     ModuleText,
     collected,
@@ -51,7 +51,7 @@ from pyc_mlir.pipelines.text.module_text import (
     parse_module,
 )
 from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
-from pyc_mlir.tools.cli.opt_flags import OptFlags, Outcome
+from pyc_mlir.tools.cli.opt_flags import OptFlags, ToolOutcome
 
 _LOCATED = re.compile(r'loc\("(?P<file>[^"]*)":(?P<line>\d+):(?P<column>\d+)\): (?P<rest>.*)', re.S)
 
@@ -104,7 +104,7 @@ class OptDriver:
         """What diagnostics call the input."""
         return "<stdin>" if self.flags.input == "-" else self.flags.input
 
-    def run(self) -> Outcome:
+    def run(self) -> ToolOutcome:
         """Process the whole input."""
         try:
             outcome = self._run()
@@ -114,30 +114,30 @@ class OptDriver:
             self._say(error.message)
         except PycError as error:
             self._say(f"pyc-opt: error: {error}")
-        return Outcome(1, b"")
+        return ToolOutcome(1, b"")
 
     def _write_log(self) -> None:
         if self.flags.pyc_log is not None:
             write_log(self.log, self.flags.pyc_log)
 
-    def _run(self) -> Outcome:
+    def _run(self) -> ToolOutcome:
         recipe = load_recipe(self.flags.pyc_recipe) if self.flags.pyc_recipe else None
         text = "" if is_bytecode(self.data) else decode(self.data, self.name)
         if isinstance(text, Diagnostic):
             lines = self.data.decode(errors="replace").splitlines()
             self._say(diagnostics.render(text, {self.name: lines}))
-            return Outcome(1, b"")
+            return ToolOutcome(1, b"")
         wanted = self._wanted(text)
         if self.flags.dump_pass_pipeline:
             self._say(f"Pass Manager with {len(wanted.root.children)} passes:\n{wanted}\n")
         if not self.flags.no_implicit_module:
             self._resolve(wanted, new_context())
         if is_bytecode(self.data):
-            chunks = [Chunk("", 0)]
+            chunks = [InputPart("", 0)]
         elif self.flags.split_input_file is not None:
             chunks = split(text, self.flags.split_input_file)
         else:
-            chunks = [Chunk(text, 0)]
+            chunks = [InputPart(text, 0)]
         return self._process(chunks, wanted, recipe)
 
     def _wanted(self, text: str) -> Pipeline:
@@ -159,7 +159,9 @@ class OptDriver:
         with _native_words_dropped():
             return resolve(pipeline, context, one_by_one)
 
-    def _process(self, chunks: list[Chunk], pipeline: Pipeline, recipe: Recipe | None) -> Outcome:
+    def _process(
+        self, chunks: list[InputPart], pipeline: Pipeline, recipe: Recipe | None
+    ) -> ToolOutcome:
         parts, failed, context = [], False, context_of(self.flags)
         for index, chunk in enumerate(chunks):
             self.at_chunk(index)
@@ -171,7 +173,7 @@ class OptDriver:
             if output is not None:
                 parts.append(output)
         marker = f"{self.flags.split_input_file}\n".encode()
-        return Outcome(int(failed), marker.join(parts))
+        return ToolOutcome(int(failed), marker.join(parts))
 
     def _printer(self) -> IrPrinter:
         flags = self.flags
@@ -199,7 +201,7 @@ class _Part:
     """One module of the input on its way through the pipeline."""
 
     driver: OptDriver
-    chunk: Chunk
+    chunk: InputPart
     pipeline: Pipeline
     context: PassContext
     is_whole: bool

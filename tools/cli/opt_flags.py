@@ -100,7 +100,7 @@ class OptFlags:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ToolOutcome:
     """What a run ends with: the exit status, and the bytes for the output file."""
 
     status: int

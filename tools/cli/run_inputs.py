@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyc_mlir.artifact.signature import Argument, Ranges
+from pyc_mlir.artifact.signature import Ranges, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.dialects.util.files import file_error, open_plain
@@ -43,7 +43,7 @@ _NO_ARRAYS = (
 )
 
 
-def read_inputs(texts: Sequence[str], inputs: Sequence[Argument]) -> list[np.ndarray]:
+def read_inputs(texts: Sequence[str], inputs: Sequence[SignatureEntry]) -> list[np.ndarray]:
     """One array per input.
 
     Raises PycError: ARGUMENT_COUNT when inputs are missing or too many, BAD_ARGUMENT for text and
@@ -68,7 +68,7 @@ def read_inputs(texts: Sequence[str], inputs: Sequence[Argument]) -> list[np.nda
     return [_as_declared(found[a.name], a) for a in inputs]
 
 
-def example(argument: Argument, ranges: Ranges | None = None) -> str:
+def example(argument: SignatureEntry, ranges: Ranges | None = None) -> str:
     """``1x784xf32``: an argument's type with 1, or the next legal size, for dynamic dimensions."""
     dims = [str(d) for d in argument.shape]
     for axis, name in argument.dynamic.items():
@@ -87,7 +87,7 @@ def _add_archive(
     found: dict[str, np.ndarray],
     unnamed: list[np.ndarray],
     path: Path,
-    by_name: dict[str, Argument],
+    by_name: dict[str, SignatureEntry],
 ) -> None:
     """Arrays by name; where no key is an input's name, all of them in their order."""
     arrays = _load(path)
@@ -103,7 +103,7 @@ def _add_archive(
         _add(found, name, array)
 
 
-def _check_name(name: str, value: str, by_name: dict[str, Argument]) -> None:
+def _check_name(name: str, value: str, by_name: dict[str, SignatureEntry]) -> None:
     """Refuse NAME=VALUE where no input has that name."""
     is_value = _SPEC.match(value) is not None or value.endswith(".npy")
     if is_value and _SPEC.match(name) is None:
@@ -183,13 +183,13 @@ def _load_archive(path: Path) -> dict[str, np.ndarray]:
         return {name: loaded[name] for name in loaded.files}
 
 
-def _as_declared(array: np.ndarray, argument: Argument) -> np.ndarray:
+def _as_declared(array: np.ndarray, argument: SignatureEntry) -> np.ndarray:
     """numpy saves bf16 as two raw bytes an element: they are bf16 again where that is wanted."""
     is_raw = array.dtype.kind == "V" and array.dtype.itemsize == argument.dtype.itemsize
     return array.view(argument.dtype) if is_raw else array
 
 
-def _wrong_count(inputs: Sequence[Argument], given: int) -> PycError:
+def _wrong_count(inputs: Sequence[SignatureEntry], given: int) -> PycError:
     wanted = ", ".join(f"{a.name}: {a}" for a in inputs)
     return PycError(
         ReasonCode.ARGUMENT_COUNT,

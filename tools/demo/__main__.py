@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.tools.cli import common as cli
 from pyc_mlir.tools.demo import text as demo_text
-from pyc_mlir.tools.demo.compare import Comparison, compare
-from pyc_mlir.tools.demo.digits import MODELS, Images, load_digits
+from pyc_mlir.tools.demo.compare import DemoComparison, compare
+from pyc_mlir.tools.demo.digits import MODELS, DigitImages, load_digits
 
 TOOL = "demo"
 
@@ -29,7 +29,7 @@ def _run(argv: Sequence[str]) -> int:
     print(demo_text.heading(probe(), version("iree-base-compiler")), flush=True)
     _, images = load_digits()
     batches = (1, len(images.labels))
-    found: dict[str, Comparison] = {}
+    found: dict[str, DemoComparison] = {}
     with cli.Progress(sys.stderr) as progress:
         for name, path in MODELS.items():
             found[name] = compare(path, images.pixels, batches, rounds, stage=progress.stage)
@@ -44,7 +44,7 @@ def _run(argv: Sequence[str]) -> int:
     return verdict(found, images)
 
 
-def verdict(found: dict[str, Comparison], images: Images) -> int:
+def verdict(found: dict[str, DemoComparison], images: DigitImages) -> int:
     """0 when every accuracy equals the reference's; else 1, with a message."""
     wrong = [
         name

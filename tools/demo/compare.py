@@ -26,7 +26,7 @@ from pyc_mlir.util.logs import Stage, logged
 
 
 @dataclass(frozen=True)
-class Memory:
+class DemoMemory:
     """Device bytes of one call on a fresh device: the peak, and what the call needed beside its
     inputs and results."""
 
@@ -39,11 +39,11 @@ class Side:
     """One compiler's program at one batch size: seconds of IREE's bare invoke, and memory."""
 
     seconds: Spread
-    memory: Memory
+    memory: DemoMemory
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """PyC beside plain IREE at one batch size.
 
     `guarded` is seconds of a call through PyC's `Program`, guards and statistics included;
@@ -58,12 +58,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DemoComparison:
     """All that is known of one model. Scores are those of the largest batch, [n, classes]."""
 
     scores: np.ndarray
     reference: np.ndarray
-    rows: tuple[Row, ...]
+    rows: tuple[DemoRow, ...]
     decisions: tuple[Decision, ...]
 
     @property
@@ -84,7 +84,7 @@ def compare(
     rounds: int = 31,
     min_seconds: float = 0.002,
     stage: Stage = logged,
-) -> Comparison:
+) -> DemoComparison:
     """Compile `model` (ONNX, one input with a dynamic batch) at each batch size; run on x[:batch].
 
     `rounds` and `min_seconds` as in `interleave`; `stage(title)` surrounds each part of the work.
@@ -105,14 +105,16 @@ def compare(
                 scores = Program(artifact, Device("local-sync"))(given)
     with stage(f"{model.stem}: onnx's reference evaluator runs {largest} images"):
         reference = onnx_reference(model, x[:largest])
-    return Comparison(scores, reference, tuple(rows), decisions)
+    return DemoComparison(scores, reference, tuple(rows), decisions)
 
 
 def _build(model: Path, x: np.ndarray, **changed: Any) -> Artifact:
     return build(model, [x.shape], replace(make_options(target="cpu"), **changed))
 
 
-def _measure(pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_seconds: float) -> Row:
+def _measure(
+    pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_seconds: float
+) -> DemoRow:
     """Time both, interleaved, with the arrays on the device."""
     memory = [measure_memory(artifact, x) for artifact in (pyc, plain)]
     device = Device("local-sync")
@@ -124,7 +126,7 @@ def _measure(pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_sec
         "guarded": partial(program, array),
     }
     timings = interleave(calls, rounds=rounds, min_seconds=min_seconds)
-    return Row(
+    return DemoRow(
         len(x),
         Side(timings["pyc"].spread, memory[0]),
         Side(timings["plain"].spread, memory[1]),
@@ -133,7 +135,7 @@ def _measure(pyc: Artifact, plain: Artifact, x: np.ndarray, rounds: int, min_sec
     )
 
 
-def measure_memory(artifact: Artifact, x: np.ndarray) -> Memory:
+def measure_memory(artifact: Artifact, x: np.ndarray) -> DemoMemory:
     """Memory of one call with `x` on the device, from the statistics of a fresh device."""
     device = Device("local-sync")
     program = Program(artifact, device)
@@ -141,7 +143,7 @@ def measure_memory(artifact: Artifact, x: np.ndarray) -> Memory:
     before = device.memory().live_bytes
     result = program(array)
     peak = device.memory().peak_bytes
-    return Memory(peak, peak - before - result.nbytes)
+    return DemoMemory(peak, peak - before - result.nbytes)
 
 
 def onnx_reference(model: Path, x: np.ndarray) -> np.ndarray:

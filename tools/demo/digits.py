@@ -20,7 +20,7 @@ MODELS = {"mlp": _FOLDER / "digits_mlp.onnx", "cnn": _FOLDER / "digits_cnn.onnx"
 
 
 @dataclass(frozen=True)
-class Images:
+class DigitImages:
     """Grey values 0..1 as f32 [n, 1, 8, 8], and the digit of each image as i64 [n]."""
 
     pixels: np.ndarray
@@ -31,7 +31,7 @@ class Images:
         return float(np.mean(np.argmax(scores, axis=1) == self.labels))
 
 
-def load_digits() -> tuple[Images, Images]:
+def load_digits() -> tuple[DigitImages, DigitImages]:
     """The images to train on (1,437) and those held out (360).
 
     Raises PycError (MISSING_DEPENDENCY) without scikit-learn.
@@ -47,5 +47,5 @@ def load_digits() -> tuple[Images, Images]:
     order = np.random.default_rng(SPLIT_SEED).permutation(len(data))
     pixels = (data[order] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     labels = target[order].astype(np.int64)
-    held_out = Images(pixels[-HELD_OUT:], labels[-HELD_OUT:])
-    return Images(pixels[:-HELD_OUT], labels[:-HELD_OUT]), held_out
+    held_out = DigitImages(pixels[-HELD_OUT:], labels[-HELD_OUT:])
+    return DigitImages(pixels[:-HELD_OUT], labels[:-HELD_OUT]), held_out

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.tools.cli.compile_driver import traffic_saved
-from pyc_mlir.tools.demo.compare import Comparison, Row
-from pyc_mlir.tools.demo.digits import Images
+from pyc_mlir.tools.demo.compare import DemoComparison, DemoRow
+from pyc_mlir.tools.demo.digits import DigitImages
 from pyc_mlir.util.units import quantity
 
 WIDTH = 100
@@ -48,7 +48,7 @@ def heading(environment: Environment, iree: str) -> str:
     )
 
 
-def accuracy(found: Mapping[str, Comparison], images: Images) -> str:
+def accuracy(found: Mapping[str, DemoComparison], images: DigitImages) -> str:
     """Right answers of PyC's programs beside those of onnx's reference evaluator."""
     rows = []
     for name, c in found.items():
@@ -60,7 +60,7 @@ def accuracy(found: Mapping[str, Comparison], images: Images) -> str:
     return title + table(header, rows, left=1)
 
 
-def latency_and_memory(found: Mapping[str, Comparison], rounds: int) -> str:
+def latency_and_memory(found: Mapping[str, DemoComparison], rounds: int) -> str:
     """One row per model and batch size, and what the columns mean."""
     rows = [_row(name, row) for name, c in found.items() for row in c.rows]
     header = ("model", "images", "PyC", "IREE", "PyC/IREE", "guarded")
@@ -69,7 +69,7 @@ def latency_and_memory(found: Mapping[str, Comparison], rounds: int) -> str:
     return title + table((*header, *memory), rows, left=1) + _LATENCY_LEGEND
 
 
-def _row(name: str, row: Row) -> tuple[str, ...]:
+def _row(name: str, row: DemoRow) -> tuple[str, ...]:
     seconds = (row.pyc.seconds.median, row.plain.seconds.median)
     peaks = (row.pyc.memory.peak_bytes, row.plain.memory.peak_bytes)
     transients = (row.pyc.memory.transient_bytes, row.plain.memory.transient_bytes)
@@ -83,7 +83,7 @@ def _row(name: str, row: Row) -> tuple[str, ...]:
     )
 
 
-def decisions(found: Mapping[str, Comparison]) -> str:
+def decisions(found: Mapping[str, DemoComparison]) -> str:
     """What was chosen where, and what was turned down."""
     rows = []
     for name, comparison in found.items():

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from pyc_mlir.tools.demo.digits import CLASSES, MODELS, Images, load_digits
+from pyc_mlir.tools.demo.digits import CLASSES, MODELS, DigitImages, load_digits
 
 SEED = 1
 EPOCHS = 20
@@ -46,7 +46,7 @@ def col2im(columns: np.ndarray, channels: int) -> np.ndarray:
     return out[:, :, 1:-1, 1:-1]
 
 
-class Conv:
+class ConvLayer:
     """A 3x3 convolution with padding 1 and a rectifier."""
 
     def __init__(self, name: str, weights: Weights) -> None:
@@ -121,7 +121,9 @@ def initial_weights(rng: np.random.Generator) -> Weights:
     return weights
 
 
-def batches(images: Images, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    images: DigitImages, rng: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Every image once, in random order."""
     order = rng.permutation(len(images.labels))
     for start in range(0, len(order), BATCH):
@@ -158,11 +160,11 @@ class Adam:
             )
 
 
-def train_cnn(images: Images) -> Weights:
+def train_cnn(images: DigitImages) -> Weights:
     """Weights after `EPOCHS` passes over the images."""
     rng = np.random.default_rng(SEED)
     weights = initial_weights(rng)
-    conv1, conv2 = Conv("conv1", weights), Conv("conv2", weights)
+    conv1, conv2 = ConvLayer("conv1", weights), ConvLayer("conv2", weights)
     layers = (conv1, MaxPool(), conv2, MaxPool(), Dense("dense", weights))
     optimizer = Adam(weights)
     for _ in range(EPOCHS):
@@ -177,7 +179,7 @@ def train_cnn(images: Images) -> Weights:
     return weights
 
 
-def cnn_model(images: Images) -> onnx.ModelProto:
+def cnn_model(images: DigitImages) -> onnx.ModelProto:
     """The convolutional network as ONNX."""
     pool: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     conv: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
@@ -195,7 +197,7 @@ def cnn_model(images: Images) -> onnx.ModelProto:
     return digits_model("digits_cnn", nodes, train_cnn(images))
 
 
-def mlp_model(images: Images) -> onnx.ModelProto:
+def mlp_model(images: DigitImages) -> onnx.ModelProto:
     """scikit-learn's perceptron 64 -> 128 -> 64 -> 10 as ONNX."""
     from sklearn.neural_network import MLPClassifier
 
@@ -235,7 +237,7 @@ def digits_model(name: str, nodes: Sequence[onnx.NodeProto], weights: Weights) -
     return model
 
 
-def reference_accuracy(model: onnx.ModelProto, images: Images) -> float:
+def reference_accuracy(model: onnx.ModelProto, images: DigitImages) -> float:
     """The accuracy as onnx's reference evaluator computes it."""
     from onnx.reference import ReferenceEvaluator
 

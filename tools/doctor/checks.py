@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.measure.environment import PROJECT
 from pyc_mlir.pipelines.target.target import CpuInfo
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine
@@ -23,7 +23,7 @@ LEAST_DISK = 1 * GIB
 
 
 @dataclass(frozen=True)
-class Answer:
+class CheckResult:
     """What a check found; `fix` says how to mend it and is empty when nothing is wrong."""
 
     found: str
@@ -36,11 +36,11 @@ class Check:
 
     name: str
     required: bool
-    ask: Callable[[Machine], Answer]
+    ask: Callable[[Machine], CheckResult]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """The answer to one check."""
 
     name: str
@@ -49,22 +49,22 @@ class Finding:
     fix: str
 
 
-def diagnose(machine: Machine) -> list[Finding]:
+def diagnose(machine: Machine) -> list[CheckFinding]:
     """Every check of the table, in its order."""
     findings = []
     for check in CHECKS:
         answer = check.ask(machine)
         status = "ok" if not answer.fix else "fail" if check.required else "warn"
-        findings.append(Finding(check.name, status, answer.found, answer.fix))
+        findings.append(CheckFinding(check.name, status, answer.found, answer.fix))
     return findings
 
 
-def is_healthy(findings: list[Finding]) -> bool:
+def is_healthy(findings: list[CheckFinding]) -> bool:
     """True when no required check failed."""
     return all(f.status != "fail" for f in findings)
 
 
-def to_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
+def to_json(machine: Machine, findings: list[CheckFinding]) -> dict[str, Any]:
     """Findings and facts as plain JSON data."""
     return {
         "schema": SCHEMA_VERSION,
@@ -80,7 +80,7 @@ def to_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def to_text(machine: Machine, findings: list[Finding]) -> str:
+def to_text(machine: Machine, findings: list[CheckFinding]) -> str:
     """Findings as aligned lines, fixes below the problems, a summary last."""
     width = max(len(f.name) for f in findings)
     lines = []
@@ -99,7 +99,7 @@ PARTS = ("hardware", "toolchain", "context", "machine")
 _SHOWN = 16
 
 
-def _evidence_lines(place: Place) -> list[str]:
+def _evidence_lines(place: Environments) -> list[str]:
     """The hashes, and what the hardware is made of."""
     facts = place.hardware_facts
     gpus = [f"{g['name']} {g['memory_mib']} MiB, driver {g['driver']}" for g in facts["gpus"]]
@@ -111,10 +111,10 @@ def _evidence_lines(place: Place) -> list[str]:
     return lines
 
 
-def _system(machine: Machine) -> Answer:
+def _system(machine: Machine) -> CheckResult:
     system = machine.environment.system
     supported = system == "Linux x86_64"
-    return Answer(system, "" if supported else "use Linux on x86-64, where PyC is tested")
+    return CheckResult(system, "" if supported else "use Linux on x86-64, where PyC is tested")
 
 
 def _wrong_versions(machine: Machine, pins: Mapping[str, str]) -> list[str]:
@@ -122,113 +122,115 @@ def _wrong_versions(machine: Machine, pins: Mapping[str, str]) -> list[str]:
     return [f"{n}=={pin}" for n, pin in pins.items() if versions.get(n, pin) != pin]
 
 
-def _installation(machine: Machine) -> Answer:
+def _installation(machine: Machine) -> CheckResult:
     if machine.pins:
-        return Answer(f"{PROJECT} {machine.environment.version}")
-    return Answer(f"{PROJECT} is not installed", "pip install .")
+        return CheckResult(f"{PROJECT} {machine.environment.version}")
+    return CheckResult(f"{PROJECT} is not installed", "pip install .")
 
 
-def _versions_answer(machine: Machine, pins: Mapping[str, str]) -> Answer:
+def _versions_answer(machine: Machine, pins: Mapping[str, str]) -> CheckResult:
     present = {n: machine.versions[n] for n in pins if n in machine.versions}
     found = ", ".join(f"{n} {v}" for n, v in present.items()) or "none installed"
     wrong = _wrong_versions(machine, pins)
-    return Answer(found, f"pip install {' '.join(wrong)}" if wrong else "")
+    return CheckResult(found, f"pip install {' '.join(wrong)}" if wrong else "")
 
 
-def _runtime_packages(machine: Machine) -> Answer:
+def _runtime_packages(machine: Machine) -> CheckResult:
     pins = {n: v for n, v in machine.pins.items() if n not in COMPILE_PACKAGES}
     missing = [f"{n}=={v}" for n, v in pins.items() if n not in machine.versions]
     if missing:
-        return Answer(f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        return CheckResult(f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     return _versions_answer(machine, pins)
 
 
-def _compiler_versions(machine: Machine) -> Answer:
+def _compiler_versions(machine: Machine) -> CheckResult:
     pins = {n: v for n, v in machine.pins.items() if n in COMPILE_PACKAGES}
     return _versions_answer(machine, pins)
 
 
-def _compiler(machine: Machine) -> Answer:
+def _compiler(machine: Machine) -> CheckResult:
     wanted = [
         f"{n}=={machine.pins[n]}"
         for n in COMPILE_PACKAGES
         if n in machine.pins and n not in machine.versions
     ]
     if wanted:
-        return Answer(
+        return CheckResult(
             "not installed: programs run here, models do not compile",
             f"pip install {' '.join(wanted)}",
         )
     lacking = [end for end, _ in TARGETS.values() if end not in machine.targets]
     fix = f"install an IREE compiler with {', '.join(lacking)}" if lacking else ""
-    return Answer(f"back ends {', '.join(machine.targets)}", fix)
+    return CheckResult(f"back ends {', '.join(machine.targets)}", fix)
 
 
-def _optional_packages(machine: Machine) -> Answer:
+def _optional_packages(machine: Machine) -> CheckResult:
     return _versions_answer(machine, machine.extra_pins)
 
 
-def _onnx(machine: Machine) -> Answer:
+def _onnx(machine: Machine) -> CheckResult:
     version = machine.versions.get("onnx")
     missing = "not installed: .onnx files cannot be read"
-    return Answer(version or missing, "" if version else f"pip install '{PROJECT}[onnx]'")
+    return CheckResult(version or missing, "" if version else f"pip install '{PROJECT}[onnx]'")
 
 
-def _cores(machine: Machine) -> Answer:
+def _cores(machine: Machine) -> CheckResult:
     cores = machine.environment.cores
     one = "give the process a second core, or run on local-sync"
-    return Answer(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
+    return CheckResult(f"{cores} on {machine.environment.cpu}", "" if cores > 1 else one)
 
 
-def _vectors(machine: Machine) -> Answer:
+def _vectors(machine: Machine) -> CheckResult:
     env = machine.environment
     width = 8 * CpuInfo(frozenset(env.features), env.cores).vector_bytes
     known = "asimd" in env.features or width > 128
     fix = "use a CPU with AVX2: PyC's kernels are written for it" if not known else ""
-    return Answer(f"{width} bits ({' '.join(env.features) or 'no known feature'})", fix)
+    return CheckResult(f"{width} bits ({' '.join(env.features) or 'no known feature'})", fix)
 
 
-def _memory(machine: Machine) -> Answer:
+def _memory(machine: Machine) -> CheckResult:
     gib = machine.environment.memory_gib
     fix = f"use a machine with {LEAST_MEMORY_GIB} GiB or more to compile larger models"
-    return Answer(f"{gib} GiB", "" if gib >= LEAST_MEMORY_GIB else fix)
+    return CheckResult(f"{gib} GiB", "" if gib >= LEAST_MEMORY_GIB else fix)
 
 
-def _disk(machine: Machine) -> Answer:
+def _disk(machine: Machine) -> CheckResult:
     free = machine.free_bytes
     fix = "free 1 GiB in the folder for temporary files, or set TMPDIR to another"
-    return Answer(f"{free // GIB} GiB free for temporary files", "" if free >= LEAST_DISK else fix)
+    return CheckResult(
+        f"{free // GIB} GiB free for temporary files", "" if free >= LEAST_DISK else fix
+    )
 
 
-def _cpu_devices(machine: Machine) -> Answer:
+def _cpu_devices(machine: Machine) -> CheckResult:
     drivers = [machine.driver(kind) for kind in TARGETS["cpu"][1]]
     bad = [f"{d.name}: {d.problem}" for d in drivers if not d.devices]
     found = "; ".join(bad) or ", ".join(d.name for d in drivers)
     pin = machine.pins.get("iree-base-runtime", "")
     fix = f"pip install --force-reinstall iree-base-runtime=={pin}" if bad else ""
-    return Answer(found, fix)
+    return CheckResult(found, fix)
 
 
-def _cuda_device(machine: Machine) -> Answer:
+def _cuda_device(machine: Machine) -> CheckResult:
     driver, gpus = machine.driver("cuda"), machine.environment.accelerators
     if driver.devices:
-        return Answer(", ".join(driver.devices))
+        return CheckResult(", ".join(driver.devices))
     if gpus:
-        return Answer(
+        return CheckResult(
             f"{', '.join(gpus)}, but: {driver.problem}",
             "make the NVIDIA driver's libcuda.so visible to the dynamic linker",
         )
-    return Answer(
+    return CheckResult(
         driver.problem,
         "to run CUDA programs, use a machine with an NVIDIA GPU and driver "
         "(compiling them needs neither)",
     )
 
 
-def _vulkan_device(machine: Machine) -> Answer:
+def _vulkan_device(machine: Machine) -> CheckResult:
     driver = machine.driver("vulkan")
     fix = "install the GPU's Vulkan driver, or a software device by `make lavapipe`"
-    return Answer(", ".join(driver.devices) or driver.problem, "" if driver.devices else fix)
+    return CheckResult(", ".join(driver.devices) or driver.problem, "" if driver.devices else fix)
 
 
 CHECKS: tuple[Check, ...] = (

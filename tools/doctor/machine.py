@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires
 
-from pyc_mlir.evidence.environment import Place, current_place
+from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.iree.inventory import Driver, compiler_targets, runtime_drivers
 from pyc_mlir.measure.environment import PROJECT, Environment, installed, probe
 
@@ -33,7 +33,7 @@ class Machine:
     """
 
     environment: Environment
-    place: Place
+    place: Environments
     pins: Mapping[str, str]
     extra_pins: Mapping[str, str]
     versions: Mapping[str, str]

@@ -3,13 +3,13 @@
 import json
 from typing import Any
 
-from pyc_mlir.debug.diff import Change, Difference, Values
+from pyc_mlir.debug.diff import ChoiceDifference, ProgramDifference, Values
 from pyc_mlir.tools.explain.facts import size
 
 _SHOWN = 100
 
 
-def text(found: Difference, every: bool = False) -> str:
+def text(found: ProgramDifference, every: bool = False) -> str:
     """Conditions, choices, sizes; with `every` also choices that stayed, on other grounds."""
     if found.is_empty:
         return f"no difference: {found.same} equal decisions\n"
@@ -30,7 +30,7 @@ def _section(title: str, text: str) -> str:
     return f"{title}\n{text}" if text else ""
 
 
-def _all(changes: tuple[Change, ...]) -> str:
+def _all(changes: tuple[ChoiceDifference, ...]) -> str:
     return "".join(map(_change, changes))
 
 
@@ -50,7 +50,7 @@ def _size(values: Values) -> str:
     return f"  {name}: {shown[0]} -> {shown[1]}\n"
 
 
-def _change(change: Change) -> str:
+def _change(change: ChoiceDifference) -> str:
     before, after = (d.chosen if d else "not decided" for d in (change.before, change.after))
     either = change.after or change.before
     where = f"  at {either.site.location}" if either and either.site.location else ""

@@ -1,7 +1,7 @@
 """The facts of a program that the text and the page both show.
 
-Comes in: an artifact, perhaps the log of its compile. Goes out: `Subject`, and for each region a
-`Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
+Comes in: an artifact, perhaps the log of its compile. Goes out: `ExplainedProgram`, and for each
+region a `Story`: sizes before and after, and sentences. Nothing here knows a terminal or a browser.
 """
 
 import re
@@ -13,10 +13,10 @@ from pyc_mlir.artifact.memory_report import UNPLANNED, MemoryReport, RegionRepor
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.profile import Profile
-from pyc_mlir.tools.explain.sizes import Sizes
+from pyc_mlir.tools.explain.sizes import ChosenSizes
 from pyc_mlir.util.units import quantity
 
 # The parts of the manifest's account, and what they are called.
@@ -31,7 +31,7 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExplainedProgram:
     """What is explained: the program's file, itself, its decisions and its memory report.
 
     profile: where the time of a call goes, measured or predicted; None where neither is known.
@@ -41,7 +41,7 @@ class Subject:
     artifact: Artifact
     decisions: tuple[Decision, ...]
     report: MemoryReport
-    sizes: Sizes
+    sizes: ChosenSizes
     profile: Profile | None = None
 
     @staticmethod
@@ -51,7 +51,7 @@ class Subject:
         log: Sequence[Decision] | None = None,
         sizes: Sequence[str] = (),
         measured: Profile | None = None,
-    ) -> "Subject":
+    ) -> "ExplainedProgram":
         """A log of the same compile stands in for the decisions: it has source locations.
 
         sizes: ``batch=8``, for dynamic dimensions. measured: a profile of the program; without one
@@ -61,13 +61,13 @@ class Subject:
         """
         report = from_bytes(artifact.memory, name) if artifact.memory else MemoryReport()
         decisions = tuple(artifact.decisions if log is None else log)
-        chosen = Sizes.parse(sizes, artifact.signature)
+        chosen = ChosenSizes.parse(sizes, artifact.signature)
         _require_own(measured, artifact, name)
         profile = predict(artifact, decisions) if measured is None else placed(measured, decisions)
         shown = tuple(map(chosen.filled, decisions))
-        return Subject(name, artifact, shown, report, chosen, profile)
+        return ExplainedProgram(name, artifact, shown, report, chosen, profile)
 
-    def matching(self, text: str) -> "Subject":
+    def matching(self, text: str) -> "ExplainedProgram":
         """With only those decisions that concern `text` (see `concerning`)."""
         found = concerning(self.decisions, text, self.report)
         return replace(self, decisions=found)
@@ -329,7 +329,7 @@ def cost_of(alternative: Alternative) -> list[tuple[str, str]]:
     return [(name, text) for name, text in parts if text] or [("time", "0 s")]
 
 
-def rectangle_facts(region: RegionReport, layout: Layout, number: int) -> list[str]:
+def rectangle_facts(region: RegionReport, layout: ArenaLayout, number: int) -> list[str]:
     """What is known of one buffer, a fact a line."""
     r = layout.rectangles[number]
     facts = [
@@ -353,7 +353,7 @@ def task_name(region: RegionReport, task: int) -> str:
     return f"task {task}: {region.tasks[task].name}"
 
 
-def alive_at_peak(layout: Layout) -> tuple[int, list[int]]:
+def alive_at_peak(layout: ArenaLayout) -> tuple[int, list[int]]:
     """The first step with the most live bytes, and the rectangles in it, largest first."""
     if not layout.live_bytes:
         return 0, []

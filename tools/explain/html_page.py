@@ -11,12 +11,12 @@ from pathlib import Path
 from pyc_mlir.artifact.memory_report import RegionReport
 from pyc_mlir.dialects.printable import for_display
 from pyc_mlir.pipelines.choices.choices import Decision
-from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.profile.profile import Profile
 from pyc_mlir.tools.explain.axes import svg
 from pyc_mlir.tools.explain.facts import (
+    ExplainedProgram,
     Story,
-    Subject,
     alive_at_peak,
     compared,
     cost_of,
@@ -57,7 +57,7 @@ _HOW_TO_READ = (
 _NO_REPORT = "This program holds no memory report: compile it with a planner mode to have one."
 
 
-def page(subject: Subject) -> str:
+def page(subject: ExplainedProgram) -> str:
     """The whole page."""
     body = "".join(
         [
@@ -104,7 +104,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -
     return f'<table class="{kind}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
 
 
-def _overview(subject: Subject) -> str:
+def _overview(subject: ExplainedProgram) -> str:
     """One tile a region, and the account of a call."""
     tiles = "".join(_tile(story) for story in subject.stories())
     unit, rows = in_table(subject.account())
@@ -233,7 +233,7 @@ def _arena(region: RegionReport, name: str, largest: int, steps: int) -> str:
     )
 
 
-def _at_peak(region: RegionReport, layout: Layout) -> str:
+def _at_peak(region: RegionReport, layout: ArenaLayout) -> str:
     """What is alive when most is, as a table."""
     step, alive = alive_at_peak(layout)
     rows = []

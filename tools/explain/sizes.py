@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -19,16 +19,16 @@ _DIM = re.compile(r"hal\.buffer_view\.dim\(arg(\d+), index=(\d+) : index\)")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ChosenSizes:
     """Sizes that a reader chose for dynamic dimensions of a program, by their names."""
 
     signature: Signature
     chosen: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def parse(texts: Sequence[str], signature: Signature) -> "Sizes":
+    def parse(texts: Sequence[str], signature: Signature) -> "ChosenSizes":
         """Read ``NAME=SIZE``. Raises PycError (BAD_ARGUMENT) for what is no dynamic dimension."""
-        known = Sizes(signature).names
+        known = ChosenSizes(signature).names
         chosen: dict[str, int] = {}
         for text in texts:
             name, _, number = text.rpartition("=")
@@ -40,7 +40,7 @@ class Sizes:
                     f"{'' if name in known else did_you_mean(name, known)}",
                 )
             chosen[name] = int(number)
-        return Sizes(signature, chosen)
+        return ChosenSizes(signature, chosen)
 
     @property
     def names(self) -> list[str]:
@@ -62,7 +62,7 @@ class Sizes:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
 
-    def of(self, arguments: Sequence[Argument]) -> int | None:
+    def of(self, arguments: Sequence[SignatureEntry]) -> int | None:
         """The bytes of arguments."""
         total = 0
         for a in arguments:

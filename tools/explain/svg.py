@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from html import escape
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.tools.explain.axes import Scale, bytes_scale, line, px, seconds_scale, svg, text
 from pyc_mlir.tools.explain.facts import alive_at_peak, compared, rectangle_facts, role, size
 from pyc_mlir.util.units import quantity
@@ -60,7 +60,7 @@ def _attribute(data: object) -> str:
     return escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))
 
 
-def _running(region: RegionReport, layout: Layout) -> list[str]:
+def _running(region: RegionReport, layout: ArenaLayout) -> list[str]:
     """The tasks of each step, in words."""
     names: list[list[str]] = [[] for _ in range(layout.steps if layout.runs else 0)]
     for run in layout.runs:
@@ -84,7 +84,7 @@ def _step_axis(x: Scale, y: float) -> str:
     return "".join((line(x.start, y, x.end, y, "axis"), *labels, title))
 
 
-def _area(kind: str, layout: Layout, x: Scale, y: Scale) -> str:
+def _area(kind: str, layout: ArenaLayout, x: Scale, y: Scale) -> str:
     corners = "".join(
         f"V{px(y(value))}H{px(x(step + 1))}" for step, value in enumerate(layout.live_bytes)
     )
@@ -92,7 +92,9 @@ def _area(kind: str, layout: Layout, x: Scale, y: Scale) -> str:
     return f'<path d="{path}Z" class="area {kind}"/><path d="{path}" class="line {kind}"/>'
 
 
-def _peaks(region: RegionReport, series: list[tuple[str, Layout]], x: Scale, y: Scale) -> list[str]:
+def _peaks(
+    region: RegionReport, series: list[tuple[str, ArenaLayout]], x: Scale, y: Scale
+) -> list[str]:
     """A dot and a label at each first peak; a label that would meet another one goes below."""
     parts: list[str] = []
     taken: list[tuple[float, float]] = []
@@ -111,7 +113,7 @@ def _peaks(region: RegionReport, series: list[tuple[str, Layout]], x: Scale, y: 
     return parts
 
 
-def arena_chart(region: RegionReport, layout: Layout, largest: int, steps: int) -> str:
+def arena_chart(region: RegionReport, layout: ArenaLayout, largest: int, steps: int) -> str:
     """The arena: steps to the right, offsets upwards, one rectangle a buffer.
 
     `largest` bytes and `steps` fill the plot, so that two arenas of a region can be compared.
@@ -141,7 +143,7 @@ def arena_chart(region: RegionReport, layout: Layout, largest: int, steps: int) 
     )
 
 
-def _arena_axis(layout: Layout, y: Scale, foot: float) -> str:
+def _arena_axis(layout: ArenaLayout, y: Scale, foot: float) -> str:
     """Offsets, and the arena's size at its top."""
     most = 5 if y.start - y.end > 150 else 2
     ticks = [v for v in y.ticks(most) if y(v) - y.end > 14 or not v]
@@ -158,7 +160,7 @@ def _peak_label(at: float, whole: float) -> str:
     return text(at, HEAD - 9, "peak", "tick", anchor)
 
 
-def _boxes(region: RegionReport, layout: Layout, x: Scale, y: Scale) -> Iterator[str]:
+def _boxes(region: RegionReport, layout: ArenaLayout, x: Scale, y: Scale) -> Iterator[str]:
     """One <rect> a buffer."""
     spans = drawn(layout)
     shared = {s for i, s in enumerate(layout.storages) if s != i}
@@ -176,7 +178,7 @@ def _boxes(region: RegionReport, layout: Layout, x: Scale, y: Scale) -> Iterator
         )
 
 
-def drawn(layout: Layout) -> list[tuple[float, float]]:
+def drawn(layout: ArenaLayout) -> list[tuple[float, float]]:
     """From where to where each buffer is drawn, in steps.
 
     Where one takes over another one's place, both meet within the step.
@@ -202,7 +204,7 @@ def short(name: str) -> str:
     return name
 
 
-def _labels(layout: Layout, x: Scale, y: Scale) -> Iterator[str]:
+def _labels(layout: ArenaLayout, x: Scale, y: Scale) -> Iterator[str]:
     """Names within the largest rectangles, as far as they fit; the script cuts them anew."""
     spans = drawn(layout)
     areas = [(end - start) * layout.rectangles[i].bytes for i, (start, end) in enumerate(spans)]

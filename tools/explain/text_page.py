@@ -5,8 +5,16 @@ from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.pipelines.memory.layout import Layout
-from pyc_mlir.tools.explain.facts import Story, Subject, compared, cost_of, in_table, role, size
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
+from pyc_mlir.tools.explain.facts import (
+    ExplainedProgram,
+    Story,
+    compared,
+    cost_of,
+    in_table,
+    role,
+    size,
+)
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
 from pyc_mlir.tools.explain.words import NO_NAMES, by_layer, folded, headline, place_of
 from pyc_mlir.util.units import quantity
@@ -19,7 +27,7 @@ _INDENT = "  "
 _WITHOUT_REPORT = "no memory report in this program: compile it with a planner mode to have one\n"
 
 
-def overview(subject: Subject, levels: str = BLOCKS) -> str:
+def overview(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
     """All of it, the decisions cut off after some."""
     shown, left = subject.decisions[:_FIRST], len(subject.decisions) - _FIRST
     more = f"  ... and {left} more; --decisions shows all, with knobs\n" if left > 0 else ""
@@ -37,7 +45,7 @@ def overview(subject: Subject, levels: str = BLOCKS) -> str:
     return _plain("\n".join(p for p in parts if p), levels)
 
 
-def decisions(subject: Subject, levels: str = BLOCKS) -> str:
+def decisions(subject: ExplainedProgram, levels: str = BLOCKS) -> str:
     """All decisions and nothing else."""
     return listing(subject.decisions, levels)
 
@@ -70,14 +78,14 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT)
 
 
-def _answer(subject: Subject) -> str:
+def _answer(subject: ExplainedProgram) -> str:
     """Where the time goes, above all else."""
     if subject.profile is None:
         return ""
     return f"{_filled(answer(subject.profile))}\n"
 
 
-def _time(subject: Subject) -> str:
+def _time(subject: ExplainedProgram) -> str:
     """What no generated kernel covers."""
     found = [] if subject.profile is None else uncovered(subject.profile)
     if subject.profile is None or not found:
@@ -92,13 +100,13 @@ def _time(subject: Subject) -> str:
     return title + "".join(f"  {line}\n" for line in lines) + more
 
 
-def _account(subject: Subject) -> str:
+def _account(subject: ExplainedProgram) -> str:
     unit, rows = in_table(subject.account())
     width = max(len(text) for _, text in rows)
     return f"memory of one call, {unit}\n{_rows([(n, f'{t:>{width}}') for n, t in rows])}"
 
 
-def _contract_report(subject: Subject) -> str:
+def _contract_report(subject: ExplainedProgram) -> str:
     report = subject.artifact.contract_report
     return f"contract, as compiled\n{textwrap.indent(str(report), '  ')}" if report.clauses else ""
 
@@ -117,7 +125,9 @@ def _region(story: Story, levels: str) -> str:
     return f"region {region.name}\n{_rows(story.rows())}{charts}{_frontier(story)}"
 
 
-def chart(layout: Layout, top: int, steps: int, levels: str = BLOCKS, width: int = _WIDTH) -> str:
+def chart(
+    layout: ArenaLayout, top: int, steps: int, levels: str = BLOCKS, width: int = _WIDTH
+) -> str:
     """Live bytes over steps as columns of blocks; a column shows the most of its steps.
 
     `top` bytes fill the height and `steps` the width, so that two charts can be compared.

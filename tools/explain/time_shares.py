@@ -6,7 +6,7 @@ whose code is IREE's, the longest first.
 
 from dataclasses import dataclass
 
-from pyc_mlir.profile.profile import Profile, Row
+from pyc_mlir.profile.profile import Profile, ProfileRow
 from pyc_mlir.profile.views import summary
 from pyc_mlir.util.units import quantity
 
@@ -44,7 +44,7 @@ def answer(profile: Profile) -> str:
 
 def uncovered(profile: Profile) -> list[Uncovered]:
     """What no kernel covers, by the groups that share dispatches, the longest first."""
-    found: dict[tuple[str, ...], list[Row]] = {}
+    found: dict[tuple[str, ...], list[ProfileRow]] = {}
     for row in profile.rows:
         if row.is_dispatch and not row.is_kernel:
             found.setdefault(row.groups, []).append(row)
@@ -52,7 +52,7 @@ def uncovered(profile: Profile) -> list[Uncovered]:
     return sorted(joined, key=lambda u: -u.seconds)
 
 
-def _joined(groups: tuple[str, ...], rows: list[Row]) -> Uncovered:
+def _joined(groups: tuple[str, ...], rows: list[ProfileRow]) -> Uncovered:
     """The dispatches of the same groups; in words as the one that does most says."""
     most = max(rows, key=lambda row: row.seconds)
     seconds, share = sum(r.seconds for r in rows), sum(r.share for r in rows)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.choices.log import Listed
-from pyc_mlir.tools.explain.facts import Subject, size
+from pyc_mlir.tools.explain.facts import ExplainedProgram, size
 
 WHOLE, UNNAMED = "the whole program", "ops without names"
 NO_NAMES = (
@@ -68,7 +68,7 @@ def _top_level(text: str) -> str:
     return text
 
 
-def headline(subject: Subject) -> str:
+def headline(subject: ExplainedProgram) -> str:
     """What matters most, as one sentence."""
     sizes = subject.sizes
     after, before = subject.working_memory()

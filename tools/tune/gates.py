@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, current_place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.evidence.rows import Implementation
 from pyc_mlir.evidence.states import EXPERIMENTAL, LANES, QUARANTINED, STABLE, Scope
 from pyc_mlir.lanes.baselines import freeze, rows_of, versions
-from pyc_mlir.lanes.conditions import NEW_DEFAULT, SWAP, Limits
+from pyc_mlir.lanes.conditions import NEW_DEFAULT, SWAP, RecipeLimits
 from pyc_mlir.lanes.promotion import Standing, Wanted, promote, standing, state_of
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.tune.look import named
@@ -24,10 +24,10 @@ _SHORT = 16
 BY = "pyc-tune"
 
 
-def run_promote(store: Store, flags: argparse.Namespace) -> int:
+def run_promote(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Take a recipe as far as its measurements allow. Raises PycError (NOT_PROMOTED)."""
     candidate = implementation(store, flags.id)
-    limits = Limits(flags.arena_bytes, flags.compile_seconds)
+    limits = RecipeLimits(flags.arena_bytes, flags.compile_seconds)
     against = implementation(store, flags.incumbent) if flags.incumbent else None
     least = NEW_DEFAULT if flags.new_default else SWAP
     wanted = Wanted(flags.lane, least, flags.cluster, limits, against)
@@ -38,7 +38,7 @@ def run_promote(store: Store, flags: argparse.Namespace) -> int:
     return 0
 
 
-def run_rollback(store: Store, flags: argparse.Namespace) -> int:
+def run_rollback(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Reverse the last transition of a recipe in a lane, in each scope that has one to reverse."""
     candidate = implementation(store, flags.id)
     states = [
@@ -58,7 +58,7 @@ def run_rollback(store: Store, flags: argparse.Namespace) -> int:
     return 0
 
 
-def run_lanes(store: Store, flags: argparse.Namespace) -> int:
+def run_lanes(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Print the recipes of each lane and their states."""
     states = store.states()
     for lane in LANES:
@@ -72,7 +72,7 @@ def run_lanes(store: Store, flags: argparse.Namespace) -> int:
     return 0
 
 
-def run_baseline(store: Store, flags: argparse.Namespace) -> int:
+def run_baseline(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Freeze reports, else the recipes in use, as the next version of a name."""
     reports = [Report.load(path) for path in flags.reports]
     moment = datetime.now(UTC).isoformat(timespec="seconds")
@@ -82,7 +82,7 @@ def run_baseline(store: Store, flags: argparse.Namespace) -> int:
     return 0
 
 
-def run_baselines(store: Store, flags: argparse.Namespace) -> int:
+def run_baselines(store: EvidenceStore, flags: argparse.Namespace) -> int:
     """Print the names and versions of baselines, or the rows of one."""
     if not flags.name:
         for name, known in versions(store).items():
@@ -96,7 +96,7 @@ def run_baselines(store: Store, flags: argparse.Namespace) -> int:
     return 0
 
 
-def implementation(store: Store, beginning: str) -> Implementation:
+def implementation(store: EvidenceStore, beginning: str) -> Implementation:
     """The recipe whose id begins so. Raises PycError (BAD_ARGUMENT)."""
     row = named(store, beginning)
     if not isinstance(row, Implementation):
@@ -112,7 +112,7 @@ def place(scope: Scope) -> str:
     return ", ".join(f"{k} {v[:_SHORT]}" for k, v in vars(scope).items() if v) or "everywhere"
 
 
-def place_of(store: Store, flags: argparse.Namespace) -> Place:
+def place_of(store: EvidenceStore, flags: argparse.Namespace) -> Environments:
     """This machine and toolchain, or the environment that `--env` names by its id's beginning.
 
     Raises PycError (BAD_ARGUMENT) unless one environment has that id.
@@ -136,7 +136,7 @@ def told(now: Standing) -> Iterator[str]:
         yield from (f"    {finding}\n" for finding in assessment.findings)
 
 
-def outlook(store: Store, candidate: Implementation) -> Iterator[str]:
+def outlook(store: EvidenceStore, candidate: Implementation) -> Iterator[str]:
     """What stands between a recipe and both lanes, on this machine and toolchain."""
     here = current_place()
     places = [p for p in store.places().values() if p.id == here.id] or list(

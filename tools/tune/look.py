@@ -5,7 +5,7 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.exchange import Measured, measured
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.trials import STATES
 from pyc_mlir.evidence.rows import Graph, Implementation, Session, Study, Trace, Verdict
 from pyc_mlir.util.units import quantity
@@ -14,7 +14,7 @@ _SHORT = 16
 _KINDS = (Graph, Implementation, Study, Session, Trace, Verdict)
 
 
-def listing(store: Store) -> str:
+def listing(store: EvidenceStore) -> str:
     """The counts of all tables, then the studies, then graphs with what was measured of them."""
     counts = store.counts()
     lines = [f"{store.url}\n", *(f"  {n:17} {counts[n]}\n" for n in counts if counts[n])]
@@ -35,7 +35,7 @@ def listing(store: Store) -> str:
     return "".join(lines)
 
 
-def shown(store: Store, beginning: str) -> str:
+def shown(store: EvidenceStore, beginning: str) -> str:
     """A row as its fields, and for a graph or implementation what was measured of it."""
     row = named(store, beginning)
     lines = [f"{row.table}\n"]
@@ -72,7 +72,7 @@ def _times(traces: Sequence[Measured]) -> Iterator[str]:
         )
 
 
-def reasons(store: Store, beginning: str) -> str:
+def reasons(store: EvidenceStore, beginning: str) -> str:
     """How a recipe came to its states: every transition, and the verdicts on it."""
     row = named(store, beginning)
     if not isinstance(row, Implementation):
@@ -85,7 +85,10 @@ def reasons(store: Store, beginning: str) -> str:
             f"  {state.at[:19]} {state.lane:12} {state.state:11} by {state.decided_by or '-'}: "
             f"{state.reason or '-'} ({there or 'everywhere'})\n"
         )
-    for verdict in (*store.find(Verdict, candidate=row.id), *store.find(Verdict, incumbent=row.id)):
+    for verdict in (
+        *store.find(Verdict, candidate=row.id),
+        *store.find(Verdict, incumbent=row.id),
+    ):
         role = "against" if verdict.candidate == row.id else "as incumbent of"
         other = verdict.incumbent if verdict.candidate == row.id else verdict.candidate
         lines.append(
@@ -98,7 +101,7 @@ def reasons(store: Store, beginning: str) -> str:
     return "".join(lines)
 
 
-def named(store: Store, beginning: str) -> Any:
+def named(store: EvidenceStore, beginning: str) -> Any:
     """The one row whose id begins so. Raises PycError (BAD_ARGUMENT)."""
     found = [row for kind in _KINDS for row in store.beginning_with(kind, beginning)]
     if len(found) != 1:

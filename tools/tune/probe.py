@@ -10,7 +10,7 @@ import numpy as np
 
 from pyc_mlir.dialects.util.files import require_writable
 from pyc_mlir.tools.cli import common as cli
-from pyc_mlir.tune.verdict import Answer, Rounds, Verdict, judge
+from pyc_mlir.tune.verdict import Judgement, Rounds, VerdictKind, judge
 
 if TYPE_CHECKING:
     from pyc_mlir.measure.records import Record, Report
@@ -42,12 +42,12 @@ def add(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def run(flags: argparse.Namespace) -> int:
     """Probe; a line for each session, last how often each difference was found."""
-    from pyc_mlir.measure.sessions.session import Plan
+    from pyc_mlir.measure.sessions.session import SessionPlan
     from pyc_mlir.measure.survey.probes import probe_sessions
 
     if flags.json:
         require_writable(flags.json, "a file for the samples (`--json`)")
-    plan = Plan(flags.rounds, flags.processes)
+    plan = SessionPlan(flags.rounds, flags.processes)
     sessions: list[ProbeSession] = []
     try:
         for session in probe_sessions(flags.sessions, plan):
@@ -61,7 +61,7 @@ def run(flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def verdict(session: "ProbeSession", other: str) -> Verdict:
+def verdict(session: "ProbeSession", other: str) -> Judgement:
     """Whether a program's samples differ from A's."""
     pairs = zip(
         session.wall[other], session.wall["A"], session.cpu[other], session.cpu["A"], strict=True
@@ -81,7 +81,7 @@ def summary(sessions: Sequence["ProbeSession"]) -> Iterator[str]:
     yield f"{len(sessions)} sessions, {noisy} on a disturbed machine"
     for other, text in OTHERS.items():
         counts = Counter(verdict(s, other).answer for s in sessions)
-        told = ", ".join(f"{a} {counts[a]}" for a in Answer)
+        told = ", ".join(f"{a} {counts[a]}" for a in VerdictKind)
         yield f"{text}: {told}"
 
 
@@ -151,7 +151,7 @@ def markdown(stored: "Report") -> str:
     for (program, other), found in answers.items():
         counts = Counter(r["answer"] for r in found)
         low, middle, high = np.percentile([r["value"] for r in found], [10, 50, 90])
-        given = " | ".join(str(counts[str(a)]) for a in Answer)
+        given = " | ".join(str(counts[str(a)]) for a in VerdictKind)
         lines.append(
             f"| {program} | {OTHERS[other]} | {len(found)} | {given} "
             f"| {middle:.3f} ({low:.3f} to {high:.3f}) |"

@@ -10,8 +10,8 @@ from pyc_mlir.evidence.rows import COLD, CONSTANTS, WARM
 from pyc_mlir.tools.cli import common as cli
 
 if TYPE_CHECKING:
-    from pyc_mlir.evidence.database.store import Store
-    from pyc_mlir.measure.sessions.session import Measurer, Plan
+    from pyc_mlir.evidence.database.store import EvidenceStore
+    from pyc_mlir.measure.sessions.session import Measurer, SessionPlan
     from pyc_mlir.measure.survey.survey import Surveyed
 
 COMMAND = "profile"
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(store: "Store", flags: argparse.Namespace) -> int:
+def run(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     """Measure the works of the models; a line for each session."""
     from pyc_mlir.measure.sessions.local import LocalMeasurer
     from pyc_mlir.measure.survey.survey import Surveyed
@@ -61,7 +61,7 @@ def run(store: "Store", flags: argparse.Namespace) -> int:
 
 
 def survey(
-    store: "Store",
+    store: "EvidenceStore",
     flags: argparse.Namespace,
     programs: Sequence["Surveyed"],
     measurer: "Measurer",
@@ -75,11 +75,11 @@ def survey(
     return cli.REFUSED if all(p.name in made.skipped for p in programs) else cli.OK
 
 
-def plan_of(flags: argparse.Namespace) -> "Plan":
+def plan_of(flags: argparse.Namespace) -> "SessionPlan":
     """The plan of each session. Raises PycError (BAD_ARGUMENT)."""
-    from pyc_mlir.measure.sessions.session import Plan
+    from pyc_mlir.measure.sessions.session import SessionPlan
 
-    return Plan(flags.rounds, flags.processes, threads=flags.threads, quiet=flags.quiet_only)
+    return SessionPlan(flags.rounds, flags.processes, threads=flags.threads, quiet=flags.quiet_only)
 
 
 def constants_of(text: str) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import Implementation, Prediction, Study, Trace
 
 # What a tuner notes in `Study.budget` beside limits, for the roofline: operations and bytes that a
@@ -39,7 +39,7 @@ class StudyFacts:
     """A study, where it ran, and its trials in order."""
 
     study: Study
-    place: Place | None
+    place: Environments | None
     points: tuple[Point, ...]
     clock: str
 
@@ -68,7 +68,7 @@ class StudyFacts:
         return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def facts_of(store: Store, study: Study) -> StudyFacts:
+def facts_of(store: EvidenceStore, study: Study) -> StudyFacts:
     """Read a study. Raises PycError (BAD_ARGUMENT) for one without trials."""
     trials = store.trials(study.id)
     if not trials:
@@ -93,7 +93,9 @@ def facts_of(store: Store, study: Study) -> StudyFacts:
     return StudyFacts(study, store.places().get(study.env_id), tuple(points), clock)
 
 
-def _with_trace(store: Store, study: Study, point: Point, trace: Trace, clock: str) -> Point:
+def _with_trace(
+    store: EvidenceStore, study: Study, point: Point, trace: Trace, clock: str
+) -> Point:
     made = store.get(Implementation, trace.impl_id)
     told = store.find(Prediction, impl_id=trace.impl_id, env_id=study.env_id)
     interval = told[-1] if told else None

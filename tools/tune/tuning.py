@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.trials import DONE, FAILED
 from pyc_mlir.evidence.rows import Study
 from pyc_mlir.measure.sessions.local import LocalMeasurer
@@ -22,10 +22,10 @@ from pyc_mlir.tools.cli.model_source import read_model
 from pyc_mlir.tools.cli.option_flags import read_range
 from pyc_mlir.tools.tune.look import named
 from pyc_mlir.tune.studies.run import WORKS
-from pyc_mlir.tune.studies.study import Budget, StudyResult, WorkResult
+from pyc_mlir.tune.studies.study import StudyBudget, StudyResult, WorkResult
 from pyc_mlir.tune.studies.tuner import effort_of, tune, work_subject
-from pyc_mlir.tune.studies.worker import Job, here, work_once
-from pyc_mlir.tune.verdict import Answer, Verdict
+from pyc_mlir.tune.studies.worker import TrialJob, here, work_once
+from pyc_mlir.tune.verdict import Judgement, VerdictKind
 
 _SHORT = 16
 _NOTHING = (
@@ -57,7 +57,7 @@ def run_tune(url: str, flags: argparse.Namespace) -> int:
 
 def run_resume(url: str, flags: argparse.Namespace) -> int:
     """Go on with a study whose model is a file."""
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         study = named(store, flags.id)
     notes: Mapping[str, Any] = study.budget if isinstance(study, Study) else {}
     if "model" not in notes:
@@ -69,7 +69,7 @@ def run_resume(url: str, flags: argparse.Namespace) -> int:
     ranges = {name: (low, high) for name, (low, high) in notes["ranges"].items()}
     result = tune(
         notes["model"],
-        budget=flags.budget or Budget(notes["seconds"], notes["evaluations"]),
+        budget=flags.budget or StudyBudget(notes["seconds"], notes["evaluations"]),
         db=url,
         effort=notes["effort"],
         executor=flags.executor,
@@ -87,7 +87,7 @@ def run_worker(url: str, flags: argparse.Namespace) -> int:
     """Measure trials of studies of this database until nothing was open for so long."""
     done, last = 0, time.monotonic()
     measurer = LocalMeasurer("pyc-tune worker")
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         while not flags.idle or time.monotonic() - last < flags.idle:
             job = _open_job(store, url, measurer)
             if job is None or not work_once(job):
@@ -98,7 +98,7 @@ def run_worker(url: str, flags: argparse.Namespace) -> int:
     return cli.OK
 
 
-def _open_job(store: Store, url: str, measurer: LocalMeasurer) -> Job | None:
+def _open_job(store: EvidenceStore, url: str, measurer: LocalMeasurer) -> TrialJob | None:
     """A study of machines like this one with open trials; works are measured by their texts."""
     places = store.places()
     for study in store.find(Study, objective=WORKS):
@@ -109,7 +109,7 @@ def _open_job(store: Store, url: str, measurer: LocalMeasurer) -> Job | None:
             notes = study.budget
             options = CompileOptions(target=notes.get("target", "cpu"))
             effort = effort_of(notes["effort"])
-            return Job(
+            return TrialJob(
                 url,
                 study.id,
                 measurer,
@@ -150,7 +150,7 @@ def told(result: StudyResult, db: str = "") -> Iterator[str]:
             f"use it:\n  pyc-tune export wisdom.json --here{db}\n"
             "  pyc-compile MODEL --policy fastest --wisdom wisdom.json -o model.vmfb\n"
         )
-    unclear = [w for w in result.works if w.verdict and w.verdict.answer is Answer.UNCLEAR]
+    unclear = [w for w in result.works if w.verdict and w.verdict.answer is VerdictKind.UNCLEAR]
     for work in unclear:
         assert work.verdict is not None
         more = work.verdict.needed
@@ -175,7 +175,7 @@ def _program(result: StudyResult) -> Iterator[str]:
         yield "whole program: not measured; the recipe does not count\n"
 
 
-def _gain(verdict: Verdict) -> str:
+def _gain(verdict: Judgement) -> str:
     """How many times as fast, with its interval: a ratio of times the other way round."""
     at, level = verdict.interval, 100 * (1 - verdict.alpha)
     return (

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import (
@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     smaller,
     where,
 )
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -179,7 +179,7 @@ def _arrays(knobs: Argmax, random: Random) -> Arrays:
     return [np.where(values.random(x.shape) < random.choice((0, 0.01, 0.3)), odd, x)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for the first op of a group, argmax of f32 along the last dimension."""
     node = work.nodes[0]
     if node.name != "argmax" or not is_f32(work, node.operands):
@@ -201,10 +201,10 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     taken = {"m": NOMINAL_DIMENSION}
     feed = Feed(node.operands[0], (axis,))
-    return [Offer(knobs, 1, (feed,), cost(knobs, target, taken))]
+    return [KernelOffer(knobs, 1, (feed,), cost(knobs, target, taken))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
     knobs: Argmax = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_narrow, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.gemm import refusal as refuse_tile
 from pyc_mlir.pipelines.kernels.families.gemv import is_streamed
@@ -25,13 +25,18 @@ from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Scalar, Vector, least
 from pyc_mlir.pipelines.kernels.match.contraction import find
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
-from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands, View
+from pyc_mlir.pipelines.kernels.shared.contraction import (
+    BatchMatrix,
+    Contraction,
+    Matrices,
+    Operands,
+)
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_batch, known, share
 from pyc_mlir.pipelines.kernels.shared.square import transposed
-from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums
+from pyc_mlir.pipelines.kernels.shared.tile import ProductTile, bottom, local, partial_sums
 from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
@@ -225,7 +230,9 @@ class BatchProduct:
         start, column = self.k.either(last, here, lambda: there, lambda: here)
         return start, column
 
-    def _next_panel(self, b: View, following: tuple[Index, Index], turn: Index, at: Index) -> None:
+    def _next_panel(
+        self, b: BatchMatrix, following: tuple[Index, Index], turn: Index, at: Index
+    ) -> None:
         """Ask for one line of the next block, which is copied soon; `turn` counts tiles."""
         knobs = self.knobs
         start, column = following
@@ -240,14 +247,14 @@ class BatchProduct:
             place = b.at(k=start + number // lines, n=column + number % lines * LINE)
         b.memory.prefetch(*place, level=2)
 
-    def _copy(self, b: View, block: Block) -> None:
+    def _copy(self, b: BatchMatrix, block: Block) -> None:
         """B's rows side by side."""
         with self.k.range(block.length) as at:
             for v, place in enumerate(block.places):
                 value = b.memory.load(*b.at(k=block.start + at, n=place))
                 self.panel[0].store(value, self._spot(block, at, v))
 
-    def _copy_transposed(self, b: View, block: Block) -> None:
+    def _copy_transposed(self, b: BatchMatrix, block: Block) -> None:
         """Squares of registers turned; columns behind the last one are copies of it."""
         k, lanes = self.k, self.k.lanes
         last = k.size(self.knobs.what.columns) - 1
@@ -294,12 +301,12 @@ class BatchProduct:
 
         knobs, width = self.knobs, len(block.places)
         parts = partial_sums(knobs.what.rows, knobs.height, width, knobs.unroll)
-        tile = Tile(self.k, height, width, knobs.unroll, left, right, ahead, parts)
+        tile = ProductTile(self.k, height, width, knobs.unroll, left, right, ahead, parts)
         rows = [row + r for r in range(height)]
         sums = tile.accumulate(block.length, self._start(c, block, rows))
         self._finish(c, block, rows, sums)
 
-    def _start(self, c: View, block: Block, rows: list[Index]) -> list[Vector]:
+    def _start(self, c: BatchMatrix, block: Block, rows: list[Index]) -> list[Vector]:
         """Zeros in the first block of the depth, what C holds in the others."""
         zeros = [self.k.vector(0.0)] * (len(rows) * len(block.places))
         if block.blocks.number == 1:
@@ -309,7 +316,7 @@ class BatchProduct:
             first, zeros, lambda: zeros, lambda: [c.memory.load(*c.at(m=r, n=p)) for r, p in held]
         )
 
-    def _finish(self, c: View, block: Block, rows: list[Index], sums: list[Vector]) -> None:
+    def _finish(self, c: BatchMatrix, block: Block, rows: list[Index], sums: list[Vector]) -> None:
         """Store; in the last block of the depth what the epilogue makes of the sums."""
         width = len(block.places)
 
@@ -393,7 +400,7 @@ def _what(random: Random) -> Contraction:
 cost = partial(product_cost, "batch_gemm")
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for a product of matrices that are not known when compiling."""
     found = find(work)
     if found is None or is_packed(work) or is_streamed(found.what) or is_narrow(found.what.columns):
@@ -401,10 +408,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     knobs = BatchGemm.on(target, found.what, epilogue=found.epilogue)
     if refusal(knobs, target):
         return []
-    return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
+    return [KernelOffer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Register tiles, blocks of the depth, copies or none, and shares of workgroups."""
     knobs: BatchGemm = offer.knobs
     what = knobs.what

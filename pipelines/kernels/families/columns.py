@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space
@@ -98,12 +98,12 @@ class Columns:
     def _body(self, k: Build, x: Memory, y: Memory) -> None:
         first = k.workgroup(1) * self.outers
         with k.range(first, least(first + self.outers, x.shape[0])) as o:
-            panel = Panel(k, self, x, y, o)
+            panel = ColumnStrip(k, self, x, y, o)
             panel.in_registers() if self.registers else panel.in_memory()
 
 
 @dataclass(frozen=True)
-class Panel:
+class ColumnStrip:
     """The strip of this workgroup at one outer index."""
 
     k: Build
@@ -259,7 +259,7 @@ def _arrays(knobs: Columns, random: Random) -> Arrays:
     return [x.astype(np.float32)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for the first op of a group, a reduction of leading or middle dimensions."""
     found = span(work, work.nodes[0])
     if found is None:
@@ -276,10 +276,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     if refusal(knobs, target):
         return []
     taken = {n: NOMINAL_DIMENSION for n in "onc"}
-    return [Offer(knobs, 1, (Feed(value, found.cuts),), cost(knobs, target, taken))]
+    return [KernelOffer(knobs, 1, (Feed(value, found.cuts),), cost(knobs, target, taken))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Columns of a strip, rows at once, vectors of a turn, and results in registers or memory."""
     knobs: Columns = offer.knobs
     columns = knobs.columns if isinstance(knobs.columns, int) else max(_STRIPS)

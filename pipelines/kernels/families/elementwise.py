@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import InKernel, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, sources
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, find, sources
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
@@ -189,7 +189,7 @@ def _arrays(knobs: Elementwise, random: Random) -> Arrays:
     return [x, *random_reads(knobs.program, rows, columns, random)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for as many of the group's first ops as are elementwise on one tensor.
 
     One of the inputs must have the result's shape. The matrix has as long rows as its reads allow;
@@ -202,23 +202,25 @@ def match(work: Work, target: Target) -> list[Offer]:
         if 0 not in shape and work.closed(covers):
             for own in sources(work, 0, covers):
                 for cut in range(max(1, len(shape))):
-                    view = View(shape, cut)
+                    view = MatrixView(shape, cut)
                     found = None if _narrow(view) else find(work, 0, covers, own, view)
                     if found is not None:
                         return [_offer(work, target, covers, own, view, found)]
     return []
 
 
-def _narrow(view: View) -> bool:
+def _narrow(view: MatrixView) -> bool:
     return view.rows != 1 and (view.columns or _NARROW) < _NARROW
 
 
-def _offer(work: Work, target: Target, covers: int, own: int, view: View, found: Found) -> Offer:
+def _offer(
+    work: Work, target: Target, covers: int, own: int, view: MatrixView, found: MatchedProgram
+) -> KernelOffer:
     knobs = Elementwise.on(target, view.rows or "m", view.columns or "n", found.program)
     sizes = {"m": nominal(view.shape[: view.cut]), "n": nominal(view.shape[view.cut :])}
     feeds = (Feed(own, (view.cut,)), *found.feeds)
     worth = covers == len(work.nodes) and _is_worth(work, knobs)
-    return Offer(knobs, covers, feeds, cost(knobs, target, sizes), worth)
+    return KernelOffer(knobs, covers, feeds, cost(knobs, target, sizes), worth)
 
 
 def _is_worth(work: Work, knobs: Elementwise) -> bool:
@@ -231,7 +233,7 @@ def _is_worth(work: Work, knobs: Elementwise) -> bool:
     return not joined and not small and (knobs.streaming or knobs.program.heavy)
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Parts of workgroups, vectors of a block, and stores through the caches or past them."""
     knobs: Elementwise = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, SMALLEST, Index, Scalar, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS, span
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
@@ -171,7 +171,7 @@ def _arrays(knobs: FullReduce, random: Random) -> Arrays:
     return [x.astype(np.float32)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for the first op of a group: all dimensions, or the last ones, are reduced.
 
     Rows that the family ``rows`` takes are left to it. A row is not cut into parts: one kernel
@@ -198,7 +198,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     taken = dict.fromkeys("mn", NOMINAL_DIMENSION)
     feed = Feed(node.operands[0], (found.first,))
-    return [Offer(knobs, 1, (feed,), cost(knobs, target, taken))]
+    return [KernelOffer(knobs, 1, (feed,), cost(knobs, target, taken))]
 
 
 def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool:
@@ -207,7 +207,7 @@ def _is_short(shape: tuple[int | None, ...], first: int, target: Target) -> bool
     return first == len(shape) - 1 and last is not None and 4 * last <= target.l2_bytes
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Numbers of a chunk, vectors of a turn, and rows of a workgroup."""
     knobs: FullReduce = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

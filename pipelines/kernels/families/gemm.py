@@ -20,19 +20,25 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
-from pyc_mlir.pipelines.kernels.families.packing import Packing, Panels
+from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.families.packing import PanelPacking, Panels
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Scalar, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer, overwritable
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, cut_matrix, known, share
-from pyc_mlir.pipelines.kernels.shared.tile import Tile, bottom, local, partial_sums, refuse_tile
+from pyc_mlir.pipelines.kernels.shared.tile import (
+    ProductTile,
+    bottom,
+    local,
+    partial_sums,
+    refuse_tile,
+)
 from pyc_mlir.pipelines.kernels.variants import HEIGHTS, PANELS, UNROLLS, cuts, knob_space
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
@@ -103,10 +109,10 @@ class Gemm:
         """How B is laid out."""
         return Panels(self.columns, self.depth, self.panel)
 
-    def packing(self, transposed: bool = False) -> Packing:
+    def packing(self, transposed: bool = False) -> PanelPacking:
         """The kernel that lays out B[depth, columns], or B[columns, depth], at run time."""
         shares = max(1, min(self.workgroups[0] * self.workgroups[1], self.panels.full))
-        return Packing(self.columns, self.depth, self.panel, transposed, shares)
+        return PanelPacking(self.columns, self.depth, self.panel, transposed, shares)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel called `name`: operands a, b (packed), the epilogue's, then c."""
@@ -241,7 +247,7 @@ class Product:
             ahead = partial(self._stream_on, offset, strip.width)
         spots = [(row + r, at) for r in range(height) for at in places]
         parts = partial_sums(knobs.rows, knobs.height, len(places), knobs.unroll)
-        tile = Tile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
+        tile = ProductTile(k, height, len(places), knobs.unroll, left, right, ahead, parts)
         sums = tile.accumulate(depth.length, self._start(depth, spots))
         self._finish(depth, spots, sums, len(places))
 
@@ -428,7 +434,7 @@ def contents(
     return [values.normal(size=[d for d in s if isinstance(d, int)]) for s in shapes]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A product with constant weights, and as much of what follows as the epilogue can do."""
     if not is_packed(work):
         return []
@@ -437,14 +443,14 @@ def match(work: Work, target: Target) -> list[Offer]:
     rows, depth, columns = sizes(a.shape[:-1]), b.shape[-2], b.shape[-1]
     if not depth or not columns or a.shape[-1] != depth or rows == 0:
         return []
-    covers, found = longest(work, 1, View(node.type.shape, node.type.rank - 1))
+    covers, found = longest(work, 1, MatrixView(node.type.shape, node.type.rank - 1))
     knobs = Gemm.on(target, rows or "m", columns, depth, epilogue=found.program)
     if refusal(knobs, target):
         return []
     first, second = node.operands
     weights = Feed(second, (b.rank - 1,))
     feeds = (Feed.matrix(work, first), weights, *found.feeds)
-    return [Offer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
+    return [KernelOffer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(a.shape[:-1])}))]
 
 
 def is_packed(work: Work) -> bool:
@@ -462,7 +468,7 @@ def is_narrow(columns: int | str | None) -> bool:
     return isinstance(columns, int) and columns < _NARROW
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Register tiles, what caches hold of the product, and shares of workgroups."""
     knobs: Gemm = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.gemm import SIZES, is_packed, random_epilogue
 from pyc_mlir.pipelines.kernels.families.products import ORDERS, arrays, product_cost, reference
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
@@ -24,7 +24,7 @@ from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, add, fma, least, tree
 from pyc_mlir.pipelines.kernels.match.contraction import find
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction, Matrices, Operands
 from pyc_mlir.pipelines.kernels.shared.epilogues import overwritable
@@ -253,7 +253,7 @@ def sample(random: Random, target: Target) -> tuple[Gemv, list[Arrays]]:
 cost = partial(product_cost, "gemv")
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for a product of few rows and a matrix that is not known when compiling."""
     found = find(work)
     if found is None or is_packed(work) or not is_streamed(found.what):
@@ -261,10 +261,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     knobs = Gemv.on(target, found.what, epilogue=found.epilogue)
     if refusal(knobs, target):
         return []
-    return [Offer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
+    return [KernelOffer(knobs, found.covers, found.feeds, cost(knobs, target, found.nominal))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Rows of B at once and strips of C, which dots of transposed rows have not; shares."""
     knobs: Gemv = offer.knobs
     what = knobs.what

@@ -12,11 +12,11 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import LINE, Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
@@ -77,7 +77,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Packing:
+class PanelPacking:
     """The knobs: B's sizes, the width of a panel, B transposed or not, and workgroups (panels)."""
 
     columns: int
@@ -136,7 +136,7 @@ class _Target:
         self.memory.store(value, self.start + row * self.width + at)
 
 
-def _places(k: Build, knobs: Packing, panel: _Target) -> list[Lanes | None]:
+def _places(k: Build, knobs: PanelPacking, panel: _Target) -> list[Lanes | None]:
     """Where the panel's vectors lie in a row of B; None behind its end."""
     size = Index.of(knobs.columns)
     starts = [panel.column + v for v in range(0, panel.width, k.lanes)]
@@ -149,7 +149,7 @@ def _places(k: Build, knobs: Packing, panel: _Target) -> list[Lanes | None]:
     ]
 
 
-def _rows(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
+def _rows(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> None:
     """Row by row; a masked load gives the zeros of the padding."""
     with k.range(knobs.depth) as row:
         for v, place in enumerate(_places(k, knobs, panel)):
@@ -157,7 +157,7 @@ def _rows(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
             panel.put(value, row, v * k.lanes)
 
 
-def _transposed(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
+def _transposed(k: Build, knobs: PanelPacking, b: Memory, panel: _Target) -> None:
     """Squares of registers are turned; the rest of the depth under a mask."""
     whole, depth = knobs.depth // k.lanes * k.lanes, Index.of(knobs.depth)
 
@@ -182,27 +182,27 @@ def _transposed(k: Build, knobs: Packing, b: Memory, panel: _Target) -> None:
 _SIZES = (1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 79, 130)
 
 
-def refusal(knobs: Packing, target: Target) -> str:
+def refusal(knobs: PanelPacking, target: Target) -> str:
     """Nothing beyond what every family asks for."""
     return refuse_narrow(target)
 
 
-def cost(knobs: Packing, target: Target, sizes: Mapping[str, int]) -> Cost:
+def cost(knobs: PanelPacking, target: Target, sizes: Mapping[str, int]) -> Cost:
     """B is read once and its panels are written once."""
     traffic = 4 * (knobs.columns * knobs.depth + knobs.panels.size)
     return CostModel(target).kernel("packing", 0.0, traffic)
 
 
-def reference(knobs: Packing, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def reference(knobs: PanelPacking, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The panels, exactly: every error is below the smallest number."""
     b = arrays[0].T if knobs.transposed else arrays[0]
     packed = knobs.panels.pack(b).astype(np.float64)
     return packed, np.full_like(packed, np.finfo(np.float64).tiny)
 
 
-def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[PanelPacking, list[Arrays]]:
     """Random knobs and three calls."""
-    knobs = Packing(
+    knobs = PanelPacking(
         random.choice(_SIZES),
         random.choice(_SIZES),
         panel=random.choice((16, 32, 64)),
@@ -215,9 +215,9 @@ def sample(random: Random, target: Target) -> tuple[Packing, list[Arrays]]:
     return knobs, [[values.normal(size=sizes).astype(np.float32)] for _ in range(3)]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Shares of panels, whose width is that of the product that reads them."""
-    knobs: Packing = offer.knobs
+    knobs: PanelPacking = offer.knobs
     return knob_space(
         knobs,
         {"workgroups": shares(target, knobs.panels.full)},
@@ -225,4 +225,4 @@ def space(offer: Offer, target: Target) -> Space | None:
     )
 
 
-FAMILY = Family("packing", Packing, refusal, cost, reference, sample, space=space)
+FAMILY = Family("packing", PanelPacking, refusal, cost, reference, sample, space=space)

@@ -23,7 +23,7 @@ _STREAM_AHEAD = 1536
 
 
 @dataclass(frozen=True)
-class Row:
+class RowPass:
     """Row `i` of `x` to `y`, the row that is needed soon, and what is done before and after."""
 
     k: Build
@@ -86,7 +86,7 @@ class Row:
         return total / self.length.to_float()
 
 
-def softmax(row: Row) -> None:
+def softmax(row: RowPass) -> None:
     """y = exp(x - max x) / sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
     y, i = row.y, row.i
 
@@ -109,7 +109,7 @@ def softmax(row: Row) -> None:
         row.finish(y.load(i, at) * share, at)
 
 
-def log_softmax(row: Row) -> None:
+def log_softmax(row: RowPass) -> None:
     """y = x - max x - log sum exp(x - max x). A row with a NaN or +inf becomes all NaN."""
 
     @row.fold(larger, -math.inf)
@@ -128,7 +128,7 @@ def log_softmax(row: Row) -> None:
         row.finish(row.again(at) - peak - share, at)
 
 
-def normalize(row: Row, epsilon: float, scale: Memory, shift: Memory | None = None) -> None:
+def normalize(row: RowPass, epsilon: float, scale: Memory, shift: Memory | None = None) -> None:
     """y = (x - m) / sqrt(mean (x - m)^2 + epsilon) * scale + shift; without shift, m is 0."""
     centre: Any = 0.0
     if shift is not None:
@@ -158,7 +158,7 @@ def normalize(row: Row, epsilon: float, scale: Memory, shift: Memory | None = No
             row.finish(fma(unit, scale.load(at), shift.load(at)), at)
 
 
-def reduce_row(row: Row, operation: str) -> None:
+def reduce_row(row: RowPass, operation: str) -> None:
     """y[i] = the numbers of row i, combined; max and min are NaN where a number is."""
 
     @row.fold(*REDUCTIONS[operation])

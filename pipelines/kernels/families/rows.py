@@ -24,9 +24,9 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.row_passes import (
-    Row,
+    RowPass,
     log_softmax,
     normalize,
     reduce_row,
@@ -41,8 +41,14 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     Index,
     least,
 )
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, find, longest, sources
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import (
+    MatchedProgram,
+    MatrixView,
+    find,
+    longest,
+    sources,
+)
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import LENGTHS, Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
@@ -50,7 +56,7 @@ from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Node, Work, is_f32, nominal
+from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32, nominal
 
 WEIGHTS = {"layernorm": ("scale", "shift"), "rmsnorm": ("scale",)}
 EXPONENTIALS = ("softmax", "log_softmax")
@@ -152,7 +158,7 @@ class Rows:
         first = k.workgroup() * self.rows_per_workgroup
         with k.range(first, least(first + self.rows_per_workgroup, rows)) as i:
             soon = least(i + self.ahead, rows - 1)
-            row = Row(k, self, x, y, i, soon, before.row(i), after.row(i))
+            row = RowPass(k, self, x, y, i, soon, before.row(i), after.row(i))
             if self.operation in REDUCTIONS:
                 reduce_row(row, self.operation)
             elif self.operation == "softmax":
@@ -299,7 +305,7 @@ def _arrays(knobs: Rows, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in (x, *before, *weights, *after)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for the first op that works along rows, with the elementwise ops around it.
 
     What comes before it must be its prologue; of what follows, as much as an epilogue can do.
@@ -315,7 +321,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     if not _along_rows(node, len(shape)) or 0 in shape or shape[-1] is None:
         return []
-    view = View(shape, len(shape) - 1)
+    view = MatrixView(shape, len(shape) - 1)
     start = _start(work, anchor, view)
     if start is None or any(v >= len(work.inputs) for v in weights):
         return []
@@ -323,7 +329,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     own, before = start
     reduces = _operation(node) in REDUCTIONS
-    result = View(node.type.shape, view.cut) if reduces else view
+    result = MatrixView(node.type.shape, view.cut) if reduces else view
     covers, after = longest(work, anchor + 1, result)
     if not work.closed(covers):
         return []
@@ -332,20 +338,20 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     feeds = (Feed(own, (view.cut,)), *before.feeds, *(Feed(v) for v in weights), *after.feeds)
     priced = cost(knobs, target, {"m": nominal(shape[:-1])})
-    return [Offer(knobs, covers, feeds, priced)]
+    return [KernelOffer(knobs, covers, feeds, priced)]
 
 
-def _operation(node: Node) -> str:
+def _operation(node: WorkOp) -> str:
     """The operation of row kernels that an op may be, "" for none."""
     operation = node.name.removeprefix("reduce_")
     return operation if operation in OPERATIONS else ""
 
 
-def _start(work: Work, anchor: int, view: View) -> tuple[int, Found] | None:
+def _start(work: Work, anchor: int, view: MatrixView) -> tuple[int, MatchedProgram] | None:
     """The value that the kernel reads first, and the ops before the anchor as its prologue."""
     x = work.nodes[anchor].operands[0]
     if anchor == 0:
-        return x, Found()
+        return x, MatchedProgram()
     if x != work.number_of(anchor - 1):
         return None
     for own in sources(work, 0, anchor):
@@ -355,7 +361,9 @@ def _start(work: Work, anchor: int, view: View) -> tuple[int, Found] | None:
     return None
 
 
-def _knobs(node: Node, view: View, target: Target, before: Pointwise, after: Pointwise) -> Rows:
+def _knobs(
+    node: WorkOp, view: MatrixView, target: Target, before: Pointwise, after: Pointwise
+) -> Rows:
     operation, columns = _operation(node), view.columns
     assert columns is not None
     others: dict[str, Any] = {"epsilon": node.params["epsilon"]} if operation in WEIGHTS else {}
@@ -364,13 +372,13 @@ def _knobs(node: Node, view: View, target: Target, before: Pointwise, after: Poi
     return replace(knobs, prologue=before, epilogue=after, **others)
 
 
-def _along_rows(node: Node, rank: int) -> bool:
+def _along_rows(node: WorkOp, rank: int) -> bool:
     """Whether an op works along the last dimension alone."""
     axes = node.params["axes"] if "axes" in node.params else (node.params["axis"],)
     return rank > 0 and axes is not None and [a % rank for a in axes] == [rank - 1]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Vectors of a block, rows that are prefetched ahead, and rows of a workgroup."""
     knobs: Rows = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

@@ -37,7 +37,7 @@ Dim = int | str
 Grid = Callable[[Callable[[Dim], Index]], Sequence[IndexLike]]
 
 
-class Layout(Protocol):
+class ConstantLayout(Protocol):
     """How a kernel wants a constant: hashable data."""
 
     @property
@@ -63,7 +63,7 @@ class Operand:
     shape: tuple[Dim, ...]
     role: str = "in"
     dtype: str = "f32"
-    layout: Layout | None = None
+    layout: ConstantLayout | None = None
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ NUMBER = Read(down=False, along=False)
 
 
 @dataclass(frozen=True)
-class Step:
+class PointwiseStep:
     """`op` is a name of `STEPS`, `operands` are the numbers of earlier values."""
 
     op: str
@@ -86,7 +86,7 @@ class Pointwise:
 
     reads: tuple[Read, ...] = ()
     constants: tuple[float, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PointwiseStep, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for a program that cannot run."""

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise
 from pyc_mlir.pipelines.kernels.match.offers import Feed
-from pyc_mlir.pipelines.kernels.match.pointwise import Found, View, longest
+from pyc_mlir.pipelines.kernels.match.pointwise import MatchedProgram, MatrixView, longest
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
 from pyc_mlir.pipelines.target.work import Work, is_f32, nominal, sizes
@@ -126,7 +126,7 @@ def _with_epilogue(
     if turned := _turned(work, covers, orders, known):
         return turned
     product = covers
-    covers, found = longest(work, covers, View(shape, len(shape) - 1))
+    covers, found = longest(work, covers, MatrixView(shape, len(shape) - 1))
     dims: dict[str, Dim] = {x: x if size is None else size for x, size in known.items()}
     batch = tuple(dims[x] for x in order if x not in "mn")
     what = Contraction(
@@ -134,7 +134,7 @@ def _with_epilogue(
     )
     if isinstance(what.matrix[0], str) and len(what.result) > 2 and found.program.reads:
         # Sizes of what is read could not be checked against the dimensions of the result.
-        covers, found = product, Found()
+        covers, found = product, MatchedProgram()
     dynamic = {x: NOMINAL_DIMENSION for x, size in known.items() if size is None}
     feeds = (a.feed, b.feed, *found.feeds)
     return _flat(work, Matched(what, found.program, covers, feeds, dynamic), a)
@@ -157,7 +157,7 @@ def _turned(
     if len(sized) < len(known) or sized["n"] != 1 or sized["m"] < _ROWS_TO_TURN or not plain:
         return None
     shape = work.nodes[covers - 1].type.shape
-    covers, found = longest(work, covers, View(shape, len(shape) - 2))
+    covers, found = longest(work, covers, MatrixView(shape, len(shape) - 2))
     batch = order[:-2]
     column = _Side(b.value, b.letters[:-2])
     what = Contraction(

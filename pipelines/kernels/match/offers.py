@@ -1,8 +1,8 @@
 """Offers of kernel families for a group of pyc ops, which they see as plain data.
 
-`Work` is the question: the values that a group reads and its ops in order. `Offer` is an answer:
-the knobs of a kernel, how many of the ops it computes, and which values it is fed with. Neither
-holds MLIR, so that families are tested without it.
+`Work` is the question: the values that a group reads and its ops in order. `KernelOffer` is an
+answer: the knobs of a kernel, how many of the ops it computes, and which values it is fed with.
+Neither holds MLIR, so that families are tested without it.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Offer:
+class KernelOffer:
     """A kernel for the first `covers` ops; `feeds` are its inputs in order.
 
     A dynamic dimension of the result has the size that the kernel's has, where their sizes agree;

@@ -1,9 +1,9 @@
 """Match the pointwise program that a group begins with: from `Work` to `Pointwise` and feeds.
 
-A kernel computes a matrix: a tensor whose dimensions are cut into rows and columns (`View`). Ops
-around it may join it if each is elementwise on f32 and broadcasts to that tensor. What they read
-from outside becomes a `Read` where its broadcasting can be told by a row's number, a constant of
-one number becomes a constant of the program.
+A kernel computes a matrix: a tensor whose dimensions are cut into rows and columns (`MatrixView`).
+Ops around it may join it if each is elementwise on f32 and broadcasts to that tensor. What they
+read from outside becomes a `Read` where its broadcasting can be told by a row's number, a constant
+of one number becomes a constant of the program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, Read, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import Pointwise, PointwiseStep, Read
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 from pyc_mlir.pipelines.kernels.match.offers import Feed
-from pyc_mlir.pipelines.target.work import F32, Node, Work, is_f32, sizes
+from pyc_mlir.pipelines.target.work import F32, Work, WorkOp, is_f32, sizes
 
 
 @dataclass(frozen=True)
-class View:
+class MatrixView:
     """A tensor as a matrix: the dimensions before `cut` are its rows."""
 
     shape: Shape
@@ -78,20 +78,20 @@ def _rows(pairs: Sequence[tuple[int | None, int | None]], along: bool) -> Read |
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedProgram:
     """A program for some ops, and the feeds of its reads in order."""
 
     program: Pointwise = field(default_factory=Pointwise)
     feeds: tuple[Feed, ...] = ()
 
 
-def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None:
+def find(work: Work, first: int, end: int, own: int, view: MatrixView) -> MatchedProgram | None:
     """The ops from `first` to before `end` as a program; None where they are not one.
 
     `own` is the value that the kernel has, `view` the matrix that own and result both are.
     """
     if first == end:
-        return Found()
+        return MatchedProgram()
     shapes = [work.type(own).shape, work.nodes[end - 1].type.shape]
     if shapes != [view.shape] * 2 or not _is_elementwise(work, first, end):
         return None
@@ -117,10 +117,10 @@ def find(work: Work, first: int, end: int, own: int, view: View) -> Found | None
     except PycError:
         # Steps that fit together for pyc and not here, as a comparison of comparisons.
         return None
-    return Found(program, feeds)
+    return MatchedProgram(program, feeds)
 
 
-def longest(work: Work, first: int, view: View) -> tuple[int, Found]:
+def longest(work: Work, first: int, view: MatrixView) -> tuple[int, MatchedProgram]:
     """How many of the group's ops a kernel covers that computes those before `first` and as many
     of the next as it can, with the program for these.
     """
@@ -129,7 +129,7 @@ def longest(work: Work, first: int, view: View) -> tuple[int, Found]:
         found = find(work, first, end, work.number_of(first - 1), view)
         if found is not None:
             return end, found
-    return first, Found()
+    return first, MatchedProgram()
 
 
 def sources(work: Work, first: int, end: int) -> Iterator[int]:
@@ -148,7 +148,7 @@ def _is_elementwise(work: Work, first: int, end: int) -> bool:
     return known and inner and is_f32(work, [*outside, work.number_of(end - 1)])
 
 
-def _op(work: Work, node: Node) -> str:
+def _op(work: Work, node: WorkOp) -> str:
     """The step that an op is; "" for none."""
     if node.name == "pow":
         return "mul" if _constant(work, node.operands[1]) == 2.0 else ""
@@ -159,9 +159,9 @@ def _op(work: Work, node: Node) -> str:
     return name if name in STEPS else ""
 
 
-def _step(work: Work, node: Node, numbers: dict[int, int]) -> Step:
+def _step(work: Work, node: WorkOp, numbers: dict[int, int]) -> PointwiseStep:
     operands = tuple(numbers[v] for v in node.operands)
-    return Step(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
+    return PointwiseStep(_op(work, node), operands[:1] * 2 if node.name == "pow" else operands)
 
 
 def _constant(work: Work, value: int) -> float | None:

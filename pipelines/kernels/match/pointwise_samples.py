@@ -6,7 +6,14 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.ops.elementwise import PREDICATES
-from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
+    COLUMN,
+    FULL,
+    NUMBER,
+    ROW,
+    Pointwise,
+    PointwiseStep,
+)
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
 
 # Steps to integers make any error a whole number. Logarithms, roots and quotients are taken of
@@ -26,12 +33,12 @@ class _Drawing:
     first: int
     one: int
     known: list[int]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PointwiseStep] = field(default_factory=list)
     last: int = 0
 
     def step(self, op: str, *operands: int) -> int:
         """A step; the number of its value."""
-        self.steps.append(Step(op, operands))
+        self.steps.append(PointwiseStep(op, operands))
         return self.first + len(self.steps) - 1
 
     def grow(self, choices: bool) -> None:

@@ -95,7 +95,7 @@ class Contraction:
 
 
 @dataclass(frozen=True)
-class View:
+class BatchMatrix:
     """One matrix within an operand, at a place of the batch."""
 
     memory: Memory
@@ -124,9 +124,9 @@ class View:
 class Matrices:
     """The three matrices of one place of the batch."""
 
-    a: View
-    b: View
-    c: View
+    a: BatchMatrix
+    b: BatchMatrix
+    c: BatchMatrix
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Operands:
 
     def _matrices(self, batch: Mapping[str, Index]) -> Matrices:
         memories = zip((self.a, self.b, self.c), self.what.orders, strict=True)
-        return Matrices(*(View(memory, order, batch) for memory, order in memories))
+        return Matrices(*(BatchMatrix(memory, order, batch) for memory, order in memories))
 
     def _unravel(self, number: Index) -> Iterator[tuple[str, Index]]:
         """A number within the batch as one for each letter, the last one changing fastest."""

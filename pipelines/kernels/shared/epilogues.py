@@ -1,23 +1,23 @@
 """The usual epilogues of a product, and the operands that they may overwrite."""
 
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
-from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep
 
 
 def layer(bias: bool = False, activation: str = "", residual: bool = False) -> Pointwise:
     """activation(x + bias) + residual: a number a column, a step's name, a matrix; all optional."""
     reads = (ROW,) * bias + (FULL,) * residual
-    steps: list[Step] = []
+    steps: list[PointwiseStep] = []
 
     def last() -> int:
         return len(reads) + len(steps) if steps else 0
 
     if bias:
-        steps.append(Step("add", (0, 1)))
+        steps.append(PointwiseStep("add", (0, 1)))
     if activation:
-        steps.append(Step(activation, (last(),)))
+        steps.append(PointwiseStep(activation, (last(),)))
     if residual:
-        steps.append(Step("add", (last(), len(reads))))
+        steps.append(PointwiseStep("add", (last(), len(reads))))
     return Pointwise(reads, (), tuple(steps))
 
 

@@ -10,7 +10,7 @@ from pyc_mlir.pipelines.kernels.lang.values import (
     maximum,
     minimum,
 )
-from pyc_mlir.pipelines.target.work import Node, Work, is_f32
+from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32
 
 # name -> (how two numbers combine, what they start from); a mean is a sum, divided at the end.
 REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
@@ -22,7 +22,7 @@ REDUCTIONS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
 
 
 @dataclass(frozen=True)
-class Span:
+class ReducedDims:
     """Dimensions `first` to `last` (exclusive) of an operand's shape are reduced."""
 
     operation: str
@@ -35,7 +35,7 @@ class Span:
         return self.first, self.last
 
 
-def span(work: Work, node: Node) -> Span | None:
+def span(work: Work, node: WorkOp) -> ReducedDims | None:
     """The dimensions that a reduction of f32 runs over, where they are neighbours.
 
     Dimensions of size 1 do not separate others. None for another op, for a type or axes that no
@@ -53,4 +53,4 @@ def span(work: Work, node: Node) -> Span | None:
     together = all(i in axes or shape[i] == 1 for i in range(first, last))
     kept = [i for i in range(len(shape)) if node.params["keepdims"] or i not in axes]
     moved = any(shape[i] is None and i != place for place, i in enumerate(kept))
-    return Span(operation, first, last) if together and not moved else None
+    return ReducedDims(operation, first, last) if together and not moved else None

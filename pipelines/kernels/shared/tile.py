@@ -18,7 +18,7 @@ _CHAINS = 8
 
 
 @dataclass(frozen=True)
-class Tile:
+class ProductTile:
     """Sums of `height` rows and `width` vectors: left(row, k) * right(vector, k) over k.
 
     `ahead(k)` is done once in `unroll` steps (prefetches). `parts` partial sums are kept of each

@@ -1,7 +1,7 @@
 """Sizes of dimensions as monomials, so that equal sizes are known to be equal.
 
-A `Dim` is an integer coefficient times a product of atoms; an atom is an `index` value of the
-program whose size nothing else is known about (a dynamic dimension of an argument, a clamped
+A `LoweredDim` is an integer coefficient times a product of atoms; an atom is an `index` value of
+the program whose size nothing else is known about (a dynamic dimension of an argument, a clamped
 slice length). [b, s, 768] collapsed is ``768*b*s``, and expanding it again needs no check.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Dim(NamedTuple):
+class LoweredDim(NamedTuple):
     """``coefficient * product(atoms)``; atoms are numbers given by `Lowering.atom`, sorted.
 
     A named tuple, because sizes are compared and hashed all the time.
@@ -25,13 +25,13 @@ class Dim(NamedTuple):
         """The size when it is known."""
         return None if self.atoms and self.coefficient else self.coefficient
 
-    def __mul__(self, other: "Dim") -> "Dim":  # type: ignore[override]
+    def __mul__(self, other: "LoweredDim") -> "LoweredDim":  # type: ignore[override]
         if 0 in (self.coefficient, other.coefficient):
-            return Dim(0)
+            return LoweredDim(0)
         atoms = tuple(sorted(self.atoms + other.atoms))
-        return Dim(self.coefficient * other.coefficient, atoms)
+        return LoweredDim(self.coefficient * other.coefficient, atoms)
 
-    def divide(self, other: "Dim") -> "Dim | None":
+    def divide(self, other: "LoweredDim") -> "LoweredDim | None":
         """The exact quotient, or None when it is not a monomial."""
         if other.coefficient == 0 or self.coefficient % other.coefficient:
             return None
@@ -39,15 +39,17 @@ class Dim(NamedTuple):
         left.subtract(Counter(other.atoms))
         if any(n < 0 for n in left.values()):
             return None
-        return Dim(self.coefficient // other.coefficient, tuple(sorted(left.elements())))
+        return LoweredDim(self.coefficient // other.coefficient, tuple(sorted(left.elements())))
 
 
-def product(dims: Iterable[Dim]) -> Dim:
+def product(dims: Iterable[LoweredDim]) -> LoweredDim:
     """The product of all; 1 for none."""
-    return math.prod(dims, start=Dim(1))
+    return math.prod(dims, start=LoweredDim(1))
 
 
-def reassociation(source: list[Dim], target: list[Dim]) -> list[tuple[list[int], list[int]]] | None:
+def reassociation(
+    source: list[LoweredDim], target: list[LoweredDim]
+) -> list[tuple[list[int], list[int]]] | None:
     """Split both shapes into consecutive groups of equal size, as many groups as possible.
 
     None when the sizes cannot be shown to agree. Dimensions of size 1 at the end join the last
@@ -73,7 +75,7 @@ def reassociation(source: list[Dim], target: list[Dim]) -> list[tuple[list[int],
         i, j = i + 1, j + 1
     rest_left, rest_right = list(range(i, len(source))), list(range(j, len(target)))
     ones = [source[k] for k in rest_left] + [target[k] for k in rest_right]
-    if any(d != Dim(1) for d in ones):
+    if any(d != LoweredDim(1) for d in ones):
         return None
     if (rest_left or rest_right) and groups:
         groups[-1][0].extend(rest_left)
@@ -81,7 +83,7 @@ def reassociation(source: list[Dim], target: list[Dim]) -> list[tuple[list[int],
     return groups
 
 
-def _grow_left(a: Dim, b: Dim, more_left: bool, more_right: bool) -> bool:
+def _grow_left(a: LoweredDim, b: LoweredDim, more_left: bool, more_right: bool) -> bool:
     """Whether the source group is the smaller one and can take another dimension."""
     if not more_left:
         return False

@@ -1,7 +1,8 @@
 """The state of a conversion to linalg: tensors with their sizes, and the rules by op name.
 
-A rule gets the `Lowering`, the operands as `Tensor`s and the op's parameters, emits upstream ops at
-the current insertion point, and returns a `Tensor`. Rules register themselves with `@lowers`.
+A rule gets the `Lowering`, the operands as `LoweredTensor`s and the op's parameters, emits upstream
+ops at the current insertion point, and returns a `LoweredTensor`. Rules register themselves with
+`@lowers`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,22 +15,22 @@ from pyc_mlir.dialects.ir.attributes import array_of, elements_attr
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir, storage_type, to_mlir
 from pyc_mlir.dialects.types import Shape, TensorType, is_unsigned, storage
-from pyc_mlir.pipelines.linalg.base.dims import Dim
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
 
 
 @dataclass(eq=False, slots=True)
-class Pointwise:
+class PendingPointwise:
     """An elementwise computation that was not emitted yet: inputs by loop numbers, scalar body.
 
-    As a `Tensor` never assigned to: there are several for each op of a program.
+    As a `LoweredTensor` never assigned to: there are several for each op of a program.
     """
 
-    inputs: tuple[tuple["Tensor", tuple[int, ...]], ...]
+    inputs: tuple[tuple["LoweredTensor", tuple[int, ...]], ...]
     body: Callable[..., ir.Value]
 
 
 @dataclass(eq=False, slots=True)
-class Tensor:
+class LoweredTensor:
     """A value with its element type and sizes. Never assigned to; not frozen, as that is slow.
 
     Constants, pointwise results, reshapes and concatenations are materialized when their value is
@@ -38,14 +39,14 @@ class Tensor:
     """
 
     dtype: np.dtype
-    dims: tuple[Dim, ...]
+    dims: tuple[LoweredDim, ...]
     value: ir.Value | None = None
     constant: ir.Attribute | None = None
-    pending: Pointwise | None = None
+    pending: PendingPointwise | None = None
     # What this is a reshape of, with as many elements.
-    source: "Tensor | None" = None
+    source: "LoweredTensor | None" = None
     # What this has side by side, along which dimension.
-    joined: tuple[tuple["Tensor", ...], int] | None = None
+    joined: tuple[tuple["LoweredTensor", ...], int] | None = None
     # The one value that all elements of a constant have.
     splat: Any | None = None
 
@@ -70,18 +71,18 @@ class Tensor:
         return None if self.constant is None else array_of(self.constant).view(self.dtype)
 
 
-def constant_tensor(attr: ir.Attribute, array: np.ndarray) -> Tensor:
+def constant_tensor(attr: ir.Attribute, array: np.ndarray) -> LoweredTensor:
     """A constant, and whether it repeats one value; `attr` may hold unsigned integers."""
     if is_unsigned(array.dtype) and from_mlir(attr.type).dtype == array.dtype:
         attr = elements_attr(array.view(storage(array.dtype)))
-    dims = tuple([Dim(d) for d in array.shape])
+    dims = tuple([LoweredDim(d) for d in array.shape])
     repeats = isinstance(attr, ir.DenseElementsAttr) and attr.is_splat and array.size > 0
     splat = array.reshape(-1)[0] if repeats else None
-    return Tensor(array.dtype, dims, constant=attr, splat=splat)
+    return LoweredTensor(array.dtype, dims, constant=attr, splat=splat)
 
 
 Index = int | ir.AffineExpr
-Rule = Callable[..., Tensor]
+Rule = Callable[..., LoweredTensor]
 RULES: dict[str, Rule] = {}
 
 
@@ -100,7 +101,7 @@ def lowers(*names: str) -> Callable[[Rule], Rule]:
 class Lowering:
     """What rules share while one function is converted: index values, sizes, run-time checks."""
 
-    def __init__(self, block: ir.Block, emit: Callable[[Tensor], ir.Value]) -> None:
+    def __init__(self, block: ir.Block, emit: Callable[[LoweredTensor], ir.Value]) -> None:
         """For a function's `block`. `emit` emits a pending tensor, with what is pending below it,
         or a reshape."""
         self.block = block
@@ -110,24 +111,24 @@ class Lowering:
         self.index = ir.IndexType.get()
         self._atoms: list[ir.Value] = []
         self._atom_of: dict[ir.Value, int] = {}
-        self._sizes: dict[Dim, ir.Value] = {}
-        self._checked: set[tuple[Dim, Dim]] = set()
+        self._sizes: dict[LoweredDim, ir.Value] = {}
+        self._checked: set[tuple[LoweredDim, LoweredDim]] = set()
         self._maps: dict[tuple[int, tuple[Index, ...]], ir.Attribute] = {}
         self._iterators: dict[str, ir.Attribute] = {}
         self._loops: dict[tuple[Any, ...], dict[str, ir.Attribute]] = {}
         self._elements: dict[np.dtype, ir.Type] = {}
-        self._types: dict[tuple[tuple[Dim, ...], np.dtype], ir.Type] = {}
+        self._types: dict[tuple[tuple[LoweredDim, ...], np.dtype], ir.Type] = {}
         self._segments: dict[tuple[int, ...], ir.Attribute] = {}
-        self._forced: dict[Tensor, ir.Value] = {}
+        self._forced: dict[LoweredTensor, ir.Value] = {}
         self._scalars: dict[tuple[bytes, ir.Type], ir.Value] = {}
-        self._rank_0: dict[tuple[bytes, np.dtype], Tensor] = {}
-        self._empty: dict[tuple[tuple[Dim, ...], np.dtype], Tensor] = {}
-        self.filled: dict[tuple[tuple[Dim, ...], np.dtype, bytes], Tensor] = {}
+        self._rank_0: dict[tuple[bytes, np.dtype], LoweredTensor] = {}
+        self._empty: dict[tuple[tuple[LoweredDim, ...], np.dtype], LoweredTensor] = {}
+        self.filled: dict[tuple[tuple[LoweredDim, ...], np.dtype, bytes], LoweredTensor] = {}
         self.checks = 0
 
     # Values.
 
-    def value(self, tensor: Tensor) -> ir.Value:
+    def value(self, tensor: LoweredTensor) -> ir.Value:
         """The SSA value of a tensor; constants and pending computations are emitted here."""
         if tensor.value is not None:
             return tensor.value
@@ -141,19 +142,19 @@ class Lowering:
             attributes={"value": tensor.constant},
         ).result
 
-    def is_pending(self, tensor: Tensor) -> bool:
+    def is_pending(self, tensor: LoweredTensor) -> bool:
         """True for a computation that has not been emitted."""
         return tensor.pending is not None and tensor not in self._forced
 
-    def is_emitted(self, tensor: Tensor) -> bool:
+    def is_emitted(self, tensor: LoweredTensor) -> bool:
         """True for a tensor that has a value in the program."""
         return tensor.value is not None or tensor in self._forced
 
-    def constant(self, array: np.ndarray) -> Tensor:
+    def constant(self, array: np.ndarray) -> LoweredTensor:
         """A constant tensor."""
         return constant_tensor(elements_attr(array.view(storage(array.dtype))), array)
 
-    def rank_0(self, value: Any, dtype: np.dtype) -> Tensor:
+    def rank_0(self, value: Any, dtype: np.dtype) -> LoweredTensor:
         """A constant tensor of rank 0; equal ones are one."""
         array = np.array(value, dtype)
         key = (array.tobytes(), dtype)
@@ -188,7 +189,7 @@ class Lowering:
             self._elements[dtype] = storage_type(dtype)
         return self._elements[dtype]
 
-    def tensor_type(self, dims: Sequence[Dim], dtype: np.dtype) -> ir.Type:
+    def tensor_type(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> ir.Type:
         """MLIR's tensor type."""
         key = (tuple(dims), dtype)
         if key not in self._types:
@@ -233,16 +234,16 @@ class Lowering:
 
     # Sizes.
 
-    def atom(self, value: ir.Value) -> Dim:
+    def atom(self, value: ir.Value) -> LoweredDim:
         """The size that an index value holds."""
         if value not in self._atom_of:
             self._atom_of[value] = len(self._atoms)
             self._atoms.append(value)
-        dim = Dim(1, (self._atom_of[value],))
+        dim = LoweredDim(1, (self._atom_of[value],))
         self._sizes.setdefault(dim, value)
         return dim
 
-    def size(self, dim: Dim) -> ir.Value:
+    def size(self, dim: LoweredDim) -> ir.Value:
         """A size as an index value."""
         if dim not in self._sizes:
             value = self.number(dim.coefficient)
@@ -252,24 +253,24 @@ class Lowering:
             self._sizes[dim] = value
         return self._sizes[dim]
 
-    def sizes(self, dims: Sequence[Dim]) -> list[ir.Value]:
+    def sizes(self, dims: Sequence[LoweredDim]) -> list[ir.Value]:
         """The dynamic ones of `dims` as index values."""
         return [self.size(d) for d in dims if d.static is None]
 
-    def argument(self, value: ir.Value, type_: TensorType) -> Tensor:
+    def argument(self, value: ir.Value, type_: TensorType) -> LoweredTensor:
         """A tensor whose sizes are read from the value itself."""
         dims = [
-            Dim(d) if d is not None else self.atom(self._read_size(value, i))
+            LoweredDim(d) if d is not None else self.atom(self._read_size(value, i))
             for i, d in enumerate(type_.shape)
         ]
-        return Tensor(type_.dtype, tuple(dims), value)
+        return LoweredTensor(type_.dtype, tuple(dims), value)
 
     def _read_size(self, value: ir.Value, axis: int) -> ir.Value:
         return ir.Operation.create(
             "tensor.dim", results=[self.index], operands=[value, self.number(axis)]
         ).result
 
-    def require_equal(self, a: Dim, b: Dim, what: str) -> Dim:
+    def require_equal(self, a: LoweredDim, b: LoweredDim, what: str) -> LoweredDim:
         """The size that both are, checked unless known: `a`, or a static `b`."""
         if a != b and (a, b) not in self._checked:
             self._checked |= {(a, b), (b, a)}
@@ -285,33 +286,35 @@ class Lowering:
 
     # Agreement with what ops declare.
 
-    def reconcile(self, tensor: Tensor, declared: TensorType, what: str) -> Tensor:
+    def reconcile(self, tensor: LoweredTensor, declared: TensorType, what: str) -> LoweredTensor:
         """The tensor under the type that its op declares: sizes it knows better are checked."""
         if tensor.shape == declared.shape:
             return tensor
         dims = list(tensor.dims)
         for i, want in enumerate(declared.shape):
             if dims[i].static is None and want is not None:
-                dims[i] = self.require_equal(dims[i], Dim(want), f"{what}: dimension {i}")
+                dims[i] = self.require_equal(dims[i], LoweredDim(want), f"{what}: dimension {i}")
         return self.with_dims(tensor, dims)
 
-    def with_dims(self, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
+    def with_dims(self, tensor: LoweredTensor, dims: Sequence[LoweredDim]) -> LoweredTensor:
         """The same tensor under sizes known to be equal to its own (a tensor.cast)."""
         if tuple(d.static for d in dims) == tensor.shape:
             value = None if tensor.constant is not None else self.value(tensor)
-            return Tensor(tensor.dtype, tuple(dims), value, tensor.constant, splat=tensor.splat)
+            return LoweredTensor(
+                tensor.dtype, tuple(dims), value, tensor.constant, splat=tensor.splat
+            )
         type_ = self.tensor_type(dims, tensor.dtype)
         cast = ir.Operation.create("tensor.cast", results=[type_], operands=[self.value(tensor)])
-        return Tensor(tensor.dtype, tuple(dims), cast.result)
+        return LoweredTensor(tensor.dtype, tuple(dims), cast.result)
 
-    def empty(self, dims: Sequence[Dim], dtype: np.dtype) -> Tensor:
+    def empty(self, dims: Sequence[LoweredDim], dtype: np.dtype) -> LoweredTensor:
         """An uninitialized tensor; equal ones are one."""
         key = (tuple(dims), dtype)
         if key not in self._empty:
             made = ir.Operation.create(
                 "tensor.empty", results=[self.tensor_type(dims, dtype)], operands=self.sizes(dims)
             )
-            self._empty[key] = Tensor(dtype, tuple(dims), made.result)
+            self._empty[key] = LoweredTensor(dtype, tuple(dims), made.result)
         return self._empty[key]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product, reassociation
-from pyc_mlir.pipelines.linalg.base.lowering import Index, Lowering, Tensor
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product, reassociation
+from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering
 
 Body = Callable[..., Sequence[ir.Value]]
 PARALLEL, REDUCTION = "parallel", "reduction"
@@ -19,12 +19,12 @@ PARALLEL, REDUCTION = "parallel", "reduction"
 
 def generic(
     lowering: Lowering,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    inputs: Sequence[LoweredTensor],
+    outputs: Sequence[LoweredTensor],
     maps: Sequence[Sequence[Index]],
     iterators: Sequence[str],
     body: Body,
-) -> list[Tensor]:
+) -> list[LoweredTensor]:
     """A linalg.generic; `body` gets one scalar an operand and returns one an output.
 
     Constants with a single value are not operands: they are written into the body, unless a loop
@@ -50,7 +50,10 @@ def generic(
 
 
 def _suffice(
-    passed: Sequence[int], inputs: Sequence[Tensor], maps: Sequence[Sequence[Index]], loops: int
+    passed: Sequence[int],
+    inputs: Sequence[LoweredTensor],
+    maps: Sequence[Sequence[Index]],
+    loops: int,
 ) -> bool:
     """Whether the inputs `passed` and the outputs give every loop its size.
 
@@ -60,7 +63,7 @@ def _suffice(
     return bool(passed) and {i for m in kept for i in m}.issuperset(range(loops))
 
 
-def _as_read(lowering: Lowering, x: Tensor, indices: Sequence[Index]) -> Tensor:
+def _as_read(lowering: Lowering, x: LoweredTensor, indices: Sequence[Index]) -> LoweredTensor:
     """A constant of one value that is read at no index has rank 0."""
     if x.splat is None or len(indices) == x.rank:
         return x
@@ -70,11 +73,11 @@ def _as_read(lowering: Lowering, x: Tensor, indices: Sequence[Index]) -> Tensor:
 def structured(
     lowering: Lowering,
     name: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    inputs: Sequence[LoweredTensor],
+    outputs: Sequence[LoweredTensor],
     attributes: dict[str, Any],
     body: Body,
-) -> list[Tensor]:
+) -> list[LoweredTensor]:
     """A linalg op by name with its region built by `body`."""
     operands = [lowering.value(t) for t in (*inputs, *outputs)]
     segments = lowering.segments(len(inputs), len(outputs))
@@ -90,16 +93,16 @@ def structured(
     with ir.InsertionPoint(block):
         yielded = body(*block.arguments)
         ir.Operation.create("linalg.yield", operands=list(yielded))
-    return [Tensor(t.dtype, t.dims, r) for t, r in zip(outputs, op.results, strict=True)]
+    return [LoweredTensor(t.dtype, t.dims, r) for t, r in zip(outputs, op.results, strict=True)]
 
 
 def pointwise(
     lowering: Lowering,
-    inputs: Sequence[tuple[Tensor, Sequence[int]]],
-    dims: Sequence[Dim],
+    inputs: Sequence[tuple[LoweredTensor, Sequence[int]]],
+    dims: Sequence[LoweredDim],
     dtype: np.dtype,
     body: Body,
-) -> Tensor:
+) -> LoweredTensor:
     """One result element for each index of `dims`, from inputs indexed by loop numbers."""
     loops = tuple(range(len(dims)))
     out = lowering.empty(dims, dtype)
@@ -110,7 +113,9 @@ def pointwise(
     return result
 
 
-def fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -> Tensor:
+def fill(
+    lowering: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any
+) -> LoweredTensor:
     """A tensor of one value, as linalg.fill; equal ones are one."""
     key = (tuple(dims), dtype, np.asarray(value, dtype).tobytes())
     if key not in lowering.filled:
@@ -118,7 +123,9 @@ def fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -
     return lowering.filled[key]
 
 
-def _fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) -> Tensor:
+def _fill(
+    lowering: Lowering, dims: Sequence[LoweredDim], dtype: np.dtype, value: Any
+) -> LoweredTensor:
     scalar = lowering.scalar(value, dtype)
     out = lowering.empty(dims, dtype)
     segments = lowering.segments(1, 1)
@@ -133,10 +140,10 @@ def _fill(lowering: Lowering, dims: Sequence[Dim], dtype: np.dtype, value: Any) 
     block = op.regions[0].blocks.append(element, element)
     with ir.InsertionPoint(block):
         ir.Operation.create("linalg.yield", operands=[block.arguments[0]])
-    return Tensor(dtype, tuple(dims), op.result)
+    return LoweredTensor(dtype, tuple(dims), op.result)
 
 
-def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
+def reshape(lowering: Lowering, x: LoweredTensor, dims: Sequence[LoweredDim]) -> LoweredTensor:
     """x under other sizes with the same product, by collapse_shape and expand_shape.
 
     The caller has shown or checked that the products agree.
@@ -152,10 +159,10 @@ def reshape(lowering: Lowering, x: Tensor, dims: Sequence[Dim]) -> Tensor:
         return lowering.empty(dims, x.dtype)
     if reassociation(list(x.dims), dims) is None:
         lowering.require_equal(product(x.dims), product(dims), "sizes of a reshape")
-    return Tensor(x.dtype, tuple(dims), source=x)
+    return LoweredTensor(x.dtype, tuple(dims), source=x)
 
 
-def emit_reshape(lowering: Lowering, tensor: Tensor) -> ir.Value:
+def emit_reshape(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     """collapse_shape to the sizes that both sides share, then expand_shape."""
     x, dims = tensor.source, list(tensor.dims)
     assert x is not None
@@ -176,8 +183,11 @@ def _groups_attr(groups: Sequence[Sequence[int]]) -> ir.ArrayAttr:
 
 
 def _collapse(
-    lowering: Lowering, x: Tensor, dims: Sequence[Dim], groups: Sequence[Sequence[int]]
-) -> Tensor:
+    lowering: Lowering,
+    x: LoweredTensor,
+    dims: Sequence[LoweredDim],
+    groups: Sequence[Sequence[int]],
+) -> LoweredTensor:
     if len(dims) == x.rank:
         return lowering.with_dims(x, dims) if tuple(dims) != x.dims else x
     # A collapsed size is static only if all of its parts are: collapse to what they say, then cast.
@@ -188,16 +198,16 @@ def _collapse(
         operands=[lowering.value(x)],
         attributes={"reassociation": _groups_attr(groups)},
     )
-    out = Tensor(x.dtype, tuple(natural), op.result)
+    out = LoweredTensor(x.dtype, tuple(natural), op.result)
     return out if tuple(natural) == tuple(dims) else lowering.with_dims(out, dims)
 
 
 def _expand(
     lowering: Lowering,
-    x: Tensor,
-    dims: Sequence[Dim],
+    x: LoweredTensor,
+    dims: Sequence[LoweredDim],
     groups: Sequence[Sequence[int]] | None,
-) -> Tensor:
+) -> LoweredTensor:
     if groups is None:
         groups = [list(range(len(dims)))]
         if not dims:
@@ -215,22 +225,24 @@ def _expand(
             "static_output_shape": ir.DenseI64ArrayAttr.get(static),
         },
     )
-    return Tensor(x.dtype, tuple(dims), op.result)
+    return LoweredTensor(x.dtype, tuple(dims), op.result)
 
 
-def drop_dims(lowering: Lowering, x: Tensor, axes: Sequence[int]) -> Tensor:
+def drop_dims(lowering: Lowering, x: LoweredTensor, axes: Sequence[int]) -> LoweredTensor:
     """x without the dimensions `axes`, which have size 1."""
     return reshape(lowering, x, [d for i, d in enumerate(x.dims) if i not in axes])
 
 
 def pad(
-    lowering: Lowering, x: Tensor, low: Sequence[int], high: Sequence[int], value: Any
-) -> Tensor:
+    lowering: Lowering, x: LoweredTensor, low: Sequence[int], high: Sequence[int], value: Any
+) -> LoweredTensor:
     """x with constant borders, as tensor.pad."""
     if not any(low) and not any(high):
         return x
     dims = [grow(lowering, d, a + b) for d, a, b in zip(x.dims, low, high, strict=True)]
-    if Dim(0) in x.dims:  # All border: for IREE a fill, which it sums wrongly; see `_suffice`.
+    if (
+        LoweredDim(0) in x.dims
+    ):  # All border: for IREE a fill, which it sums wrongly; see `_suffice`.
         border = lowering.constant(np.array(value, x.dtype))
         return pointwise(lowering, [(border, ())], dims, x.dtype, lambda v, _: v)
     scalar = lowering.scalar(value, x.dtype)
@@ -248,47 +260,51 @@ def pad(
     block = op.regions[0].blocks.append(*[lowering.index] * x.rank)
     with ir.InsertionPoint(block):
         ir.Operation.create("tensor.yield", operands=[scalar])
-    return Tensor(x.dtype, tuple(dims), op.result)
+    return LoweredTensor(x.dtype, tuple(dims), op.result)
 
 
-def grow(lowering: Lowering, dim: Dim, by: int) -> Dim:
+def grow(lowering: Lowering, dim: LoweredDim, by: int) -> LoweredDim:
     """The size `dim + by`."""
     if by == 0:
         return dim
     if dim.static is not None:
-        return Dim(dim.static + by)
+        return LoweredDim(dim.static + by)
     return lowering.atom(lowering.arith("addi", lowering.size(dim), lowering.number(by)))
 
 
-def static_or_dynamic(dims: Sequence[Dim]) -> ir.Attribute:
+def static_or_dynamic(dims: Sequence[LoweredDim]) -> ir.Attribute:
     """Sizes or offsets as ops list them: known ones inline, others marked dynamic."""
     dynamic = ir.ShapedType.get_dynamic_size()
     return ir.DenseI64ArrayAttr.get([dynamic if d.static is None else d.static for d in dims])
 
 
-def sum_of(lowering: Lowering, a: Dim, b: Dim) -> Dim:
+def sum_of(lowering: Lowering, a: LoweredDim, b: LoweredDim) -> LoweredDim:
     """The sum of two sizes: a multiple of what both are multiples of, or computed."""
     if a.atoms == b.atoms:
-        return Dim(a.coefficient + b.coefficient, a.atoms)
+        return LoweredDim(a.coefficient + b.coefficient, a.atoms)
     return lowering.atom(lowering.arith("addi", lowering.size(a), lowering.size(b)))
 
 
-def emit_joined(lowering: Lowering, tensor: Tensor) -> ir.Value:
+def emit_joined(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     """A concatenation: each part is inserted at its place of one uninitialized tensor."""
     assert tensor.joined is not None
     parts, axis = tensor.joined
     out = lowering.empty(tensor.dims, tensor.dtype)
-    start = Dim(0)
+    start = LoweredDim(0)
     for n, part in enumerate(parts):
-        out = insert(lowering, part, out, [start if i == axis else Dim(0) for i in range(out.rank)])
+        out = insert(
+            lowering, part, out, [start if i == axis else LoweredDim(0) for i in range(out.rank)]
+        )
         if n + 1 < len(parts):
             start = sum_of(lowering, start, part.dims[axis]) if n else part.dims[axis]
     return lowering.value(out)
 
 
-def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[Dim]) -> Tensor:
+def insert(
+    lowering: Lowering, source: LoweredTensor, into: LoweredTensor, offsets: Sequence[LoweredDim]
+) -> LoweredTensor:
     """tensor.insert_slice with unit strides. Nothing has no place: its offset may be the end."""
-    if Dim(0) in source.dims:
+    if LoweredDim(0) in source.dims:
         return into
     offset_values, size_values = lowering.sizes(offsets), lowering.sizes(source.dims)
     operands = [lowering.value(source), lowering.value(into), *offset_values, *size_values]
@@ -304,18 +320,18 @@ def insert(lowering: Lowering, source: Tensor, into: Tensor, offsets: Sequence[D
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get(segments),
         },
     )
-    return Tensor(into.dtype, into.dims, op.result)
+    return LoweredTensor(into.dtype, into.dims, op.result)
 
 
 def extract(
     lowering: Lowering,
-    x: Tensor,
-    offsets: Sequence[Dim],
-    sizes: Sequence[Dim],
+    x: LoweredTensor,
+    offsets: Sequence[LoweredDim],
+    sizes: Sequence[LoweredDim],
     steps: Sequence[int],
-) -> Tensor:
+) -> LoweredTensor:
     """tensor.extract_slice; `steps` are positive. Nothing has no place, as in `insert`."""
-    if Dim(0) in sizes:
+    if LoweredDim(0) in sizes:
         return lowering.empty(sizes, x.dtype)
     offset_values, size_values = lowering.sizes(offsets), lowering.sizes(sizes)
     op = ir.Operation.create(
@@ -329,4 +345,4 @@ def extract(
             "operandSegmentSizes": lowering.segments(1, len(offset_values), len(size_values), 0),
         },
     )
-    return Tensor(x.dtype, tuple(sizes), op.result)
+    return LoweredTensor(x.dtype, tuple(sizes), op.result)

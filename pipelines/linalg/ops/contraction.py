@@ -10,8 +10,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
     PARALLEL,
     REDUCTION,
@@ -38,7 +38,7 @@ def multiply_add(dtype: np.dtype) -> Body:
     return body
 
 
-def rounded(lowering: Lowering, x: Tensor, dtype: np.dtype) -> Tensor:
+def rounded(lowering: Lowering, x: LoweredTensor, dtype: np.dtype) -> LoweredTensor:
     """An accumulator tensor in its operands' element type."""
     if x.dtype == dtype:
         return x
@@ -47,7 +47,7 @@ def rounded(lowering: Lowering, x: Tensor, dtype: np.dtype) -> Tensor:
 
 
 @lowers("matmul")
-def matmul(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
+def matmul(lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor) -> LoweredTensor:
     """Operands of rank 2 or more."""
     depth = lowering.require_equal(lhs.dims[-1], rhs.dims[-2], "inner dimensions of a matmul")
     lhs = lowering.with_dims(lhs, [*lhs.dims[:-1], depth])
@@ -61,13 +61,13 @@ def matmul(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor) -> Tensor:
     return _matmul(lowering, lhs, rhs)
 
 
-def _matmul(lowering: Lowering, lhs: Tensor, rhs: Tensor) -> Tensor:
+def _matmul(lowering: Lowering, lhs: LoweredTensor, rhs: LoweredTensor) -> LoweredTensor:
     """Dispatch on the batch dimensions."""
     batch = broadcast_dims(lowering, [lhs.dims[:-2], rhs.dims[:-2]])
     dims = [*batch, lhs.dims[-2], rhs.dims[-1]]
     dtype = lhs.dtype
     zero = fill(lowering, dims, accumulator(dtype), 0)
-    if Dim(0) in (*lhs.dims, *rhs.dims):
+    if LoweredDim(0) in (*lhs.dims, *rhs.dims):
         # Nothing to add up. With other dimensions that are dynamic, IREE divides by this one.
         return rounded(lowering, zero, dtype)
     same = lhs.dims[:-2] == rhs.dims[:-2]
@@ -81,8 +81,12 @@ def _matmul(lowering: Lowering, lhs: Tensor, rhs: Tensor) -> Tensor:
 
 
 def _contraction(
-    lowering: Lowering, lhs: Tensor, rhs: Tensor, zero: Tensor, batch: Sequence[Dim]
-) -> Tensor:
+    lowering: Lowering,
+    lhs: LoweredTensor,
+    rhs: LoweredTensor,
+    zero: LoweredTensor,
+    batch: Sequence[LoweredDim],
+) -> LoweredTensor:
     """Loops: the batch, m, n, k. Stretched batch dimensions are dropped from their operand."""
     n_batch = len(batch)
     m, n, k = n_batch, n_batch + 1, n_batch + 2
@@ -96,8 +100,8 @@ def _contraction(
 
 
 def _drop_stretched(
-    lowering: Lowering, x: Tensor, batch: Sequence[Dim]
-) -> tuple[Tensor, list[int]]:
+    lowering: Lowering, x: LoweredTensor, batch: Sequence[LoweredDim]
+) -> tuple[LoweredTensor, list[int]]:
     offset = len(batch) - (x.rank - 2)
     leading = x.dims[:-2]
     dropped = [i for i, d in enumerate(leading) if d == ONE and batch[offset + i] != ONE]

@@ -12,8 +12,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial, window_size
 from pyc_mlir.dialects.ops.reduction import lowest
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Index, Lowering, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import Index, LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
     PARALLEL,
     REDUCTION,
@@ -30,8 +30,8 @@ from pyc_mlir.pipelines.linalg.scalar import scalar
 
 
 def pad_image(
-    lowering: Lowering, x: Tensor, pads: Sequence[int], layout: str, value: Any
-) -> Tensor:
+    lowering: Lowering, x: LoweredTensor, pads: Sequence[int], layout: str, value: Any
+) -> LoweredTensor:
     """Pad height and width."""
     low, high = [0] * 4, [0] * 4
     for axis, before, after in zip(spatial(layout), pads[:2], pads[2:], strict=True):
@@ -41,12 +41,12 @@ def pad_image(
 
 def crop(
     lowering: Lowering,
-    x: Tensor,
+    x: LoweredTensor,
     layout: str,
-    image: Sequence[Dim],
-    kernel: Sequence[Dim],
+    image: Sequence[LoweredDim],
+    kernel: Sequence[LoweredDim],
     dilations: Sequence[int],
-) -> Tensor:
+) -> LoweredTensor:
     """Cut off what a window with a single position does not reach.
 
     Folding a loop of one iteration makes the window's own loop index the input, and then the
@@ -56,19 +56,25 @@ def crop(
     for axis, positions, taps, dilation in zip(
         spatial(layout), image, kernel, dilations, strict=True
     ):
-        if positions == Dim(1) and taps.static is not None and sizes[axis].static is not None:
-            sizes[axis] = Dim(dilation * (taps.static - 1) + 1)
+        if (
+            positions == LoweredDim(1)
+            and taps.static is not None
+            and sizes[axis].static is not None
+        ):
+            sizes[axis] = LoweredDim(dilation * (taps.static - 1) + 1)
     if tuple(sizes) == x.dims:
         return x
-    return extract(lowering, x, [Dim(0)] * 4, sizes, [1] * 4)
+    return extract(lowering, x, [LoweredDim(0)] * 4, sizes, [1] * 4)
 
 
-def window_dim(lowering: Lowering, size: Dim, kernel: Dim, stride: int, dilation: int) -> Dim:
+def window_dim(
+    lowering: Lowering, size: LoweredDim, kernel: LoweredDim, stride: int, dilation: int
+) -> LoweredDim:
     """Positions of a window inside a padded size, at least 0."""
     known = window_size(size.static, kernel.static, stride, 0, 0, dilation)
     if known is not None:
-        return Dim(known)
-    if kernel == Dim(1) and stride == 1:
+        return LoweredDim(known)
+    if kernel == LoweredDim(1) and stride == 1:
         return size
     value = lowering.size(size)
     last_tap = lowering.arith("subi", lowering.size(kernel), lowering.number(1))
@@ -88,15 +94,15 @@ def _pair(values: Sequence[int]) -> ir.Attribute:
 def conv2d(
     lowering: Lowering,
     name: str,
-    x: Tensor,
-    weight: Tensor,
+    x: LoweredTensor,
+    weight: LoweredTensor,
     *,
     strides: tuple[int, ...],
     pads: tuple[int, ...],
     dilations: tuple[int, ...],
     groups: int,
     layout: str,
-) -> Tensor:
+) -> LoweredTensor:
     """linalg.conv_2d_nchw_fchw or conv_2d_nhwc_hwcf; with groups a generic convolution."""
     x = pad_image(lowering, x, pads, layout, 0)
     h, w = spatial(layout)
@@ -113,7 +119,7 @@ def conv2d(
     weight = lowering.with_dims(weight, _replace(weight.dims, depth, shared))
     image = (filters, rows, columns) if layout == "NCHW" else (rows, columns, filters)
     zero = fill(lowering, [x.dims[0], *image], accumulator(x.dtype), 0)
-    if Dim(0) in (*zero.dims, *x.dims, *weight.dims):
+    if LoweredDim(0) in (*zero.dims, *x.dims, *weight.dims):
         return rounded(lowering, zero, x.dtype)
     op = "linalg.conv_2d_nchw_fchw" if layout == "NCHW" else "linalg.conv_2d_nhwc_hwcf"
     attributes = {"strides": _pair(strides), "dilations": _pair(dilations)}
@@ -122,20 +128,20 @@ def conv2d(
     return rounded(lowering, out, x.dtype)
 
 
-def _replace(dims: Sequence[Dim], axis: int, dim: Dim) -> list[Dim]:
+def _replace(dims: Sequence[LoweredDim], axis: int, dim: LoweredDim) -> list[LoweredDim]:
     return [dim if i == axis else d for i, d in enumerate(dims)]
 
 
 def _grouped(
     lowering: Lowering,
-    x: Tensor,
-    weight: Tensor,
-    image: tuple[Dim, Dim],
+    x: LoweredTensor,
+    weight: LoweredTensor,
+    image: tuple[LoweredDim, LoweredDim],
     strides: Sequence[int],
     dilations: Sequence[int],
     groups: int,
     layout: str,
-) -> Tensor:
+) -> LoweredTensor:
     """Loops: n, g, f, oh, ow, c, kh, kw, on operands whose channels are split into groups."""
     nchw = layout == "NCHW"
     channels, filters = (1, 0) if nchw else (3, 3)
@@ -152,51 +158,53 @@ def _grouped(
         if nchw
         else [(n, row, column, g, c), (kh, kw, c, g, k), (n, oh, ow, g, k)]
     )
-    group = Dim(groups)
+    group = LoweredDim(groups)
     split = [x.dims[0], group, f, *image] if nchw else [x.dims[0], *image, group, f]
     zero = fill(lowering, split, accumulator(x.dtype), 0)
     dims = [x.dims[0], group * f, *image] if nchw else [x.dims[0], *image, group * f]
-    if Dim(0) in (*dims, *x.dims, *weight.dims):
+    if LoweredDim(0) in (*dims, *x.dims, *weight.dims):
         return reshape(lowering, rounded(lowering, zero, x.dtype), dims)
     iterators = [PARALLEL] * 5 + [REDUCTION] * 3
     (out,) = generic(lowering, [x, weight], [zero], maps, iterators, multiply_add(x.dtype))
     return reshape(lowering, rounded(lowering, out, x.dtype), dims)
 
 
-def _split(lowering: Lowering, dim: Dim, groups: int) -> Dim:
+def _split(lowering: Lowering, dim: LoweredDim, groups: int) -> LoweredDim:
     """dim / groups, checked to be exact."""
-    exact = dim.divide(Dim(groups))
+    exact = dim.divide(LoweredDim(groups))
     if exact is not None:
         return exact
     quotient = lowering.atom(lowering.arith("divui", lowering.size(dim), lowering.number(groups)))
-    lowering.require_equal(dim, quotient * Dim(groups), "channels and groups")
+    lowering.require_equal(dim, quotient * LoweredDim(groups), "channels and groups")
     return quotient
 
 
-def _split_dims(dims: Sequence[Dim], axis: int, groups: int, each: Dim) -> list[Dim]:
-    return [*dims[:axis], Dim(groups), each, *dims[axis + 1 :]]
+def _split_dims(
+    dims: Sequence[LoweredDim], axis: int, groups: int, each: LoweredDim
+) -> list[LoweredDim]:
+    return [*dims[:axis], LoweredDim(groups), each, *dims[axis + 1 :]]
 
 
 def pool(
     lowering: Lowering,
-    x: Tensor,
+    x: LoweredTensor,
     kernel: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     layout: str,
     start: Any,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
-) -> Tensor:
+) -> LoweredTensor:
     """Reduce each window of the padded x. Loops: n, c, oh, ow, kh, kw.
 
     The second operand only gives the window its size.
     """
     h, w = spatial(layout)
-    rows = window_dim(lowering, x.dims[h], Dim(kernel[0]), strides[0], dilations[0])
-    columns = window_dim(lowering, x.dims[w], Dim(kernel[1]), strides[1], dilations[1])
-    x = crop(lowering, x, layout, (rows, columns), [Dim(k) for k in kernel], dilations)
+    rows = window_dim(lowering, x.dims[h], LoweredDim(kernel[0]), strides[0], dilations[0])
+    columns = window_dim(lowering, x.dims[w], LoweredDim(kernel[1]), strides[1], dilations[1])
+    x = crop(lowering, x, layout, (rows, columns), [LoweredDim(k) for k in kernel], dilations)
     wide = accumulator(x.dtype)
-    window = lowering.empty([Dim(k) for k in kernel], wide)
+    window = lowering.empty([LoweredDim(k) for k in kernel], wide)
     d = [ir.AffineDimExpr.get(i) for i in range(6)]
     row = d[2] * strides[0] + d[4] * dilations[0]
     column = d[3] * strides[1] + d[5] * dilations[1]
@@ -206,7 +214,7 @@ def pool(
     result = (0, 1, 2, 3) if nchw else (0, 2, 3, 1)
     dims = [n, c, rows, columns] if nchw else [n, rows, columns, c]
     begin = fill(lowering, dims, wide, start)
-    if Dim(0) in dims:
+    if LoweredDim(0) in dims:
         return begin
 
     def body(value: ir.Value, _: ir.Value, acc: ir.Value) -> Sequence[ir.Value]:
@@ -222,14 +230,14 @@ def pool(
 def max_pool2d(
     lowering: Lowering,
     name: str,
-    x: Tensor,
+    x: LoweredTensor,
     *,
     kernel: tuple[int, ...],
     strides: tuple[int, ...],
     pads: tuple[int, ...],
     dilations: tuple[int, ...],
     layout: str,
-) -> Tensor:
+) -> LoweredTensor:
     """A maximum over windows; the padding is the least value."""
     wide = accumulator(x.dtype)
     padded = pad_image(lowering, x, pads, layout, lowest(x.dtype))
@@ -242,14 +250,14 @@ def max_pool2d(
 def avg_pool2d(
     lowering: Lowering,
     name: str,
-    x: Tensor,
+    x: LoweredTensor,
     *,
     kernel: tuple[int, ...],
     strides: tuple[int, ...],
     pads: tuple[int, ...],
     count_include_pad: bool,
     layout: str,
-) -> Tensor:
+) -> LoweredTensor:
     """A sum over windows divided by how many positions count."""
     wide = accumulator(x.dtype)
     add, one = scalar.combine("add", wide), (1, 1)
@@ -259,7 +267,7 @@ def avg_pool2d(
         count = lowering.constant(np.array(kernel[0] * kernel[1], wide))
     else:
         h, w = spatial(layout)
-        dims = [d if i in (h, w) else Dim(1) for i, d in enumerate(x.dims)]
+        dims = [d if i in (h, w) else LoweredDim(1) for i, d in enumerate(x.dims)]
         ones = pad_image(lowering, fill(lowering, dims, wide, 1), pads, layout, 0)
         count = pool(lowering, ones, kernel, strides, one, layout, 0, add)
     divide = scalar.combine("div", wide)

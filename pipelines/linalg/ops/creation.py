@@ -5,8 +5,8 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import storage_type, to_mlir
 from pyc_mlir.dialects.types import I64, TensorType, is_float, is_unsigned
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import pointwise
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
@@ -15,13 +15,13 @@ from pyc_mlir.pipelines.linalg.scalar import scalar
 def iota(
     lowering: Lowering,
     name: str,
-    *like: Tensor,
+    *like: LoweredTensor,
     shape: tuple[int, ...],
     axis: int,
     dtype: np.dtype,
-) -> Tensor:
+) -> LoweredTensor:
     """The loop index, converted."""
-    dims = [like[0].dims[i] if d == -1 else Dim(d) for i, d in enumerate(shape)]
+    dims = [like[0].dims[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
     counted = axis % len(shape)
     return pointwise(lowering, [], dims, dtype, lambda _: index_as(loop_index(counted), dtype))
 
@@ -51,7 +51,9 @@ def as_index(value: ir.Value, dtype: np.dtype = I64) -> ir.Value:
 
 
 @lowers("size")
-def size(lowering: Lowering, name: str, x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
+def size(
+    lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...]
+) -> LoweredTensor:
     """The product of sizes, known or computed."""
     total = product(x.dims[a] for a in axes)
     if total.static is not None:
@@ -60,4 +62,4 @@ def size(lowering: Lowering, name: str, x: Tensor, *, axes: tuple[int, ...]) -> 
     made = ir.Operation.create(
         "tensor.from_elements", results=[to_mlir(TensorType((), I64))], operands=[value]
     )
-    return Tensor(I64, (), made.result)
+    return LoweredTensor(I64, (), made.result)

@@ -10,8 +10,13 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import BOOL, is_unsigned
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Pointwise, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import (
+    LoweredTensor,
+    Lowering,
+    PendingPointwise,
+    lowers,
+)
 from pyc_mlir.pipelines.linalg.base.structured import (
     Body,
     drop_dims,
@@ -21,13 +26,15 @@ from pyc_mlir.pipelines.linalg.base.structured import (
 )
 from pyc_mlir.pipelines.linalg.scalar import scalar
 
-ONE = Dim(1)
+ONE = LoweredDim(1)
 NAMES = sorted(
     {*scalar.FLOAT_OPS, *scalar.OWN_FUNCTIONS, *scalar.INTEGER_OPS, *scalar.SHIFTS, "not"}
 )
 
 
-def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> tuple[Dim, ...]:
+def broadcast_dims(
+    lowering: Lowering, operands: Sequence[tuple[LoweredDim, ...]]
+) -> tuple[LoweredDim, ...]:
     """The sizes of the result; dynamic sizes that must agree are checked."""
     if operands.count(operands[0]) == len(operands):
         return operands[0]
@@ -43,8 +50,8 @@ def broadcast_dims(lowering: Lowering, operands: Sequence[tuple[Dim, ...]]) -> t
 
 
 def stretched(
-    lowering: Lowering, x: Tensor, dims: tuple[Dim, ...]
-) -> tuple[Tensor, tuple[int, ...]]:
+    lowering: Lowering, x: LoweredTensor, dims: tuple[LoweredDim, ...]
+) -> tuple[LoweredTensor, tuple[int, ...]]:
     """x and its loop numbers among `dims`, without the dimensions that are stretched."""
     if x.splat is not None:
         return x, ()
@@ -57,17 +64,17 @@ def stretched(
 
 
 def broadcasting(
-    lowering: Lowering, operands: Sequence[Tensor], dtype: np.dtype, body: Body
-) -> Tensor:
+    lowering: Lowering, operands: Sequence[LoweredTensor], dtype: np.dtype, body: Body
+) -> LoweredTensor:
     """Apply a scalar body under numpy's broadcasting; the result is pending."""
     dims = broadcast_dims(lowering, [t.dims for t in operands])
     inputs = tuple([stretched(lowering, t, dims) for t in operands])
-    return Tensor(dtype, dims, pending=Pointwise(inputs, body))
+    return LoweredTensor(dtype, dims, pending=PendingPointwise(inputs, body))
 
 
-def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:
+def emit_pointwise(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     """One linalg.generic for a pending tensor and the pending tensors of its shape below it."""
-    leaves: dict[tuple[Tensor, tuple[int, ...]], int] = {}
+    leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int] = {}
     _collect(lowering, tensor, leaves, set())
 
     def body(*values: ir.Value) -> ir.Value:
@@ -78,7 +85,7 @@ def emit_pointwise(lowering: Lowering, tensor: Tensor) -> ir.Value:
     return lowering.value(out)
 
 
-def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
+def emit(lowering: Lowering, tensor: LoweredTensor) -> ir.Value:
     """Emit what is not a constant and has no value yet."""
     if tensor.source is not None:
         return emit_reshape(lowering, tensor)
@@ -87,7 +94,9 @@ def emit(lowering: Lowering, tensor: Tensor) -> ir.Value:
     return emit_pointwise(lowering, tensor)
 
 
-def _inlined(lowering: Lowering, child: Tensor, loops: Sequence[int], parent: Tensor) -> bool:
+def _inlined(
+    lowering: Lowering, child: LoweredTensor, loops: Sequence[int], parent: LoweredTensor
+) -> bool:
     """A pending input over the same loops is computed in the same body."""
     same = len(loops) == parent.rank and child.dims == parent.dims
     return same and lowering.is_pending(child)
@@ -95,9 +104,9 @@ def _inlined(lowering: Lowering, child: Tensor, loops: Sequence[int], parent: Te
 
 def _collect(
     lowering: Lowering,
-    tensor: Tensor,
-    leaves: dict[tuple[Tensor, tuple[int, ...]], int],
-    seen: set[Tensor],
+    tensor: LoweredTensor,
+    leaves: dict[tuple[LoweredTensor, tuple[int, ...]], int],
+    seen: set[LoweredTensor],
 ) -> None:
     """Number the inputs that are read from memory, in order of first use."""
     assert tensor.pending is not None
@@ -111,9 +120,9 @@ def _collect(
 
 def _scalar_of(
     lowering: Lowering,
-    tensor: Tensor,
-    known: dict[tuple[Tensor, tuple[int, ...]], ir.Value],
-    done: dict[Tensor, ir.Value],
+    tensor: LoweredTensor,
+    known: dict[tuple[LoweredTensor, tuple[int, ...]], ir.Value],
+    done: dict[LoweredTensor, ir.Value],
 ) -> ir.Value:
     """The scalar of a pending tensor, each one computed once."""
     if tensor not in done:
@@ -129,7 +138,7 @@ def _scalar_of(
 
 
 @lowers(*NAMES)
-def elementwise(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
+def elementwise(lowering: Lowering, name: str, *operands: LoweredTensor) -> LoweredTensor:
     """Ops with one scalar form and no parameters."""
     dtype = operands[0].dtype
     return broadcasting(
@@ -138,7 +147,9 @@ def elementwise(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
 
 
 @lowers("compare")
-def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicate: str) -> Tensor:
+def compare(
+    lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor, *, predicate: str
+) -> LoweredTensor:
     """cmpf or cmpi."""
 
     def body(a: ir.Value, b: ir.Value) -> ir.Value:
@@ -149,13 +160,13 @@ def compare(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, predicat
 
 
 @lowers("select")
-def select(lowering: Lowering, name: str, *operands: Tensor) -> Tensor:
+def select(lowering: Lowering, name: str, *operands: LoweredTensor) -> LoweredTensor:
     """arith.select."""
     return broadcasting(lowering, operands, operands[1].dtype, scalar.select)
 
 
 @lowers("bitcast")
-def bitcast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+def bitcast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """arith.bitcast; nothing between integers."""
     out = lowering.element(dtype)
 
@@ -166,6 +177,6 @@ def bitcast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Ten
 
 
 @lowers("cast")
-def cast(lowering: Lowering, name: str, x: Tensor, *, dtype: np.dtype) -> Tensor:
+def cast(lowering: Lowering, name: str, x: LoweredTensor, *, dtype: np.dtype) -> LoweredTensor:
     """The conversions of arith, saturating."""
     return broadcasting(lowering, [x], dtype, lambda v: scalar.cast(v, x.dtype, dtype))

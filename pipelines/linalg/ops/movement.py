@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.movement import END, START, slice_length
 from pyc_mlir.pipelines.linalg.base import structured as linalg
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
 from pyc_mlir.pipelines.linalg.base.structured import extract, insert, pointwise, sum_of
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
 from pyc_mlir.pipelines.linalg.ops.elementwise import stretched
@@ -14,7 +14,9 @@ from pyc_mlir.pipelines.linalg.scalar import scalar
 
 
 @lowers("transpose")
-def transpose(lowering: Lowering, name: str, x: Tensor, *, permutation: tuple[int, ...]) -> Tensor:
+def transpose(
+    lowering: Lowering, name: str, x: LoweredTensor, *, permutation: tuple[int, ...]
+) -> LoweredTensor:
     """A copy with a permuted index map."""
     dims = [x.dims[p] for p in permutation]
     loops = [permutation.index(i) for i in range(x.rank)]
@@ -22,9 +24,13 @@ def transpose(lowering: Lowering, name: str, x: Tensor, *, permutation: tuple[in
 
 
 @lowers("reshape")
-def reshape(lowering: Lowering, name: str, x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+def reshape(
+    lowering: Lowering, name: str, x: LoweredTensor, *, shape: tuple[int, ...]
+) -> LoweredTensor:
     """collapse_shape and expand_shape; -1 is the quotient of the sizes."""
-    dims = [x.dims[-2 - d] if d <= -2 else Dim(d) if d >= 0 else Dim(1) for d in shape]
+    dims = [
+        x.dims[-2 - d] if d <= -2 else LoweredDim(d) if d >= 0 else LoweredDim(1) for d in shape
+    ]
     total = product(x.dims)
     if -1 in shape:
         dims[shape.index(-1)] = _quotient(lowering, total, product(dims))
@@ -33,7 +39,7 @@ def reshape(lowering: Lowering, name: str, x: Tensor, *, shape: tuple[int, ...])
     return linalg.reshape(lowering, x, dims)
 
 
-def _quotient(lowering: Lowering, total: Dim, known: Dim) -> Dim:
+def _quotient(lowering: Lowering, total: LoweredDim, known: LoweredDim) -> LoweredDim:
     """total / known, checked at run time unless exact."""
     exact = total.divide(known)
     if exact is not None:
@@ -47,14 +53,14 @@ def _quotient(lowering: Lowering, total: Dim, known: Dim) -> Dim:
 
 @lowers("broadcast_to")
 def broadcast_to(
-    lowering: Lowering, name: str, x: Tensor, *like: Tensor, shape: tuple[int, ...]
-) -> Tensor:
+    lowering: Lowering, name: str, x: LoweredTensor, *like: LoweredTensor, shape: tuple[int, ...]
+) -> LoweredTensor:
     """A copy whose map leaves out the stretched dimensions."""
-    aligned = (Dim(1),) * (len(shape) - x.rank) + x.dims
+    aligned = (LoweredDim(1),) * (len(shape) - x.rank) + x.dims
     source = like[0].dims if like else aligned
-    dims = [source[i] if d == -1 else Dim(d) for i, d in enumerate(shape)]
+    dims = [source[i] if d == -1 else LoweredDim(d) for i, d in enumerate(shape)]
     for i, have in enumerate(aligned):
-        if have != Dim(1):
+        if have != LoweredDim(1):
             dims[i] = lowering.require_equal(have, dims[i], "broadcast dimensions")
     if tuple(dims) == x.dims:
         return x
@@ -65,18 +71,20 @@ def broadcast_to(
 def pad(
     lowering: Lowering,
     name: str,
-    x: Tensor,
+    x: LoweredTensor,
     *,
     low: tuple[int, ...],
     high: tuple[int, ...],
     value: float,
-) -> Tensor:
+) -> LoweredTensor:
     """tensor.pad."""
     return linalg.pad(lowering, x, low, high, value)
 
 
 @lowers("concat")
-def concat(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, axis: int) -> Tensor:
+def concat(
+    lowering: Lowering, name: str, lhs: LoweredTensor, rhs: LoweredTensor, *, axis: int
+) -> LoweredTensor:
     """Insertions into one uninitialized tensor; a part that is one and was not emitted gives its
     own parts.
     """
@@ -87,10 +95,10 @@ def concat(lowering: Lowering, name: str, lhs: Tensor, rhs: Tensor, *, axis: int
     dims = list(lhs.dims)
     dims[axis] = sum_of(lowering, lhs.dims[axis], rhs.dims[axis])
     parts = (*_parts(lowering, lhs, axis), *_parts(lowering, rhs, axis))
-    return Tensor(lhs.dtype, tuple(dims), joined=(parts, axis))
+    return LoweredTensor(lhs.dtype, tuple(dims), joined=(parts, axis))
 
 
-def _parts(lowering: Lowering, x: Tensor, axis: int) -> tuple[Tensor, ...]:
+def _parts(lowering: Lowering, x: LoweredTensor, axis: int) -> tuple[LoweredTensor, ...]:
     """What stands for x in a concatenation along `axis`."""
     if x.joined is None or lowering.is_emitted(x) or x.joined[1] != axis:
         return (x,)
@@ -99,8 +107,8 @@ def _parts(lowering: Lowering, x: Tensor, axis: int) -> tuple[Tensor, ...]:
 
 @lowers("update_slice")
 def update_slice(
-    lowering: Lowering, name: str, x: Tensor, update: Tensor, starts: Tensor
-) -> Tensor:
+    lowering: Lowering, name: str, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor
+) -> LoweredTensor:
     """tensor.insert_slice at clamped offsets."""
     for i, (have, want) in enumerate(zip(x.dims, update.dims, strict=True)):
         if have != want and (have.static is None or want.static is None):
@@ -110,13 +118,15 @@ def update_slice(
     return insert(lowering, update, x, offsets)
 
 
-def _clamped_start(lowering: Lowering, x: Tensor, update: Tensor, starts: Tensor, axis: int) -> Dim:
+def _clamped_start(
+    lowering: Lowering, x: LoweredTensor, update: LoweredTensor, starts: LoweredTensor, axis: int
+) -> LoweredDim:
     """min(max(starts[axis], 0), size of x - size of update)."""
     have, want = x.dims[axis], update.dims[axis]
     if have == want:
-        return Dim(0)
+        return LoweredDim(0)
     if starts.array is not None and have.static is not None and want.static is not None:
-        return Dim(min(max(int(starts.array[axis]), 0), have.static - want.static))
+        return LoweredDim(min(max(int(starts.array[axis]), 0), have.static - want.static))
     element = scalar.emit(
         "tensor.extract",
         lowering.value(starts),
@@ -132,12 +142,12 @@ def _clamped_start(lowering: Lowering, x: Tensor, update: Tensor, starts: Tensor
 def slice_(
     lowering: Lowering,
     name: str,
-    x: Tensor,
+    x: LoweredTensor,
     *,
     starts: tuple[int, ...],
     stops: tuple[int, ...],
     steps: tuple[int, ...],
-) -> Tensor:
+) -> LoweredTensor:
     """tensor.extract_slice; negative steps read backwards through an index computation."""
     bounds = [_bounds(lowering, *entry) for entry in zip(x.dims, starts, stops, steps, strict=True)]
     offsets, sizes = [b[0] for b in bounds], [b[1] for b in bounds]
@@ -148,7 +158,9 @@ def slice_(
     return extract(lowering, x, offsets, sizes, steps)
 
 
-def _bounds(lowering: Lowering, size: Dim, start: int, stop: int, step: int) -> tuple[Dim, Dim]:
+def _bounds(
+    lowering: Lowering, size: LoweredDim, start: int, stop: int, step: int
+) -> tuple[LoweredDim, LoweredDim]:
     """The first index and the length of a Python slice of `size`."""
     omitted = (START, END)
     known = size.static
@@ -157,9 +169,9 @@ def _bounds(lowering: Lowering, size: Dim, start: int, stop: int, step: int) -> 
             None if start in omitted else start, None if stop in omitted else stop, step
         ).indices(known)
         length = slice_length(known, start, stop, step) or 0
-        return Dim(max(indices[0], 0) if length else 0), Dim(length)
+        return LoweredDim(max(indices[0], 0) if length else 0), LoweredDim(length)
     if step == 1 and (start in omitted or start == 0) and stop in omitted:
-        return Dim(0), size
+        return LoweredDim(0), size
     least = lowering.number(0 if step > 0 else -1)
     most = lowering.size(size)
     if step < 0:
@@ -174,7 +186,9 @@ def _bounds(lowering: Lowering, size: Dim, start: int, stop: int, step: int) -> 
     return lowering.atom(begin), lowering.atom(length)
 
 
-def _clamp(lowering: Lowering, size: Dim, bound: int, least: ir.Value, most: ir.Value) -> ir.Value:
+def _clamp(
+    lowering: Lowering, size: LoweredDim, bound: int, least: ir.Value, most: ir.Value
+) -> ir.Value:
     """A slice bound counted from the front and clamped, as Python does."""
     value = lowering.number(bound)
     if bound < 0:
@@ -184,11 +198,11 @@ def _clamp(lowering: Lowering, size: Dim, bound: int, least: ir.Value, most: ir.
 
 def _backwards(
     lowering: Lowering,
-    x: Tensor,
-    offsets: Sequence[Dim],
-    sizes: Sequence[Dim],
+    x: LoweredTensor,
+    offsets: Sequence[LoweredDim],
+    sizes: Sequence[LoweredDim],
     steps: Sequence[int],
-) -> Tensor:
+) -> LoweredTensor:
     """out[i] = x[offset + i * step], read with tensor.extract."""
     source = lowering.value(x)
     first = [lowering.size(o) for o in offsets]
@@ -204,7 +218,9 @@ def _backwards(
     return pointwise(lowering, [], sizes, x.dtype, body)
 
 
-def _require_elements(lowering: Lowering, size: ir.Value, dim: Dim, taken: Dim) -> None:
+def _require_elements(
+    lowering: Lowering, size: ir.Value, dim: LoweredDim, taken: LoweredDim
+) -> None:
     """An axis from which something is taken has elements."""
     if dim.static is None and taken.static is None:
         some = lowering.arith("minsi", lowering.size(taken), lowering.number(1))
@@ -214,7 +230,9 @@ def _require_elements(lowering: Lowering, size: ir.Value, dim: Dim, taken: Dim) 
 
 
 @lowers("gather")
-def gather(lowering: Lowering, name: str, x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+def gather(
+    lowering: Lowering, name: str, x: LoweredTensor, indices: LoweredTensor, *, axis: int
+) -> LoweredTensor:
     """Each output element reads x at a wrapped and clamped index."""
     axis %= x.rank
     dims = [*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :]]

@@ -13,8 +13,8 @@ import numpy as np
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import BOOL, I64, is_float, is_unsigned
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
     PARALLEL,
     REDUCTION,
@@ -33,8 +33,8 @@ COUNTED = 32
 
 @lowers("argsort")
 def argsort(
-    lowering: Lowering, name: str, x: Tensor, *, axis: int, descending: bool, count: int
-) -> Tensor:
+    lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, descending: bool, count: int
+) -> LoweredTensor:
     """By counting or by merging, along the last axis."""
     axis %= x.rank
     last = x.rank - 1
@@ -43,9 +43,9 @@ def argsort(
     size = x.dims[axis]
     if count >= 0 and size.static is None:
         lowering.check("sle", lowering.number(count), lowering.size(size), "argsort: `count`")
-    kept = size if count == -1 else Dim(count)
+    kept = size if count == -1 else LoweredDim(count)
     dims = [*rows.dims[:-1], kept]
-    if Dim(0) in (*rows.dims, kept):
+    if LoweredDim(0) in (*rows.dims, kept):
         out = lowering.empty(dims, I64)
     elif size.static is None or size.static <= COUNTED:
         out = _counted(lowering, rows, kept, descending)
@@ -70,7 +70,9 @@ def _before(a: ir.Value, b: ir.Value, dtype: np.dtype, descending: bool) -> ir.V
     return scalar.emit("arith.ori", less, scalar.emit("arith.andi", nan, number))
 
 
-def _counted(lowering: Lowering, x: Tensor, kept: Dim, descending: bool) -> Tensor:
+def _counted(
+    lowering: Lowering, x: LoweredTensor, kept: LoweredDim, descending: bool
+) -> LoweredTensor:
     """Each element's place, then the element at each place: two sums over pairs."""
     rank = x.rank
     outer = list(range(rank - 1))
@@ -100,7 +102,7 @@ def _counted(lowering: Lowering, x: Tensor, kept: Dim, descending: bool) -> Tens
     return out
 
 
-def _merged(lowering: Lowering, x: Tensor, kept: int, descending: bool) -> Tensor:
+def _merged(lowering: Lowering, x: LoweredTensor, kept: int, descending: bool) -> LoweredTensor:
     """i64 [..., 1, kept]: runs of one element, merged in pairs."""
     size = x.dims[-1].static
     assert size is not None
@@ -121,11 +123,11 @@ class _Runs:
     """
 
     lowering: Lowering
-    x: Tensor
+    x: LoweredTensor
     descending: bool
     count: int
     length: int
-    order: Tensor | None
+    order: LoweredTensor | None
 
     @property
     def size(self) -> int:
@@ -163,7 +165,7 @@ class _Runs:
         return scalar.emit("tensor.extract", data, *self.outer, safe, result=type_)
 
 
-def _merge(runs: _Runs, kept: int) -> Tensor:
+def _merge(runs: _Runs, kept: int) -> LoweredTensor:
     """i64 [..., half as many runs, kept]: pairs of runs, merged."""
     number, arith = runs.lowering.number, runs.lowering.arith
     rank = runs.x.rank
@@ -190,5 +192,5 @@ def _merge(runs: _Runs, kept: int) -> Tensor:
         spent = compare_index("sge", low, number(runs.length))
         return index_as(scalar.select(scalar.emit("arith.ori", spent, wins), b, a), I64)
 
-    dims = [*runs.x.dims[:-1], Dim(-(-runs.count // 2)), Dim(kept)]
+    dims = [*runs.x.dims[:-1], LoweredDim(-(-runs.count // 2)), LoweredDim(kept)]
     return pointwise(runs.lowering, [], dims, I64, body)

@@ -7,14 +7,14 @@ wrong, in f64 also much of the rest. So |x| is raised (exponential.py) and the s
 
 import numpy as np
 
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, constant_scalar, lowers
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, constant_scalar, lowers
 from pyc_mlir.pipelines.linalg.ops.elementwise import broadcasting
 from pyc_mlir.pipelines.linalg.scalar.exponential import power_of_size, power_of_two
 from pyc_mlir.pipelines.linalg.scalar.scalar import Scalar, compare, emit, narrow, select, widen
 
 
 @lowers("pow")
-def power(lowering: Lowering, name: str, x: Tensor, y: Tensor) -> Tensor:
+def power(lowering: Lowering, name: str, x: LoweredTensor, y: LoweredTensor) -> LoweredTensor:
     """Elementwise; the constant base 2 needs no logarithm."""
     dtype = x.dtype
 

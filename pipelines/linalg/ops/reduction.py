@@ -8,8 +8,8 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.reduction import highest, lowest
 from pyc_mlir.dialects.types import I64, accumulator, is_float, is_unsigned
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
 from pyc_mlir.pipelines.linalg.base.structured import (
     PARALLEL,
     REDUCTION,
@@ -30,22 +30,24 @@ COMBINERS = {
 }
 
 
-def _layout(x: Tensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
+def _layout(x: LoweredTensor, axes: Sequence[int]) -> tuple[list[int], list[str]]:
     """The loops of the result and the kind of each loop."""
     kept = [i for i in range(x.rank) if i not in axes]
     return kept, [REDUCTION if i in axes else PARALLEL for i in range(x.rank)]
 
 
-def _keep(lowering: Lowering, out: Tensor, x: Tensor, axes: Sequence[int]) -> Tensor:
+def _keep(
+    lowering: Lowering, out: LoweredTensor, x: LoweredTensor, axes: Sequence[int]
+) -> LoweredTensor:
     """Give the reduced axes back with size 1."""
-    dims = [Dim(1) if i in axes else d for i, d in enumerate(x.dims)]
+    dims = [LoweredDim(1) if i in axes else d for i, d in enumerate(x.dims)]
     return reshape(lowering, out, dims)
 
 
 @lowers(*COMBINERS)
 def reduce(
-    lowering: Lowering, name: str, x: Tensor, *, axes: tuple[int, ...], keepdims: bool
-) -> Tensor:
+    lowering: Lowering, name: str, x: LoweredTensor, *, axes: tuple[int, ...], keepdims: bool
+) -> LoweredTensor:
     """From the identity of the operation, in the accumulator's type."""
     axes = tuple(a % x.rank for a in axes)
     operation, identity = COMBINERS[name]
@@ -68,13 +70,15 @@ _CUMULATIVE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
 @lowers("cumulative")
-def cumulative(lowering: Lowering, name: str, x: Tensor, *, axis: int, reduction: str) -> Tensor:
+def cumulative(
+    lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, reduction: str
+) -> LoweredTensor:
     """In steps of 1, 2, 4, ... (Hillis and Steele, 1986); of a dynamic size as a sum over pairs."""
     axis %= x.rank
     wide = accumulator(x.dtype)
     combine = scalar.combine(_CUMULATIVE[reduction], wide)
     size = x.dims[axis].static
-    if Dim(0) in x.dims:
+    if LoweredDim(0) in x.dims:
         return x
     if size is None:
         _, identity = COMBINERS[
@@ -94,11 +98,11 @@ def cumulative(lowering: Lowering, name: str, x: Tensor, *, axis: int, reduction
 
 def _with_earlier(
     lowering: Lowering,
-    x: Tensor,
+    x: LoweredTensor,
     axis: int,
     step: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
-) -> Tensor:
+) -> LoweredTensor:
     """out[i] = x[i - step] combined with x[i], where there is one."""
     source = lowering.value(x)
 
@@ -115,11 +119,11 @@ def _with_earlier(
 
 def _of_pairs(
     lowering: Lowering,
-    x: Tensor,
+    x: LoweredTensor,
     axis: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
     identity: Any,
-) -> Tensor:
+) -> LoweredTensor:
     """A reduction over all elements of the axis, of which the later ones change nothing."""
     rank = x.rank
     start = fill(lowering, x.dims, accumulator(x.dtype), identity)
@@ -134,7 +138,9 @@ def _of_pairs(
 
 
 @lowers("argmax")
-def argmax(lowering: Lowering, name: str, x: Tensor, *, axis: int, keepdims: bool) -> Tensor:
+def argmax(
+    lowering: Lowering, name: str, x: LoweredTensor, *, axis: int, keepdims: bool
+) -> LoweredTensor:
     """The pair (best value, its index); the order in which elements are visited does not matter."""
     axis %= x.rank
     if x.dims[axis].static is None:

@@ -13,8 +13,8 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import Taps, axis_taps, phase_taps, resized
 from pyc_mlir.dialects.types import accumulator
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, lowers
 from pyc_mlir.pipelines.linalg.base.structured import pointwise, reshape
 from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, loop_index
@@ -22,15 +22,15 @@ from pyc_mlir.pipelines.linalg.scalar import scalar
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class ResizeStage:
     """One axis: its taps, the size that they make, and the factor of a dynamic size."""
 
     axis: int
     taps: Taps
-    out: Dim
+    out: LoweredDim
     factor: int | None
 
-    def repeats(self, size: Dim) -> int | None:
+    def repeats(self, size: LoweredDim) -> int | None:
         """How often each element of an axis of `size` stands in a row; None for another order."""
         if self.taps.weights is not None:
             return None
@@ -47,7 +47,7 @@ class Stage:
 def resize(
     lowering: Lowering,
     name: str,
-    x: Tensor,
+    x: LoweredTensor,
     *,
     sizes: tuple[int, ...],
     scales: tuple[float, ...],
@@ -55,7 +55,7 @@ def resize(
     mode: str,
     coordinates: str,
     rounding: str,
-) -> Tensor:
+) -> LoweredTensor:
     """A repetition of elements, or a weighted sum of what is gathered along each axis in turn.
 
     The axis that makes less of x comes first; of two that make the same, the later one, whose
@@ -67,11 +67,15 @@ def resize(
         scale = scales[i] if scales else None
         if size.static is None:
             factor = int(scales[i])
-            stages.append(Stage(axis, phase_taps(factor, *how), size * Dim(factor), factor))
+            stages.append(
+                ResizeStage(axis, phase_taps(factor, *how), size * LoweredDim(factor), factor)
+            )
         else:
             out = resized(size.static, sizes[i], scale) or 0
-            stages.append(Stage(axis, axis_taps(size.static, out, scale, *how), Dim(out), None))
-    if Dim(0) in (*x.dims, *(stage.out for stage in stages)):
+            stages.append(
+                ResizeStage(axis, axis_taps(size.static, out, scale, *how), LoweredDim(out), None)
+            )
+    if LoweredDim(0) in (*x.dims, *(stage.out for stage in stages)):
         dims = list(x.dims)
         for stage in stages:
             dims[stage.axis] = stage.out
@@ -88,7 +92,7 @@ def resize(
     return rounded(lowering, out, x.dtype)
 
 
-def _growth(stage: Stage, x: Tensor) -> float:
+def _growth(stage: ResizeStage, x: LoweredTensor) -> float:
     """Elements that a stage makes of one."""
     if stage.factor is not None:
         return stage.factor
@@ -96,17 +100,17 @@ def _growth(stage: Stage, x: Tensor) -> float:
 
 
 def _repeated(
-    lowering: Lowering, x: Tensor, stages: Sequence[Stage], times: Sequence[int]
-) -> Tensor:
+    lowering: Lowering, x: LoweredTensor, stages: Sequence[ResizeStage], times: Sequence[int]
+) -> LoweredTensor:
     """Each element `times` times along each axis: a broadcast and a reshape."""
-    dims: list[Dim] = []
+    dims: list[LoweredDim] = []
     loops = []
     for axis, size in enumerate(x.dims):
         loops.append(len(dims))
         dims.append(size)
         for stage, count in zip(stages, times, strict=True):
             if stage.axis == axis and count > 1:
-                dims.append(Dim(count))
+                dims.append(LoweredDim(count))
     apart = pointwise(lowering, [(x, loops)], dims, x.dtype, lambda v, _: v)
     out = list(x.dims)
     for stage in stages:
@@ -114,10 +118,12 @@ def _repeated(
     return reshape(lowering, apart, out)
 
 
-def _gathered(lowering: Lowering, x: Tensor, stage: Stage, dtype: np.dtype) -> Tensor:
+def _gathered(
+    lowering: Lowering, x: LoweredTensor, stage: ResizeStage, dtype: np.dtype
+) -> LoweredTensor:
     """One axis resized: loops of x with that axis as positions, or as (element, phase)."""
     axis = stage.axis
-    own = [stage.out] if stage.factor is None else [x.dims[axis], Dim(stage.factor)]
+    own = [stage.out] if stage.factor is None else [x.dims[axis], LoweredDim(stage.factor)]
     dims = [*x.dims[:axis], *own, *x.dims[axis + 1 :]]
     place = axis + len(own) - 1
     count = len(stage.taps.indices)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import I64, accumulator
-from pyc_mlir.pipelines.linalg.base.dims import Dim
-from pyc_mlir.pipelines.linalg.base.lowering import Lowering, Tensor, compare_index, lowers
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim
+from pyc_mlir.pipelines.linalg.base.lowering import LoweredTensor, Lowering, compare_index, lowers
 from pyc_mlir.pipelines.linalg.base.structured import PARALLEL, REDUCTION, fill, generic, pointwise
 from pyc_mlir.pipelines.linalg.ops.contraction import rounded
 from pyc_mlir.pipelines.linalg.ops.creation import as_index, index_as, loop_index
@@ -21,13 +21,19 @@ _COMBINE = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 @lowers("scatter")
 def scatter(
-    lowering: Lowering, name: str, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str
-) -> Tensor:
+    lowering: Lowering,
+    name: str,
+    x: LoweredTensor,
+    indices: LoweredTensor,
+    updates: LoweredTensor,
+    *,
+    reduction: str,
+) -> LoweredTensor:
     """Few updates, or a dynamic number, are compared with each row; more are sorted first."""
     rows = lowering.require_equal(indices.dims[0], updates.dims[0], "scatter: updates")
     for i in range(1, x.rank):
         lowering.require_equal(x.dims[i], updates.dims[i], f"scatter: dimension {i} of the updates")
-    if Dim(0) in (*x.dims, rows):
+    if LoweredDim(0) in (*x.dims, rows):
         return x
     places = _wrapped(lowering, indices, x.dims[0])
     if rows.static is None or rows.static <= COUNTED:
@@ -44,7 +50,7 @@ def scatter(
     return _combined(lowering, x, sums, last, reduction)
 
 
-def _wrapped(lowering: Lowering, indices: Tensor, size: Dim) -> Tensor:
+def _wrapped(lowering: Lowering, indices: LoweredTensor, size: LoweredDim) -> LoweredTensor:
     """i64: rows counted from 0; the number of rows for those that there are none of."""
     count = lowering.size(size)
 
@@ -62,7 +68,7 @@ def _wrapped(lowering: Lowering, indices: Tensor, size: Dim) -> Tensor:
     return pointwise(lowering, [(indices, [0])], indices.dims, I64, body)
 
 
-def _taken(lowering: Lowering, vector: Tensor, at: ir.Value) -> ir.Value:
+def _taken(lowering: Lowering, vector: LoweredTensor, at: ir.Value) -> ir.Value:
     """The index that a vector of indices holds at a place."""
     element = scalar.emit(
         "tensor.extract", lowering.value(vector), at, result=lowering.element(I64)
@@ -70,7 +76,7 @@ def _taken(lowering: Lowering, vector: Tensor, at: ir.Value) -> ir.Value:
     return as_index(element)
 
 
-def _last_of_all(lowering: Lowering, places: Tensor, size: Dim) -> Tensor:
+def _last_of_all(lowering: Lowering, places: LoweredTensor, size: LoweredDim) -> LoweredTensor:
     """i64 [rows of x]: the last update of each row, -1 for none."""
     start = fill(lowering, [size], I64, -1)
 
@@ -84,8 +90,8 @@ def _last_of_all(lowering: Lowering, places: Tensor, size: Dim) -> Tensor:
 
 
 def _last_sorted(
-    lowering: Lowering, places: Tensor, order: Tensor, size: Dim, count: int
-) -> Tensor:
+    lowering: Lowering, places: LoweredTensor, order: LoweredTensor, size: LoweredDim, count: int
+) -> LoweredTensor:
     """i64 [rows of x]: where among the sorted updates the last one of each row is; -1 for none."""
     number, arith = lowering.number, lowering.arith
 
@@ -117,11 +123,11 @@ def _last_sorted(
 
 def _replaced(
     lowering: Lowering,
-    x: Tensor,
-    updates: Tensor,
-    last: Tensor,
+    x: LoweredTensor,
+    updates: LoweredTensor,
+    last: LoweredTensor,
     update_of: Callable[[ir.Value], ir.Value],
-) -> Tensor:
+) -> LoweredTensor:
     """x, or row `update_of(last)` of the updates where there is one."""
     source = lowering.value(updates)
 
@@ -138,8 +144,12 @@ def _replaced(
 
 
 def _combined_with_all(
-    lowering: Lowering, x: Tensor, places: Tensor, updates: Tensor, reduction: str
-) -> Tensor:
+    lowering: Lowering,
+    x: LoweredTensor,
+    places: LoweredTensor,
+    updates: LoweredTensor,
+    reduction: str,
+) -> LoweredTensor:
     """A reduction over all updates, of which those of other rows change nothing."""
     from_wide, start = _widened(lowering, x)
     combine = scalar.combine(_COMBINE[reduction], start.dtype)
@@ -155,7 +165,9 @@ def _combined_with_all(
     return from_wide(out)
 
 
-def _widened(lowering: Lowering, x: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+def _widened(
+    lowering: Lowering, x: LoweredTensor
+) -> tuple[Callable[[LoweredTensor], LoweredTensor], LoweredTensor]:
     """x in the type of its sums, and the way back."""
     wide = accumulator(x.dtype)
     if wide == x.dtype:
@@ -167,12 +179,12 @@ def _widened(lowering: Lowering, x: Tensor) -> tuple[Callable[[Tensor], Tensor],
 
 def _scanned(
     lowering: Lowering,
-    places: Tensor,
-    order: Tensor,
-    updates: Tensor,
+    places: LoweredTensor,
+    order: LoweredTensor,
+    updates: LoweredTensor,
     count: int,
     reduction: str,
-) -> Tensor:
+) -> LoweredTensor:
     """The sorted updates, each combined with those before it that are of the same row.
 
     In steps of 1, 2, 4, ... (Hillis and Steele, Data parallel algorithms, 1986).
@@ -205,11 +217,11 @@ def _scanned(
 
 def _step(
     lowering: Lowering,
-    x: Tensor,
-    keys: Tensor,
+    x: LoweredTensor,
+    keys: LoweredTensor,
     step: int,
     combine: Callable[[ir.Value, ir.Value], ir.Value],
-) -> Tensor:
+) -> LoweredTensor:
     """out[m] = x[m - step] combined with x[m], where both are of one row."""
     source, of = lowering.value(x), lowering.value(keys)
 
@@ -227,7 +239,9 @@ def _step(
     return pointwise(lowering, [(x, loops), (keys, [0])], x.dims, x.dtype, body)
 
 
-def _combined(lowering: Lowering, x: Tensor, sums: Tensor, last: Tensor, reduction: str) -> Tensor:
+def _combined(
+    lowering: Lowering, x: LoweredTensor, sums: LoweredTensor, last: LoweredTensor, reduction: str
+) -> LoweredTensor:
     """x combined with what was scanned up to the last update of its row."""
     source = lowering.value(sums)
     combine = scalar.combine(_COMBINE[reduction], sums.dtype)

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.memory.on_pyc.execute import ARENA
 from pyc_mlir.pipelines.memory.on_pyc.memref_problem import Allocations, read_allocations
 from pyc_mlir.pipelines.memory.on_pyc.plan import ARENA_BYTES, LOWER_BOUND, integer, mark, site_of
 from pyc_mlir.pipelines.memory.planner.planner import plan
-from pyc_mlir.pipelines.memory.planner.problem import Plan
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -71,7 +71,7 @@ class BufferizeArena:
             counts["arena bytes"] += found.arena_bytes
         return counts
 
-    def _place(self, read: Allocations, found: Plan, alignment: int) -> None:
+    def _place(self, read: Allocations, found: SchedulePlan, alignment: int) -> None:
         """Replace the allocations by views of the arena."""
         attributes = read.function.attributes
         attributes[ARENA_BYTES] = integer(found.arena_bytes)
@@ -128,7 +128,7 @@ def _apart(read: Allocations) -> int:
     return sum(-(-b.size // b.alignment) * b.alignment for b in read.problem.buffers)
 
 
-def _decide(read: Allocations, found: Plan, site: Site, choices: Choices) -> None:
+def _decide(read: Allocations, found: SchedulePlan, site: Site, choices: Choices) -> None:
     """Record the plan; to keep the allocations apart is what this pass is not for."""
     reason = (
         f"{len(read.allocs)} allocations of {_apart(read)} bytes in {found.arena_bytes}, where "
@@ -223,7 +223,7 @@ def _at_top(op: ir.Operation, function: ir.Operation) -> ir.Operation:
     return op
 
 
-def _lives(read: Allocations, found: Plan) -> dict[int, tuple[int, int]]:
+def _lives(read: Allocations, found: SchedulePlan) -> dict[int, tuple[int, int]]:
     """The first and the last step that touches each allocation."""
     lives: dict[int, tuple[int, int]] = {}
     for at, step in enumerate(found.steps):

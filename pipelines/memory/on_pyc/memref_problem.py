@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 
 ALLOC = "memref.alloc"
 # Ops whose result is a view of operand 0.
@@ -39,7 +39,7 @@ class Allocations:
     """The allocations of a function and their problem: `allocs` by buffer number."""
 
     function: ir.Operation
-    problem: Problem
+    problem: PlanningProblem
     allocs: tuple[ir.Operation, ...]
 
 
@@ -83,7 +83,7 @@ class _Reader:
         touched = [self._touched(op) for op in top]
         last = {b: i for i, used in enumerate(touched) for b in used}
         seen: set[int] = set()
-        tasks: list[Task] = []
+        tasks: list[PlannedTask] = []
         for i, (op, used) in enumerate(zip(top, touched, strict=True)):
             if not used:
                 continue
@@ -93,10 +93,10 @@ class _Reader:
             reads = tuple(b for b in used if b not in born)
             in_place = tuple((w, r) for w, r in self._same_place(op) if w in born and r in dying)
             after = (len(tasks) - 1,) if tasks else ()
-            tasks.append(Task(op.name, reads, born, 0.0, False, in_place, (), after))
+            tasks.append(PlannedTask(op.name, reads, born, 0.0, False, in_place, (), after))
         types = [ir.MemRefType(op.results[0].type) for op in self.allocs]
         buffers = tuple(Buffer(byte_size(t), self.alignment) for t in types)
-        problem = Problem(tuple(tasks), buffers)
+        problem = PlanningProblem(tuple(tasks), buffers)
         problem.check()
         return Allocations(self.function, problem, tuple(self.allocs))
 

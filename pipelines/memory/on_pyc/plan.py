@@ -11,7 +11,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.ids import OpIds
 from pyc_mlir.pipelines.choices.choices import Site
 from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, uses_of
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Step
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan, TaskStep
 
 # On a clone: the number of the clone in its function. No two ops share one, so that CSE, which
 # compares attributes, keeps every copy.
@@ -19,7 +19,7 @@ RECOMPUTED = "pyc.recomputed"
 SLOT, OFFSET, LIVE = "pyc.slot", "pyc.offset", "pyc.live"
 ARENA_BYTES, LOWER_BOUND = "pyc.arena_bytes", "pyc.lower_bound"
 
-Sources = Mapping[tuple[Step, int], int]
+Sources = Mapping[tuple[TaskStep, int], int]
 
 
 def site_of(pass_name: str, function: ir.Operation, seen: Counter[str]) -> Site:
@@ -37,7 +37,7 @@ def integer(value: int) -> ir.IntegerAttr:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def reorder(region: PycFunction, steps: Sequence[Step], sources: Sources) -> list[ir.Operation]:
+def reorder(region: PycFunction, steps: Sequence[TaskStep], sources: Sources) -> list[ir.Operation]:
     """Make the function run `steps` in this order; return the op of each.
 
     A constant stands before the first op that reads it.
@@ -77,7 +77,7 @@ def _last_number(block: ir.Block) -> int:
 def _rewire(
     region: PycFunction,
     op: ir.Operation,
-    step: Step,
+    step: TaskStep,
     sources: Sources,
     made: Mapping[tuple[int, int], ir.Value],
 ) -> None:
@@ -92,7 +92,7 @@ def _rewire(
             inner.operands[place] = copies[inner.operands[place]]
 
 
-def annotate(region: PycFunction, plan: Plan, ops: Sequence[ir.Operation]) -> None:
+def annotate(region: PycFunction, plan: SchedulePlan, ops: Sequence[ir.Operation]) -> None:
     """Write slot, offset and live steps on each op, and the arena's size on the function.
 
     Slots number the offsets from 0 up; `pyc.live` is the first and the last step that needs the

@@ -20,7 +20,7 @@ from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
 from pyc_mlir.pipelines.memory.planner.place import place
 from pyc_mlir.pipelines.memory.planner.planner import PACK_WORK, plan
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.memory.planner.reuse import choose
 from pyc_mlir.pipelines.memory.planner.validate import validate
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
@@ -63,8 +63,8 @@ class PlanMemory:
         return counts
 
     def _choose(
-        self, region: PycFunction, written: Plan, site: Site, mode: str, choices: Choices
-    ) -> Plan:
+        self, region: PycFunction, written: SchedulePlan, site: Site, mode: str, choices: Choices
+    ) -> SchedulePlan:
         """Offer the planner's answer and the program's own order, as far as they are legal."""
         try:
             found = plan(region.problem, mode=mode, budget=self.budget, slowdown=self.slowdown)
@@ -76,7 +76,7 @@ class PlanMemory:
         offered = [_alternative(name, p, len(region.ops)) for name, p in plans.items()]
         return plans[choices.choose(site, offered, self._evidence(found, mode)).name]
 
-    def _evidence(self, found: Plan, mode: str) -> tuple[str, ...]:
+    def _evidence(self, found: SchedulePlan, mode: str) -> tuple[str, ...]:
         limit = () if self.budget is None else (f"budget {self.budget} bytes",)
         proven = ("no smaller arena exists",) if found.proven else ()
         return (f"mode {mode}", *limit, *proven)
@@ -88,7 +88,7 @@ def refuse_negative(name: str, value: float | None) -> None:
         raise PycError(ReasonCode.INVALID_PIPELINE, f"`{name}`: expected 0 or more, got {value}")
 
 
-def in_program_order(problem: Problem) -> Plan:
+def in_program_order(problem: PlanningProblem) -> SchedulePlan:
     """The plan that keeps the program as it is: its own order, with reuse, nothing run again."""
     waves = [(t,) for t in range(len(problem.tasks))]
     expansion = Expansion.of(problem)
@@ -97,7 +97,7 @@ def in_program_order(problem: Problem) -> Plan:
     return found
 
 
-def _alternative(name: str, found: Plan, tasks: int) -> Alternative:
+def _alternative(name: str, found: SchedulePlan, tasks: int) -> Alternative:
     cost = Cost(seconds=found.seconds, workspace_bytes=found.arena_bytes)
     again = len(found.steps) - tasks
     return Alternative(

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, values_read
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -32,7 +32,7 @@ class PycFunction:
     """A problem and what its numbers stand for: `ops` by task, `values` by buffer."""
 
     function: ir.Operation
-    problem: Problem
+    problem: PlanningProblem
     ops: tuple[ir.Operation, ...]
     values: tuple[ir.Value, ...]
 
@@ -71,7 +71,7 @@ class _Reader:
         self.values: list[ir.Value] = []
         self.types: list[TensorType] = []
         self.ops: list[ir.Operation] = []
-        self.tasks: list[Task] = []
+        self.tasks: list[PlannedTask] = []
         self.outside: set[int] = set()
 
     def read(self) -> PycFunction:
@@ -88,7 +88,9 @@ class _Reader:
         self.outside.update(self._leaving(body, end))
         for op in body:
             self._visit(op)
-        problem = Problem(tuple(self._settled(t) for t in self.tasks), tuple(self._buffers()))
+        problem = PlanningProblem(
+            tuple(self._settled(t) for t in self.tasks), tuple(self._buffers())
+        )
         problem.check()
         return PycFunction(self.function, problem, tuple(self.ops), tuple(self.values))
 
@@ -117,7 +119,7 @@ class _Reader:
         seconds = self._seconds(op, reads)
         name = op.name.removeprefix("pyc.")
         self.ops.append(op)
-        self.tasks.append(Task(name, reads, (number,), seconds, True, in_place))
+        self.tasks.append(PlannedTask(name, reads, (number,), seconds, True, in_place))
 
     def _new(self, value: ir.Value, op: ir.Operation) -> int:
         type_ = from_mlir(value.type, f"{op.location}: {op.name}")
@@ -153,11 +155,11 @@ class _Reader:
             return [v for v in op.operands if v == value] == [op.operands[0]]
         return op.name in _COPIES or _is_pointwise(op)
 
-    def _settled(self, task: Task) -> Task:
+    def _settled(self, task: PlannedTask) -> PlannedTask:
         """What leaves the function is computed once."""
         if task.writes[0] not in self.outside:
             return task
-        return Task(task.name, task.reads, task.writes, task.seconds)
+        return PlannedTask(task.name, task.reads, task.writes, task.seconds)
 
     def _buffers(self) -> Iterator[Buffer]:
         for number, type_ in enumerate(self.types):

@@ -35,7 +35,7 @@ _SUBSPAN = "stream.binding.subspan"
 
 
 @dataclass(frozen=True)
-class Way:
+class Alias:
     """How a value depends on an operand.
 
     dims: for each dimension of the value the operand's dimension that it runs along, or None.
@@ -133,10 +133,10 @@ class _Body:
         spans = list(self.bindings[binding].uses)
         return len(spans) == 1 and len(list(spans[0].owner.operation.results[0].uses)) == 1
 
-    def _follow(self, loaded: Any) -> dict[Any, frozenset[Way]]:
+    def _follow(self, loaded: Any) -> dict[Any, frozenset[Alias]]:
         """How every value that is computed from `loaded` depends on it. Raises _Unknown."""
         rank = len(ir.RankedTensorType(loaded.type).shape)
-        ways = {loaded: frozenset({Way(tuple(range(rank)))})}
+        ways = {loaded: frozenset({Alias(tuple(range(rank)))})}
         for op in self.ops:
             _require_no_capture(op, ways)
             read = [i for i, v in enumerate(op.operands) if v in ways]
@@ -169,7 +169,7 @@ def _moves_all(op: Any) -> bool:
     return whole and len(op.operands) == operands and "?" not in str(tensor.type)
 
 
-def _through(op: Any, operand: int, way: Way) -> Way:
+def _through(op: Any, operand: int, way: Alias) -> Alias:
     """`way` to an operand of a generic as a way to its result. Raises _Unknown."""
     maps = [ir.AffineMapAttr(a).value for a in ir.ArrayAttr(op.attributes["indexing_maps"])]
     if operand == len(maps) - 1:
@@ -187,7 +187,7 @@ def _through(op: Any, operand: int, way: Way) -> Way:
     rows = frozenset(d for d in dims if d is not None)
     if None in dims or not rows or (way.rows is not None and rows != way.rows):
         raise _Unknown
-    return Way(dims, rows)
+    return Alias(dims, rows)
 
 
 def _loop(expression: Any) -> int:
@@ -196,7 +196,7 @@ def _loop(expression: Any) -> int:
     return expression.position
 
 
-def _form(ways: frozenset[Way], rank: int) -> str | None:
+def _form(ways: frozenset[Alias], rank: int) -> str | None:
     """Which form the ways to a result have, together; None for neither."""
     whole = tuple(range(rank))
     rows = {way.rows for way in ways} - {None}

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.on_stream.problem import Region, is_scalar
-from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Step
+from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion, is_scalar
+from pyc_mlir.pipelines.memory.planner.problem import Instance, SchedulePlan, TaskStep
 from pyc_mlir.pipelines.streams.ir import (
     CONCURRENT,
     DISPATCH,
@@ -39,7 +39,7 @@ _CMD_DISPATCH = "stream.cmd.dispatch"
 _BINDING_OFFSETS = 4
 
 
-def apply_plan(region: Region, plan: Plan) -> None:
+def apply_plan(region: StreamRegion, plan: SchedulePlan) -> None:
     """Rewrite the region's body to run `plan`; `region` must not be used afterwards."""
     block = region.execute.regions[0].blocks[0]
     end = operations(block)[-1]
@@ -59,13 +59,13 @@ def apply_plan(region: Region, plan: Plan) -> None:
             _close_wave([ops[step] for step in wave])
 
 
-def _op_of(region: Region, step: Step, end: Any) -> Any:
+def _op_of(region: StreamRegion, step: TaskStep, end: Any) -> Any:
     """The op that runs `step`: the task's own, or a clone of it for a recomputed copy."""
     original = region.ops[step.task]
     return original.clone(ip=ir.InsertionPoint(end)).operation if step.copy else original
 
 
-def _results(region: Region, ops: dict[Step, Any]) -> dict[Instance, Any]:
+def _results(region: StreamRegion, ops: dict[TaskStep, Any]) -> dict[Instance, Any]:
     """The value of every copy of every buffer that the region writes."""
     return {
         (buffer, step.copy): result
@@ -144,13 +144,13 @@ def _close_wave(ops: Sequence[Any]) -> None:
         ir.Operation.create("stream.yield", operands=[*results, *sizes[1]])
 
 
-def shared_bindings(region: Region, plan: Plan) -> Shared:
+def shared_bindings(region: StreamRegion, plan: SchedulePlan) -> Shared:
     """Which bindings the plan lets share storage. To be read before `apply_plan`."""
     dispatches = [s for s in plan.steps if region.ops[s.task].name == DISPATCH]
     return [tuple(_shared(region, plan, step)) for step in dispatches]
 
 
-def _shared(region: Region, plan: Plan, step: Step) -> list[tuple[int, int]]:
+def _shared(region: StreamRegion, plan: SchedulePlan, step: TaskStep) -> list[tuple[int, int]]:
     """The bindings of one dispatch that share storage: its operands', then its fresh results'."""
     task = region.problem.tasks[step.task]
     updated = {written for written, _ in task.tied}

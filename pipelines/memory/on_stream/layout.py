@@ -1,4 +1,5 @@
-"""IREE's own placement of a region's transients: a `Layout` read from the output of its passes.
+"""IREE's own placement of a region's transients: an `ArenaLayout` read from the output of its
+passes.
 
 IREE's ``iree-stream-layout-slices`` replaces each result of a ``stream.resource.pack`` by a
 constant offset and forgets which was which. So remember one use of each before (`watch`), and read
@@ -8,7 +9,7 @@ the constants there after (`WatchedPack.layout`). Nothing is edited.
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.pipelines.streams.ir import constant_of, group, ir, operations
 
@@ -27,7 +28,7 @@ class WatchedPack:
     writers: tuple[str, ...]
     uses: tuple[tuple[Any, int], ...]
 
-    def layout(self, seconds: float = 0.0) -> Layout | None:
+    def layout(self, seconds: float = 0.0) -> ArenaLayout | None:
         """The layout; None while, or where, an offset is no constant. `seconds` are predicted."""
         offsets = [constant_of(op.operands[place]) for op, place in self.uses]
         known = [offset for offset in offsets if offset is not None]

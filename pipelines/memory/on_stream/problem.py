@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.streams.ir import (
     CONCURRENT,
     DISPATCH,
@@ -39,7 +39,7 @@ from pyc_mlir.pipelines.streams.ir import (
 )
 from pyc_mlir.pipelines.streams.noalias import is_own_memory
 from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
 from pyc_mlir.pipelines.target.cost import Cost
 
 # Seconds of one op: its symbol and the bytes that it reads and writes.
@@ -52,7 +52,7 @@ _OFFSETS, _LENGTHS = 3, 5
 
 
 @dataclass(frozen=True)
-class Region:
+class StreamRegion:
     """A planning problem and what its numbers stand for in the IR.
 
     index: which of the module's execution regions, counted in the order of the text.
@@ -67,7 +67,7 @@ class Region:
 
     index: int
     function: str
-    problem: Problem
+    problem: PlanningProblem
     execute: Any
     ops: tuple[Any, ...]
     operands: tuple[Operands, ...]
@@ -90,7 +90,7 @@ def read_regions(
     ranges: Ranges | None = None,
     *,
     every: bool = False,
-) -> list[Region]:
+) -> list[StreamRegion]:
     """The regions of a module that a plan can change: all of known ops, two buffers to place.
 
     With `every` also those with less to place, whose tasks are of interest alone.
@@ -133,15 +133,15 @@ class _Reader:
         # Buffers: the storage that each is a version of, named by its first version.
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
-        self._bytes: list[Size] = []
+        self._bytes: list[ByteSize] = []
         self._storage: list[int] = []
         self._latest: dict[int, int] = {}
         self._pinned: set[int] = set()
         self._ops: list[Any] = []
         self._operands: list[Operands] = []
-        self._tasks: list[Task] = []
+        self._tasks: list[PlannedTask] = []
 
-    def read(self, index: int) -> Region:
+    def read(self, index: int) -> StreamRegion:
         captured = zip(resources(self.block.arguments), group(self.execute, 1), strict=True)
         for argument, size in captured:
             self._pinned.add(self._new(argument, size))
@@ -151,13 +151,13 @@ class _Reader:
         leaving = self._reads(operations(self.block)[-1])
         self._pinned.update(self._storage[b] for _, b in leaving)
         self._tasks = _in_order_where_captures_change(self._tasks, self._storage, shared)
-        problem = Problem(
+        problem = PlanningProblem(
             self._without_unsafe_copies(),
             tuple(self._buffer(b) for b in range(len(self._values))),
             max((len(w) for w in waves), default=1) or 1,
         )
         problem.check()
-        return Region(
+        return StreamRegion(
             index,
             function_of(self.execute),
             problem,
@@ -202,7 +202,7 @@ class _Reader:
         self._operands.append(operands)
         in_place = self._in_place(op, [b for _, b in operands], fresh)
         self._tasks.append(
-            Task(
+            PlannedTask(
                 name,
                 reads,
                 writes,
@@ -259,7 +259,7 @@ class _Reader:
         self._latest[storage] = number
         return number
 
-    def _without_unsafe_copies(self) -> tuple[Task, ...]:
+    def _without_unsafe_copies(self) -> tuple[PlannedTask, ...]:
         """A task whose result leaves, or whose memory is updated later, must not run twice."""
         unsafe = {read for task in self._tasks for _, read in task.tied}
         unsafe.update(b for t in self._tasks for b in t.writes if self._is_pinned(b))
@@ -277,8 +277,8 @@ class _Reader:
 
 
 def _in_order_where_captures_change(
-    tasks: list[Task], storage: list[int], shared: set[int]
-) -> list[Task]:
+    tasks: list[PlannedTask], storage: list[int], shared: set[int]
+) -> list[PlannedTask]:
     """If a task updates `shared` memory, keep the order of all that touch such memory.
 
     Two captured values may be one storage, which only the ops outside of the region would tell.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints, scale
-from pyc_mlir.pipelines.memory.packing.part import Part, State
+from pyc_mlir.pipelines.memory.packing.part import PackingPart, PackingState
 
 # Steps of the shortest attempt, above one for each interval.
 STEPS = 150
@@ -40,7 +40,9 @@ class Fit:
     ) -> None:
         self.size, self.unit = scale(intervals)
         self.random, self.spend = random, spend
-        self.part = Part.of(np.arange(len(intervals)), intervals.lower, intervals.upper, self.size)
+        self.part = PackingPart.of(
+            np.arange(len(intervals)), intervals.lower, intervals.upper, self.size
+        )
         spend(BUILD * self.part.work)
         first, past, _ = intervals.sections
         load = np.array([intervals.load[a:b].max() for a, b in zip(first, past, strict=True)])
@@ -77,10 +79,10 @@ class Fit:
         self.taste = weights @ self.features + noise
         self.few = self.size.mean() * np.exp(self.random.uniform(-FEW, FEW))
 
-    def _search(self, part: Part, start: State, depth: int) -> bool:
+    def _search(self, part: PackingPart, start: PackingState, depth: int) -> bool:
         """Depth first; the offsets of a packing that is found are written down."""
-        taken: list[tuple[State, int]] = []
-        state: State | None = start
+        taken: list[tuple[PackingState, int]] = []
+        state: PackingState | None = start
         while True:
             if state is None:
                 if not taken:
@@ -108,18 +110,20 @@ class Fit:
             self.offsets[part.number[chosen]] = state.lowest[chosen]
         return True
 
-    def _piece(self, part: Part, state: State, piece: Ints, depth: int) -> bool:
+    def _piece(self, part: PackingPart, state: PackingState, piece: Ints, depth: int) -> bool:
         """Search a piece of a part."""
         if len(piece) == 1:
             self.offsets[part.number[piece]] = state.lowest[piece]
             return True
-        few = Part.of(part.number[piece], part.first[piece], part.past[piece], part.size[piece])
+        few = PackingPart.of(
+            part.number[piece], part.first[piece], part.past[piece], part.size[piece]
+        )
         order = np.argsort(part.first[piece], kind="stable")
         self.spend(BUILD * few.work)
         start = few.deduce(state.lowest[piece][order], few.loads, self.capacity)
         return start is not None and self._search(few, start, depth + 1)
 
-    def _choice(self, part: Part, state: State) -> int:
+    def _choice(self, part: PackingPart, state: PackingState) -> int:
         """Who rests next: in the section that is low and leaves few choices."""
         lowest, floor = state.lowest, state.floor
         fits = lowest[part.members] == floor[part.which]

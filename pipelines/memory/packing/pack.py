@@ -19,7 +19,7 @@ import numpy as np
 from pyc_mlir.pipelines.memory.packing.fit import Fit, luby
 from pyc_mlir.pipelines.memory.packing.greedy import Order, orders, place, place_below
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints, Packing
-from pyc_mlir.pipelines.memory.packing.work import Budget, Exhausted
+from pyc_mlir.pipelines.memory.packing.work import Exhausted, WorkLimit
 
 DEFAULT_WORK = 200_000
 # How many intervals move forward in one promotion.
@@ -49,7 +49,7 @@ def pack(
     Raises PycError (BAD_ARGUMENT) for malformed intervals.
     """
     intervals.check()
-    search = _Search(intervals, capacity, Budget(work_limit, stop), seed, strict)
+    search = _Search(intervals, capacity, WorkLimit(work_limit, stop), seed, strict)
     if len(intervals):
         search.run()
     bound, arena = intervals.lower_bound, search.arena
@@ -65,7 +65,7 @@ class _Search:
         self,
         intervals: Intervals,
         capacity: int | None,
-        budget: Budget,
+        budget: WorkLimit,
         seed: int,
         strict: bool,
     ) -> None:
@@ -117,7 +117,7 @@ class _Component:
         every: Intervals,
         chosen: Ints,
         goal: int,
-        budget: Budget,
+        budget: WorkLimit,
         seed: int,
         strict: bool,
     ) -> None:

@@ -21,7 +21,7 @@ FIXED = np.int64(1) << 60
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class PackingState:
     """lowest: of each interval; left: sizes in each section; floor: of each section, once known."""
 
     lowest: Ints
@@ -30,7 +30,7 @@ class State:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PackingPart:
     """Intervals sorted by first section, and who is where as flat pairs (interval, section).
 
     number: of each interval in the whole instance. meets: 0/1 matrix, False on the diagonal.
@@ -52,7 +52,7 @@ class Part:
     of_section: Ints
 
     @staticmethod
-    def of(number: Ints, lower: Ints, upper: Ints, size: Ints) -> "Part":
+    def of(number: Ints, lower: Ints, upper: Ints, size: Ints) -> "PackingPart":
         """The part of intervals alive in [lower, upper): sections are counted anew."""
         order = np.argsort(lower, kind="stable")
         lower, upper, size = lower[order], upper[order], size[order]
@@ -66,7 +66,7 @@ class Part:
         of_interval = np.append(0, inside.sum(1).cumsum()[:-1])
         of_section = np.append(0, inside.sum(0).cumsum()[:-1])
         flat = (where, whose, of_interval, members, which, of_section)
-        return Part(number[order], first, past, size, meets, *flat)
+        return PackingPart(number[order], first, past, size, meets, *flat)
 
     @property
     def loads(self) -> Ints:
@@ -78,7 +78,7 @@ class Part:
         """What one call of `deduce` takes, in the units of `work.Budget`."""
         return 40 + len(self.where) / 40
 
-    def deduce(self, lowest: Ints, left: Ints, capacity: int) -> State | None:
+    def deduce(self, lowest: Ints, left: Ints, capacity: int) -> PackingState | None:
         """The lowest offsets raised as far as the rules do it; None when the capacity is passed."""
         most = np.where(left > 0, capacity - left, FIXED)
         latest = np.minimum.reduceat(most[self.where], self.of_interval)
@@ -88,7 +88,7 @@ class Part:
                 return None
             late = (lowest > latest) & (lowest < FIXED)
             if not late.any():
-                return State(lowest, left, floor)
+                return PackingState(lowest, left, floor)
             ends = lowest + self.size
             if (ends[late] > capacity).any():
                 return None
@@ -97,10 +97,10 @@ class Part:
             above = np.maximum.reduceat(wrong * earliest[self.where], self.of_interval)
             raised = np.where(late, np.maximum(lowest, above), lowest)
             if (raised == lowest).all():
-                return State(lowest, left, floor)
+                return PackingState(lowest, left, floor)
             lowest = raised
 
-    def placed(self, state: State, chosen: int, capacity: int) -> State | None:
+    def placed(self, state: PackingState, chosen: int, capacity: int) -> PackingState | None:
         """`chosen` rests at its lowest offset; all free ones that it meets go above it."""
         lowest = state.lowest.copy()
         top = lowest[chosen] + self.size[chosen]
@@ -110,7 +110,7 @@ class Part:
         left[self.first[chosen] : self.past[chosen]] -= self.size[chosen]
         return self.deduce(lowest, left, capacity)
 
-    def postponed(self, state: State, chosen: int, capacity: int) -> State | None:
+    def postponed(self, state: PackingState, chosen: int, capacity: int) -> PackingState | None:
         """`chosen` does not rest at its lowest offset: it lies on one of those that it meets."""
         over = (state.lowest + self.size)[self.meets[chosen]].min(initial=FIXED)
         if over + self.size[chosen] > capacity:

@@ -7,7 +7,7 @@ class Exhausted(Exception):
     """The budget is spent; whoever owns the search returns the best that it has."""
 
 
-class Budget:
+class WorkLimit:
     """Counts work against a limit. A unit is about a microsecond of a 3 GHz core.
 
     `stop` is asked as well, now and then: a caller with a deadline (whose result then depends on

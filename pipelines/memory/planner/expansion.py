@@ -11,24 +11,30 @@ from functools import cached_property
 from math import fsum
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Instance, Problem, Step, Task
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Buffer,
+    Instance,
+    PlannedTask,
+    PlanningProblem,
+    TaskStep,
+)
 
-Sources = Mapping[tuple[Step, int], int]
+Sources = Mapping[tuple[TaskStep, int], int]
 
 
 @dataclass(frozen=True)
 class Expansion:
     """The steps of `problem` in a legal order, and which copy each reads where that is not 0."""
 
-    problem: Problem
-    steps: tuple[Step, ...]
+    problem: PlanningProblem
+    steps: tuple[TaskStep, ...]
     sources: Sources = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem, order: Sequence[int] | None = None) -> "Expansion":
+    def of(problem: PlanningProblem, order: Sequence[int] | None = None) -> "Expansion":
         """Every task once, in `order` or in the problem's own."""
         numbers = range(len(problem.tasks)) if order is None else order
-        return Expansion(problem, tuple(Step(t) for t in numbers))
+        return Expansion(problem, tuple(TaskStep(t) for t in numbers))
 
     @cached_property
     def seconds(self) -> float:
@@ -52,13 +58,13 @@ class Expansion:
         return {instance: i for i, instance in enumerate(self.instances)}
 
     @cached_property
-    def derived(self) -> Problem:
+    def derived(self) -> PlanningProblem:
         """Step i as task i, each instance as a buffer."""
         place = {step.task: i for i, step in enumerate(self.steps) if not step.copy}
         copies = self.instances[len(self.problem.buffers) :]
         buffers = (*self.problem.buffers, *(self._copied(b) for b, _ in copies))
         tasks = tuple(self._task(step, place) for step in self.steps)
-        return Problem(tasks, buffers, self.problem.concurrency)
+        return PlanningProblem(tasks, buffers, self.problem.concurrency)
 
     @cached_property
     def legal(self) -> bool:
@@ -72,7 +78,7 @@ class Expansion:
     def _copied(self, b: int) -> Buffer:
         return replace(self.problem.buffers[b], lives_to_end=False)
 
-    def _task(self, step: Step, place: Mapping[int, int]) -> Task:
+    def _task(self, step: TaskStep, place: Mapping[int, int]) -> PlannedTask:
         task = self.problem.tasks[step.task]
         numbers = self.numbers
         read = {b: numbers[b, self.sources.get((step, b), 0)] for b in task.reads}
@@ -90,7 +96,7 @@ class Expansion:
         """The same steps, in an order of the derived problem's tasks."""
         return replace(self, steps=tuple(self.steps[i] for i in order))
 
-    def without(self, step: Step) -> "Expansion":
+    def without(self, step: TaskStep) -> "Expansion":
         """`step` left out; what read its results reads those of the run before it (maybe none)."""
         earlier = [s.copy for s in self.steps[: self.steps.index(step)] if s.task == step.task]
         writes = set(self.problem.tasks[step.task].writes)
@@ -111,7 +117,7 @@ class Expansion:
             found = found._dropped(unread)
         return found._renumbered()
 
-    def _unread(self) -> Step | None:
+    def _unread(self) -> TaskStep | None:
         runs: dict[int, int] = {}
         for step in self.steps:
             runs[step.task] = runs.get(step.task, 0) + 1
@@ -130,15 +136,15 @@ class Expansion:
                     return step
         return None
 
-    def _dropped(self, step: Step) -> "Expansion":
+    def _dropped(self, step: TaskStep) -> "Expansion":
         sources = {k: c for k, c in self.sources.items() if k[0] != step}
         return replace(self, steps=tuple(s for s in self.steps if s != step), sources=sources)
 
     def _renumbered(self) -> "Expansion":
-        fresh: dict[Step, Step] = {}
+        fresh: dict[TaskStep, TaskStep] = {}
         runs: dict[int, int] = {}
         for step in self.steps:
-            fresh[step] = Step(step.task, runs.get(step.task, 0))
+            fresh[step] = TaskStep(step.task, runs.get(step.task, 0))
             runs[step.task] = fresh[step].copy + 1
         sources = {}
         for step in self.steps:
@@ -146,7 +152,7 @@ class Expansion:
                 writer = self.problem.writer.get(b)
                 if writer is None:
                     continue
-                source = Step(writer, self.sources.get((step, b), 0))
+                source = TaskStep(writer, self.sources.get((step, b), 0))
                 if copy := fresh.get(source, source).copy:
                     sources[fresh[step], b] = copy
         return replace(self, steps=tuple(fresh[s] for s in self.steps), sources=sources)

@@ -1,4 +1,6 @@
-"""A schedule with offsets: waves of steps become live intervals, which are packed into a `Plan`."""
+"""A schedule with offsets: waves of steps become live intervals, which are packed into a
+`SchedulePlan`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,12 @@ import numpy as np
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals, Ints
 from pyc_mlir.pipelines.memory.packing.pack import pack
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem, Step
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Instance,
+    PlanningProblem,
+    SchedulePlan,
+    TaskStep,
+)
 
 
 def place(
@@ -21,7 +28,7 @@ def place(
     work_limit: int,
     seed: int = 0,
     strict: bool = False,
-) -> Plan:
+) -> SchedulePlan:
     """Pack the derived problem's tasks in `waves`, with its buffers `reused` as {written: read}.
 
     Predicted are the seconds of each wave's longest task, one wave after the other. `strict` lets
@@ -32,7 +39,7 @@ def place(
     pairs = {instances[written]: instances[read] for written, read in reused.items()}
     lives = lifetimes(problem, stepped, expansion.sources, pairs)
     packing = pack(lives.intervals, work_limit=work_limit, seed=seed, strict=strict)
-    return Plan(
+    return SchedulePlan(
         waves=stepped,
         offsets=lives.offsets(packing.offsets),
         arena_bytes=packing.arena_bytes,
@@ -43,8 +50,8 @@ def place(
     )
 
 
-Waves = Sequence[Sequence[Step]]
-Sources = Mapping[tuple[Step, int], int]
+Waves = Sequence[Sequence[TaskStep]]
+Sources = Mapping[tuple[TaskStep, int], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +76,7 @@ class Lifetimes:
 
 
 def lifetimes(
-    problem: Problem,
+    problem: PlanningProblem,
     waves: Waves,
     sources: Sources | None = None,
     reused: Mapping[Instance, Instance] | None = None,
@@ -94,7 +101,7 @@ def lifetimes(
 
 
 def instance_lives(
-    problem: Problem, waves: Waves, sources: Sources
+    problem: PlanningProblem, waves: Waves, sources: Sources
 ) -> dict[Instance, tuple[int, int]]:
     """The waves [first, past) in which each instance, pinned ones included, is written or read.
 
@@ -120,12 +127,14 @@ def instance_lives(
     return {instance: (first[instance], past[instance]) for instance in first}
 
 
-def instance_written(problem: Problem, step: Step, buffer: int) -> Instance:
+def instance_written(problem: PlanningProblem, step: TaskStep, buffer: int) -> Instance:
     """The instance of `buffer` that `step` writes."""
     return buffer, 0 if problem.buffers[buffer].pinned else step.copy
 
 
-def instance_read(problem: Problem, sources: Sources, step: Step, buffer: int) -> Instance:
+def instance_read(
+    problem: PlanningProblem, sources: Sources, step: TaskStep, buffer: int
+) -> Instance:
     """The instance of `buffer` that `step` reads."""
     return buffer, 0 if problem.buffers[buffer].pinned else sources.get((step, buffer), 0)
 
@@ -135,7 +144,7 @@ class _Storages:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: PlanningProblem,
         waves: Waves,
         sources: Sources,
         reused: Mapping[Instance, Instance],

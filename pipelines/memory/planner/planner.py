@@ -1,11 +1,11 @@
 """The planner: order, reuse, recomputation and offsets together, for a mode or a budget.
 
-Comes in: a `Problem`. Goes out: a validated `Plan`, never with a larger arena than the problem's
-own order needs at the same concurrency. An order is searched for, results take over dying
-operands, storages are packed; where the arena stays above the live bytes, other choices of reuse
-and orders of the same peak are packed too. Recomputation starts from the best order, lowers its
-peak step by step, and the longer sequence is ordered and packed again. All searches stop on work
-limits, so the same arguments give the same plan; more work only adds candidates.
+Comes in: a `PlanningProblem`. Goes out: a validated `SchedulePlan`, never with a larger arena than
+the problem's own order needs at the same concurrency. An order is searched for, results take over
+dying operands, storages are packed; where the arena stays above the live bytes, other choices of
+reuse and orders of the same peak are packed too. Recomputation starts from the best order, lowers
+its peak step by step, and the longer sequence is ordered and packed again. All searches stop on
+work limits, so the same arguments give the same plan; more work only adds candidates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
 from pyc_mlir.pipelines.memory.planner.place import place
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.memory.planner.remat import Recomputed, peak_of, sweep, taken_back
 from pyc_mlir.pipelines.memory.planner.reuse import choose
 from pyc_mlir.pipelines.memory.planner.schedule import Schedule, schedule, schedules
@@ -55,7 +55,7 @@ class PlannerMode:
     overlap: str
     slowdown: float = 0.0
 
-    def rank(self, plan: Plan) -> tuple[float, float]:
+    def rank(self, plan: SchedulePlan) -> tuple[float, float]:
         """What the mode minimizes."""
         if self.overlap == "full":
             return plan.seconds, plan.arena_bytes
@@ -78,7 +78,7 @@ class BudgetRefused(PycError):
     The code says whether that no plan exists has been proven.
     """
 
-    def __init__(self, budget: int, smallest: Plan, bound: int, slowdown: float) -> None:
+    def __init__(self, budget: int, smallest: SchedulePlan, bound: int, slowdown: float) -> None:
         proven = budget < bound
         self.smallest, self.seconds, self.bound = smallest.arena_bytes, smallest.seconds, bound
         super().__init__(
@@ -92,14 +92,14 @@ class BudgetRefused(PycError):
 
 
 def plan(
-    problem: Problem,
+    problem: PlanningProblem,
     *,
     mode: str | PlannerMode = "balanced",
     budget: int | None = None,
     slowdown: float | None = None,
     work_limit: int | None = None,
     seed: int = 0,
-) -> Plan:
+) -> SchedulePlan:
     """Plan `problem` as `mode` prefers, with an arena of at most `budget` bytes if one is given.
 
     A budget is kept at the fewest added seconds found: first without recomputation, then with it,
@@ -115,12 +115,12 @@ def plan(
 
 
 def plan_in_waves(
-    problem: Problem,
+    problem: PlanningProblem,
     waves: Sequence[Sequence[int]],
     *,
     work_limit: int = LAST_WORK,
     seed: int = 0,
-) -> Plan:
+) -> SchedulePlan:
     """A given schedule, waves of task numbers, with reuse and offsets of ours.
 
     Raises PycError (BAD_ARGUMENT) for a malformed problem or waves that are none of it.
@@ -136,7 +136,7 @@ def plan_in_waves(
 
 
 def frontier(
-    problem: Problem,
+    problem: PlanningProblem,
     *,
     mode: str | PlannerMode = "balanced",
     slowdown: float | None = None,
@@ -163,7 +163,7 @@ def mode_named(mode: str | PlannerMode) -> PlannerMode:
 class _Planner:
     def __init__(
         self,
-        problem: Problem,
+        problem: PlanningProblem,
         mode: PlannerMode,
         slowdown: float | None,
         work_limit: int | None,
@@ -181,14 +181,14 @@ class _Planner:
         plain = storages(problem, reuse=False)
         self.plain_peak = profile(plain, range(len(problem.tasks))).peak
         self.bound = storages(problem).lower_bound
-        self.plans: list[Plan] = []
+        self.plans: list[SchedulePlan] = []
         # What each plan was packed from, by the plan's place in `plans`.
         self.packed: list[tuple[Expansion, Sequence[Sequence[int]], dict[int, int]]] = []
         self.orders = list(self._orders())
         if not any(t.recomputable for t in problem.tasks):
             self.bound = max(self.bound, *(s.lower_bound for _, s in self.orders))
 
-    def best(self) -> Plan:
+    def best(self) -> SchedulePlan:
         """The plan that the mode ranks first."""
         for _, found in reversed(self.orders):
             self._arrange(found)
@@ -200,7 +200,7 @@ class _Planner:
                     self._take_back(last)
         return self._marked(min(self.plans, key=self.mode.rank))
 
-    def within(self, budget: int) -> Plan:
+    def within(self, budget: int) -> SchedulePlan:
         """The fastest plan found within `budget` bytes. Raises BudgetRefused without one."""
         self._without_recomputation(budget)
         if not self._fitting(budget):
@@ -214,10 +214,10 @@ class _Planner:
             raise BudgetRefused(budget, smallest, self.bound, self._free_slowdown())
         return self._marked(min(self._fitting(budget), key=lambda p: (p.seconds, p.arena_bytes)))
 
-    def _fitting(self, budget: int) -> list[Plan]:
+    def _fitting(self, budget: int) -> list[SchedulePlan]:
         return [p for p in self.plans if p.arena_bytes <= budget]
 
-    def _smallest(self) -> Plan:
+    def _smallest(self) -> SchedulePlan:
         return min(self.plans, key=lambda p: (p.arena_bytes, p.seconds))
 
     def frontier(self) -> list[tuple[int, float]]:
@@ -288,7 +288,7 @@ class _Planner:
         seconds = fsum(max(derived.tasks[i].seconds for i in wave) for wave in waves)
         if self._beaten(peak, seconds):
             return
-        found: list[tuple[Plan, dict[int, int]]] = []
+        found: list[tuple[SchedulePlan, dict[int, int]]] = []
         for reused in self._reuses(derived, waves, peak):
             plan = self._placed(expansion, waves, reused, QUICK_WORK)
             found.append((plan, reused))
@@ -304,7 +304,7 @@ class _Planner:
         waves: Sequence[Sequence[int]],
         reused: dict[int, int],
         work: int,
-    ) -> Plan:
+    ) -> SchedulePlan:
         """Pack, and keep the plan."""
         plan = place(expansion, waves, reused, work_limit=work, seed=self.seed, strict=True)
         self.plans.append(plan)
@@ -315,7 +315,7 @@ class _Planner:
         return any(p.arena_bytes <= peak and p.seconds <= seconds for p in self.plans)
 
     def _reuses(
-        self, problem: Problem, waves: Sequence[Sequence[int]], peak: int
+        self, problem: PlanningProblem, waves: Sequence[Sequence[int]], peak: int
     ) -> Iterator[dict[int, int]]:
         """All reuse; that which the peak needs; none."""
         yield choose(problem, waves)
@@ -362,7 +362,7 @@ class _Planner:
         self._pack(expansion, peak_of(expansion))
         self._overlap(expansion, peak)
 
-    def _marked(self, found: Plan) -> Plan:
+    def _marked(self, found: SchedulePlan) -> SchedulePlan:
         """The plan, packed once more at length; it says whether no other one could be smaller."""
         if found.arena_bytes > max(found.lower_bound, self.bound):
             expansion, waves, reused = self.packed[self.plans.index(found)]

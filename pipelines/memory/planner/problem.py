@@ -1,7 +1,7 @@
 """The planning problem and its plan as data: tasks that read and write buffers.
 
-A `Problem` has no order but the one that its dependencies ask for: a task that reads a buffer
-follows the one that writes it. The order of `tasks` is legal and is the one to beat.
+A `PlanningProblem` has no order but the one that its dependencies ask for: a task that reads a
+buffer follows the one that writes it. The order of `tasks` is legal and is the one to beat.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedTask:
     """One dispatch: buffers by number, and what is allowed with it.
 
     seconds: predicted run time.
@@ -55,13 +55,13 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlanningProblem:
     """Tasks in a legal order, buffers by number, and how much overlap is wanted.
 
     `concurrency` is how many tasks a wave may hold; 1 asks for a sequence.
     """
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[PlannedTask, ...]
     buffers: tuple[Buffer, ...]
     concurrency: int = 1
 
@@ -119,7 +119,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """One run of a task. `copy` counts its runs from 0: each has buffers of its own."""
 
     task: int
@@ -131,7 +131,7 @@ Instance = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulePlan:
     """Waves of steps, where each instance lies, and how good that is.
 
     Steps of one wave may overlap in time; waves follow one another. `sources` says which copy of
@@ -140,13 +140,13 @@ class Plan:
     smaller; `proven` says that none of the whole problem is.
     """
 
-    waves: tuple[tuple[Step, ...], ...]
+    waves: tuple[tuple[TaskStep, ...], ...]
     offsets: dict[Instance, int]
     arena_bytes: int
     lower_bound: int
     seconds: float = 0.0
     proven: bool = False
-    sources: dict[tuple[Step, int], int] = field(default_factory=dict)
+    sources: dict[tuple[TaskStep, int], int] = field(default_factory=dict)
     reused: dict[Instance, Instance] = field(default_factory=dict)
 
     @property
@@ -155,6 +155,6 @@ class Plan:
         return self.arena_bytes / self.lower_bound - 1 if self.lower_bound else 0.0
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TaskStep]:
         """All steps, wave after wave."""
         return [step for wave in self.waves for step in wave]

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Instance, Step
+from pyc_mlir.pipelines.memory.planner.problem import Instance, TaskStep
 from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
 
 # One unit of work is one step of one evaluated expansion, some 20 microseconds.
@@ -309,10 +309,10 @@ def _applied(expansion: Expansion, way: _Again) -> Expansion:
     counts: dict[int, int] = {}
     for step in expansion.steps:
         counts[step.task] = max(counts.get(step.task, 0), step.copy + 1)
-    fresh: dict[int, Step] = {}
+    fresh: dict[int, TaskStep] = {}
     for i in way.chain:
         task = expansion.steps[i].task
-        fresh[i] = Step(task, counts[task])
+        fresh[i] = TaskStep(task, counts[task])
         counts[task] += 1
     sources = dict(expansion.sources)
     of_task = {expansion.steps[i].task: fresh[i] for i in way.chain}

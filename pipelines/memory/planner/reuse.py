@@ -8,13 +8,13 @@ Ties are not listed: they are not a choice.
 
 from collections.abc import Iterable, Sequence
 
-from pyc_mlir.pipelines.memory.planner.problem import Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 from pyc_mlir.pipelines.memory.planner.storage import matched, storages
 from pyc_mlir.pipelines.memory.planner.waves import wave_profile
 
 
 def choose(
-    problem: Problem, waves: Sequence[Sequence[int]], *, above: int | None = None
+    problem: PlanningProblem, waves: Sequence[Sequence[int]], *, above: int | None = None
 ) -> dict[int, int]:
     """The storage that each result takes over: {written: read}.
 

@@ -1,11 +1,12 @@
 """Scheduling: an order of the tasks with the fewest bytes live at once.
 
-Comes in: a `Problem`. Goes out: a `Schedule`, its peak in live bytes (in-place reuse counted) and
-a bound that no order goes below. The best of several list schedules (least growth first, depth
-first by Sethi-Ullman labels, each from the inputs on and from the results back), as XLA's memory
-scheduler does; then the tasks around the peak are ordered exactly (window.py) or moved away from
-it, until nothing helps or the work limit is reached. Tasks that are comparable with all others cut
-the problem in independent parts; where each part is solved exactly, the order is proven best.
+Comes in: a `PlanningProblem`. Goes out: a `Schedule`, its peak in live bytes (in-place reuse
+counted) and a bound that no order goes below. The best of several list schedules (least growth
+first, depth first by Sethi-Ullman labels, each from the inputs on and from the results back), as
+XLA's memory scheduler does; then the tasks around the peak are ordered exactly (window.py) or moved
+away from it, until nothing helps or the work limit is reached. Tasks that are comparable with all
+others cut the problem in independent parts; where each part is solved exactly, the order is proven
+best.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from pyc_mlir.pipelines.memory.planner.problem import Problem
-from pyc_mlir.pipelines.memory.planner.storage import Profile, Storages, profile, run, storages
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
+from pyc_mlir.pipelines.memory.planner.storage import LiveBytes, Storages, profile, run, storages
 from pyc_mlir.pipelines.memory.planner.window import Solved, solve
 
 # One unit of work is one task looked at, about two microseconds.
@@ -43,7 +44,7 @@ class Schedule:
 
 
 def schedule(
-    problem: Problem, *, reuse: bool = True, work_limit: int = DEFAULT_WORK, seed: int = 0
+    problem: PlanningProblem, *, reuse: bool = True, work_limit: int = DEFAULT_WORK, seed: int = 0
 ) -> Schedule:
     """Order the tasks of `problem` so that its peak in live bytes is small.
 
@@ -54,7 +55,7 @@ def schedule(
 
 
 def schedules(
-    problem: Problem, work_limits: Sequence[int], *, reuse: bool = True, seed: int = 0
+    problem: PlanningProblem, work_limits: Sequence[int], *, reuse: bool = True, seed: int = 0
 ) -> list[Schedule]:
     """What `schedule` answers for each of the ascending `work_limits`, in one search."""
     return _Scheduler(storages(problem, reuse), work_limits, seed).run()
@@ -240,7 +241,7 @@ def _positions(order: Sequence[int]) -> list[int]:
     return position
 
 
-def _height(part: Profile) -> tuple[int, int]:
+def _height(part: LiveBytes) -> tuple[int, int]:
     return part.peak, part.during.count(part.peak)
 
 

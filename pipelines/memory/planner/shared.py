@@ -13,7 +13,13 @@ from pyc_mlir.pipelines.memory.planner.planner import (
     plan,
     plan_in_waves,
 )
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Instance, Plan, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Buffer,
+    Instance,
+    PlannedTask,
+    PlanningProblem,
+    SchedulePlan,
+)
 from pyc_mlir.pipelines.memory.planner.storage import tied_groups
 from pyc_mlir.pipelines.memory.planner.validate import validate
 
@@ -22,23 +28,32 @@ class SharedPlans:
     """Plans as `planner.plan` and `plan_in_waves` make them, remembered by what they depend on."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Plan | BudgetRefused] = {}
+        self._known: dict[Hashable, SchedulePlan | BudgetRefused] = {}
 
     def plan(
-        self, problem: Problem, *, mode: str | PlannerMode = "balanced", budget: int | None = None
-    ) -> Plan:
+        self,
+        problem: PlanningProblem,
+        *,
+        mode: str | PlannerMode = "balanced",
+        budget: int | None = None,
+    ) -> SchedulePlan:
         """A plan of `problem` in a mode, or within a budget. Raises as `planner.plan`."""
         key = (mode, budget)
         return self._carried(problem, key, lambda p: plan(p, mode=mode, budget=budget))
 
-    def in_waves(self, problem: Problem, waves: Sequence[Sequence[int]]) -> Plan:
+    def in_waves(self, problem: PlanningProblem, waves: Sequence[Sequence[int]]) -> SchedulePlan:
         """A given schedule with reuse and offsets. Raises as `plan_in_waves`."""
         key = tuple(map(tuple, waves))
         return self._carried(problem, key, lambda p: plan_in_waves(p, waves))
 
-    def _carried(self, problem: Problem, key: Hashable, planned: Callable[[Problem], Plan]) -> Plan:
+    def _carried(
+        self,
+        problem: PlanningProblem,
+        key: Hashable,
+        planned: Callable[[PlanningProblem], SchedulePlan],
+    ) -> SchedulePlan:
         problem.check()
-        reduced = Reduced.of(problem)
+        reduced = ReducedProblem.of(problem)
         known = self._known.get((reduced.problem, key))
         if known is None:
             known = self._known[reduced.problem, key] = _outcome(reduced.problem, planned)
@@ -49,7 +64,9 @@ class SharedPlans:
         return carried
 
 
-def _outcome(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan | BudgetRefused:
+def _outcome(
+    problem: PlanningProblem, planned: Callable[[PlanningProblem], SchedulePlan]
+) -> SchedulePlan | BudgetRefused:
     try:
         return planned(problem)
     except BudgetRefused as refused:
@@ -57,18 +74,18 @@ def _outcome(problem: Problem, planned: Callable[[Problem], Plan]) -> Plan | Bud
 
 
 @dataclass(frozen=True)
-class Reduced:
+class ReducedProblem:
     """`problem` has the tasks of the given one; `buffers` are its buffers' numbers there."""
 
-    problem: Problem
+    problem: PlanningProblem
     buffers: tuple[int, ...]
 
     @staticmethod
-    def of(problem: Problem) -> "Reduced":
+    def of(problem: PlanningProblem) -> "ReducedProblem":
         """Leave out what lies outside the arena, and what no task touches."""
         return _Reduction(problem).reduced()
 
-    def carried(self, plan: Plan) -> Plan:
+    def carried(self, plan: SchedulePlan) -> SchedulePlan:
         """A plan of the reduced problem as one of the given problem: as good, and as legal."""
         named = self.buffers
         return replace(
@@ -83,7 +100,7 @@ class Reduced:
 
 
 class _Reduction:
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlanningProblem) -> None:
         self.problem = problem
         of = tied_groups(problem)
         pinned = {of[b] for b, buffer in enumerate(problem.buffers) if buffer.pinned}
@@ -92,21 +109,23 @@ class _Reduction:
         self.buffers = tuple(sorted(touched - self.outside))
         self.number = {b: i for i, b in enumerate(self.buffers)}
 
-    def reduced(self) -> Reduced:
+    def reduced(self) -> ReducedProblem:
         tasks = tuple(map(self._task, self.problem.tasks))
-        problem = Problem(tasks, tuple(map(self._buffer, self.buffers)), self.problem.concurrency)
+        problem = PlanningProblem(
+            tasks, tuple(map(self._buffer, self.buffers)), self.problem.concurrency
+        )
         tasks = tuple(
             replace(task, after=tuple(sorted(before - implied)))
             for task, before, implied in zip(
                 tasks, self.problem.predecessors, problem.predecessors, strict=True
             )
         )
-        return Reduced(replace(problem, tasks=tasks), self.buffers)
+        return ReducedProblem(replace(problem, tasks=tasks), self.buffers)
 
     def _buffer(self, b: int) -> Buffer:
         return self.problem.buffers[b]
 
-    def _task(self, task: Task) -> Task:
+    def _task(self, task: PlannedTask) -> PlannedTask:
         """`task` without what lies outside; `after` is filled in once buffers say the rest."""
         spoils = self.outside.intersection(task.writes) or self._updated.intersection(task.reads)
         return replace(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
-from pyc_mlir.pipelines.memory.planner.problem import Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Storages:
         return sum(self.size[s] for s in matched(self.swaps[task], dying, self.size))
 
 
-def storages(problem: Problem, reuse: bool = True) -> Storages:
+def storages(problem: PlanningProblem, reuse: bool = True) -> Storages:
     """The storages of `problem`; without `reuse` nothing is taken over but by ties."""
     # Kept with the problem, as its cached properties are: every part of the planner asks for them.
     known: dict[bool, Storages] = vars(problem).setdefault("storages", {})
@@ -63,7 +63,7 @@ def storages(problem: Problem, reuse: bool = True) -> Storages:
     return known[reuse]
 
 
-def _storages(problem: Problem, reuse: bool) -> Storages:
+def _storages(problem: PlanningProblem, reuse: bool) -> Storages:
     of = tied_groups(problem)
     count = max(of, default=-1) + 1
     size, outside, stays = [0] * count, [False] * count, [False] * count
@@ -93,7 +93,7 @@ def _storages(problem: Problem, reuse: bool) -> Storages:
     )
 
 
-def tied_groups(problem: Problem) -> tuple[int, ...]:
+def tied_groups(problem: PlanningProblem) -> tuple[int, ...]:
     """The storage of each buffer: ties join a result to its operand, which was joined before."""
     of = list(range(len(problem.buffers)))
     for task in problem.tasks:
@@ -104,7 +104,7 @@ def tied_groups(problem: Problem) -> tuple[int, ...]:
 
 
 def _swaps(
-    problem: Problem,
+    problem: PlanningProblem,
     t: int,
     of: Sequence[int],
     size: Sequence[int],
@@ -156,7 +156,7 @@ def matched(
 
 
 @dataclass(frozen=True)
-class Profile:
+class LiveBytes:
     """Live bytes of a sequence: `during` each task, and `before` it (one more, for the end)."""
 
     during: list[int]
@@ -168,7 +168,7 @@ class Profile:
         return max(self.during, default=0)
 
 
-def profile(model: Storages, order: Sequence[int]) -> Profile:
+def profile(model: Storages, order: Sequence[int]) -> LiveBytes:
     """The live bytes of a whole order of tasks."""
     position = {t: i for i, t in enumerate(order)}
     return run(model, order, 0, position, 0)
@@ -180,7 +180,7 @@ def run(
     start: int,
     position: dict[int, int] | Sequence[int],
     live: int,
-) -> Profile:
+) -> LiveBytes:
     """The live bytes of `tasks`, a permutation of those at positions `start` and on of an order.
 
     `position` is that order's, `live` the bytes before the first: nothing outside is looked at.
@@ -207,4 +207,4 @@ def run(
         during.append(live - saved)
         live -= freed
         before.append(live)
-    return Profile(during, before)
+    return LiveBytes(during, before)

@@ -12,12 +12,17 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.packing.intervals import Intervals
-from pyc_mlir.pipelines.memory.planner.problem import Instance, Plan, Problem, Step
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Instance,
+    PlanningProblem,
+    SchedulePlan,
+    TaskStep,
+)
 
 SHOWN = 8
 
 
-def validate(problem: Problem, plan: Plan) -> None:
+def validate(problem: PlanningProblem, plan: SchedulePlan) -> None:
     """Raise PycError (BAD_ARGUMENT) naming the first violations of a plan that must not be used."""
     found = violations(problem, plan)
     if found:
@@ -28,7 +33,7 @@ def validate(problem: Problem, plan: Plan) -> None:
         )
 
 
-def violations(problem: Problem, plan: Plan) -> list[str]:
+def violations(problem: PlanningProblem, plan: SchedulePlan) -> list[str]:
     """What is wrong with `plan`. Later checks are left out where earlier faults would blur them."""
     check = _Check(problem, plan)
     return list(check.steps()) or [
@@ -57,7 +62,7 @@ def colliding(intervals: Intervals, offsets: np.ndarray) -> int | None:
 
 
 class _Check:
-    def __init__(self, problem: Problem, plan: Plan) -> None:
+    def __init__(self, problem: PlanningProblem, plan: SchedulePlan) -> None:
         self.problem, self.plan = problem, plan
         self.when = {step: w for w, wave in enumerate(plan.waves) for step in wave}
 
@@ -73,7 +78,7 @@ class _Check:
             if count > 1:
                 yield f"{self.step(step)} runs {count} times"
         for t, found in copies.items():
-            name = self.step(Step(t))
+            name = self.step(TaskStep(t))
             if sorted(found) != list(range(len(found))):
                 yield f"{name} has the copies {sorted(found)}"
             if not found:
@@ -92,15 +97,15 @@ class _Check:
                 if b in self.problem.writer:
                     yield from self.written_before(step, self.read(step, b), w)
             for t in task.after:
-                if self.when[Step(t)] >= w:
-                    yield f"{self.step(step)} in wave {w} does not follow {self.step(Step(t))}"
+                if self.when[TaskStep(t)] >= w:
+                    yield f"{self.step(step)} in wave {w} does not follow {self.step(TaskStep(t))}"
         for (step, b), copy in self.plan.sources.items():
             if step not in self.when or b not in self.problem.tasks[step.task].reads:
                 yield f"{step} has copy {copy} of buffer {b} as source and does not read that"
 
-    def written_before(self, step: Step, instance: Instance, w: int) -> Iterator[str]:
+    def written_before(self, step: TaskStep, instance: Instance, w: int) -> Iterator[str]:
         """A violation unless `instance` is written before wave `w`."""
-        writer = Step(self.problem.writer[instance[0]], instance[1])
+        writer = TaskStep(self.problem.writer[instance[0]], instance[1])
         if writer not in self.when:
             yield f"{self.step(step)} reads {self.name(instance)}, which nothing computes"
         elif self.when[writer] >= w:
@@ -223,16 +228,16 @@ class _Check:
             )
 
     @cached_property
-    def written(self) -> dict[Instance, Step]:
+    def written(self) -> dict[Instance, TaskStep]:
         """The step that writes each instance; pinned ones are written by copy 0."""
         tasks = self.problem.tasks
         steps = sorted(self.when, key=lambda s: -s.copy)
         return {self.write(s, b): s for s in steps for b in tasks[s.task].writes}
 
     @cached_property
-    def readers(self) -> dict[Instance, list[Step]]:
+    def readers(self) -> dict[Instance, list[TaskStep]]:
         """The steps that read each instance."""
-        found: dict[Instance, list[Step]] = {}
+        found: dict[Instance, list[TaskStep]] = {}
         for step in self.when:
             for b in dict.fromkeys(self.problem.tasks[step.task].reads):
                 found.setdefault(self.read(step, b), []).append(step)
@@ -286,16 +291,16 @@ class _Check:
         """Whether it exists outside the arena."""
         return self.problem.buffers[instance[0]].pinned
 
-    def read(self, step: Step, buffer: int) -> Instance:
+    def read(self, step: TaskStep, buffer: int) -> Instance:
         """What `step` reads of `buffer`."""
         pinned = self.problem.buffers[buffer].pinned
         return buffer, 0 if pinned else self.plan.sources.get((step, buffer), 0)
 
-    def write(self, step: Step, buffer: int) -> Instance:
+    def write(self, step: TaskStep, buffer: int) -> Instance:
         """What `step` writes of `buffer`."""
         return buffer, 0 if self.problem.buffers[buffer].pinned else step.copy
 
-    def step(self, step: Step) -> str:
+    def step(self, step: TaskStep) -> str:
         """How a step is called in a message."""
         name = self.problem.tasks[step.task].name or f"task {step.task}"
         return f"{name!r}" + (f" (copy {step.copy})" if step.copy else "")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Floats, Ints
-from pyc_mlir.pipelines.memory.selection.reduction import Reduced
+from pyc_mlir.pipelines.memory.selection.reduction import ReducedGroups
 from pyc_mlir.pipelines.memory.selection.usage import Usage
 
 # Work of one step in microseconds of a 3 GHz core, and of an entry of its arrays.
@@ -25,7 +25,7 @@ class Descent:
     """
 
     def __init__(
-        self, reduced: Reduced, usage: Usage, choice: Ints, spend: Callable[[float], None]
+        self, reduced: ReducedGroups, usage: Usage, choice: Ints, spend: Callable[[float], None]
     ) -> None:
         self._usage, self._spend = usage, spend
         self._own = np.concatenate(reduced.costs)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints
-from pyc_mlir.pipelines.memory.selection.reduction import Reduced
+from pyc_mlir.pipelines.memory.selection.reduction import ReducedGroups
 
 # Work of one message in microseconds of a 3 GHz core: calls of numpy, then entries of a table.
 _CALL, _ENTRY = 10.0, 1e-3
@@ -24,7 +24,7 @@ class Messages:
     spend: is told of the work of each sweep, in microseconds or so.
     """
 
-    def __init__(self, reduced: Reduced, spend: Callable[[float], None]) -> None:
+    def __init__(self, reduced: ReducedGroups, spend: Callable[[float], None]) -> None:
         self._spend, count = spend, len(reduced.costs)
         self._before: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]
         self._after: list[list[tuple[int, int, Floats]]] = [[] for _ in range(count)]

@@ -31,7 +31,7 @@ class Edge:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class SelectionProblem:
     """Nodes by number: costs and usages f64[ways] each, lives i64[nodes, 2] half-open.
 
     limit: the most bytes at any time.
@@ -79,7 +79,7 @@ class Problem:
         return finite and bool(self.use(choice).max(initial=0.0) <= self.limit)
 
 
-def from_contest(data: bytes) -> Problem:
+def from_contest(data: bytes) -> SelectionProblem:
     """Read an instance of the contest, JSON. Raises PycError (BAD_ARGUMENT) for another text.
 
     Source: google/iopddl, "ASPLOS / EuroSys 2025 contest on intra-operator parallelism".
@@ -94,7 +94,7 @@ def from_contest(data: bytes) -> Problem:
             Edge(a, b, np.asarray(t, np.float64).reshape(len(costs[a]), len(costs[b])))
             for (a, b), t in zip(edges["nodes"], edges["costs"], strict=True)
         ]
-        return Problem(costs, usages, lives, made, float(told["usage_limit"]))
+        return SelectionProblem(costs, usages, lives, made, float(told["usage_limit"]))
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Floats, Ints, Problem
+from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Floats, Ints, SelectionProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Reduced:
+class ReducedGroups:
     """Groups by number: costs f64[ways], tables by pair of groups, the smaller number first.
 
     ways: for each node of the problem its group and its way for each way of the group.
@@ -40,7 +40,7 @@ class Reduced:
 class _Reducer:
     """Groups while they are joined; a group has the number of one of its nodes."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SelectionProblem) -> None:
         self.costs = [np.array(c) for c in problem.costs]
         self.sizes = [len(c) for c in self.costs]
         # The node's own way for each way that is left.
@@ -137,7 +137,7 @@ class _Reducer:
         self.keep(group, self.costs[group] < FORBIDDEN)
 
 
-def reduce(problem: Problem) -> Reduced:
+def reduce(problem: SelectionProblem) -> ReducedGroups:
     """The groups of a problem.
 
     Raises PycError (BUDGET_IMPOSSIBLE) where arc consistency finds that no choice is allowed.
@@ -152,7 +152,7 @@ def reduce(problem: Problem) -> Reduced:
         group[node], ways[node] = group[into], told[ways[into]]
     left = np.flatnonzero(~work.gone)
     number = {int(g): i for i, g in enumerate(left)}
-    return Reduced(
+    return ReducedGroups(
         [work.costs[g] for g in left],
         {(number[a], number[b]): t for (a, b), t in work.tables.items()},
         [(number[int(g)], w) for g, w in zip(group, ways, strict=True)],

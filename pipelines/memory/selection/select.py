@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.packing.work import Budget, Exhausted
+from pyc_mlir.pipelines.memory.packing.work import Exhausted, WorkLimit
 from pyc_mlir.pipelines.memory.selection.descent import Descent
 from pyc_mlir.pipelines.memory.selection.messages import Messages
-from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, Problem
-from pyc_mlir.pipelines.memory.selection.reduction import Reduced, reduce
+from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, SelectionProblem
+from pyc_mlir.pipelines.memory.selection.reduction import ReducedGroups, reduce
 from pyc_mlir.pipelines.memory.selection.usage import Usage
 
 # Ways that are forced at most when prices have settled.
@@ -53,7 +53,10 @@ class Selection:
 
 
 def select(
-    problem: Problem, work: int, start: Ints | None = None, stop: Callable[[], bool] = lambda: False
+    problem: SelectionProblem,
+    work: int,
+    start: Ints | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Selection:
     """The best choice found within so much work that keeps the limit at every time.
 
@@ -64,7 +67,7 @@ def select(
     """
     reduced = reduce(problem)
     usage = Usage.of(problem, reduced)
-    budget = Budget(work, stop)
+    budget = WorkLimit(work, stop)
     search = _Search(reduced, usage, budget)
     try:
         search.first()
@@ -86,7 +89,7 @@ def select(
 class _Search:
     """The best choice so far, in groups, and the prices."""
 
-    def __init__(self, reduced: Reduced, usage: Usage, budget: Budget) -> None:
+    def __init__(self, reduced: ReducedGroups, usage: Usage, budget: WorkLimit) -> None:
         self.reduced, self.usage, self.budget = reduced, usage, budget
         self.best: Ints | None = None
         self.cost, self.bound = np.inf, -np.inf

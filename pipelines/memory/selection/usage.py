@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, Problem
-from pyc_mlir.pipelines.memory.selection.reduction import Reduced
+from pyc_mlir.pipelines.memory.selection.problem import Floats, Ints, SelectionProblem
+from pyc_mlir.pipelines.memory.selection.reduction import ReducedGroups
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Usage:
     limit: float
 
     @staticmethod
-    def of(problem: Problem, reduced: Reduced) -> "Usage":
+    def of(problem: SelectionProblem, reduced: ReducedGroups) -> "Usage":
         """The usage of a reduced problem's groups."""
         start = np.concatenate([[0], np.cumsum([len(c) for c in reduced.costs])]).astype(np.int64)
         alive = np.flatnonzero(problem.lives[:, 0] < problem.lives[:, 1])

@@ -23,8 +23,8 @@ from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.pyc.chunk.dims import Rows, operand_rows, part_params
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region, is_static
-from pyc_mlir.pipelines.pyc.chunk.plan import Candidate, Offer, plan
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region, is_static
+from pyc_mlir.pipelines.pyc.chunk.plan import ChunkOffer, ChunkRegion, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, cuts_products, rows_of
 from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
@@ -65,7 +65,7 @@ class Chunk:
         for function in functions_of(module):
             if not is_static(function):
                 continue
-            graph = Graph(function, reads_parts(replace(context, target=target)))
+            graph = ChunkGraph(function, reads_parts(replace(context, target=target)))
             candidates = plan(graph, target, mode)
             ids = OpIds(function, seen) if candidates else None
             evidence = f"mode {mode}"
@@ -83,7 +83,7 @@ class Chunk:
         return counts
 
     def _choose(
-        self, graph: Graph, found: Candidate, ids: OpIds, choices: Choices, evidence: str
+        self, graph: ChunkGraph, found: ChunkRegion, ids: OpIds, choices: Choices, evidence: str
     ) -> int:
         """The number of parts: 1 to keep the region as it is."""
         op = graph.ops[found.region.end]
@@ -99,11 +99,11 @@ class Chunk:
         return offers[choices.choose(site, alternatives, grounds).name].parts
 
 
-def _name(offer: Offer) -> str:
+def _name(offer: ChunkOffer) -> str:
     return KEEP if offer.parts == 1 else f"split:{offer.parts}"
 
 
-def _reason(graph: Graph, region: Region, offer: Offer, whole: Offer) -> str:
+def _reason(graph: ChunkGraph, region: Region, offer: ChunkOffer, whole: ChunkOffer) -> str:
     """The bytes needed there, and where results need not be the same bits."""
     if offer.parts == 1:
         return f"{whole.nbytes} bytes here"
@@ -113,7 +113,7 @@ def _reason(graph: Graph, region: Region, offer: Offer, whole: Offer) -> str:
     return text
 
 
-def apply(graph: Graph, region: Region, parts: int) -> None:
+def apply(graph: ChunkGraph, region: Region, parts: int) -> None:
     """Replace a region by its parts, at the place of its last op."""
     end = graph.ops[region.end]
     cloner = _Cloner(graph, region, parts)
@@ -138,7 +138,7 @@ def _joined(values: list[ir.Value], axis: int) -> ir.Value:
 class _Cloner:
     """Makes the parts of one region, one after another."""
 
-    def __init__(self, graph: Graph, region: Region, parts: int) -> None:
+    def __init__(self, graph: ChunkGraph, region: Region, parts: int) -> None:
         self.graph, self.region, self.parts = graph, region, parts
         self.builder = IRBuilder()
 

@@ -10,7 +10,7 @@ ops are taken as fused into what makes their operands.
 
 from collections.abc import Mapping
 
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region
 from pyc_mlir.pipelines.pyc.chunk.regions import along, call_of, shares
 from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.pipelines.target.target import Target
@@ -19,7 +19,7 @@ from pyc_mlir.pipelines.target.target import Target
 HIDDEN_DISPATCHES = 3
 
 
-def seconds(graph: Graph, region: Region, parts: int, target: Target) -> float:
+def seconds(graph: ChunkGraph, region: Region, parts: int, target: Target) -> float:
     """Predicted seconds of the whole region in `parts` parts."""
     members, model = set(region.ops), CostModel(target)
     total, share = 0.0, shares(graph, region, parts)
@@ -36,7 +36,7 @@ def seconds(graph: Graph, region: Region, parts: int, target: Target) -> float:
 
 
 def _traffic(
-    graph: Graph,
+    graph: ChunkGraph,
     i: int,
     dim: int,
     members: set[int],
@@ -56,7 +56,7 @@ def _traffic(
     return total
 
 
-def _melts(graph: Graph, made: int, user: int, members: set[int]) -> bool:
+def _melts(graph: ChunkGraph, made: int, user: int, members: set[int]) -> bool:
     """Whether a value never reaches memory: its one user is elementwise, of its size."""
     if not {made, user} <= members or graph.users[made] != [user]:
         return False

@@ -27,7 +27,7 @@ Rows = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Call:
+class OpCall:
     """One op with everything static: its definition, types and complete parameters."""
 
     definition: type[OpDef]
@@ -36,7 +36,7 @@ class Call:
     params: dict[str, Any]
 
 
-Rule = Callable[[Call, int], Dims | None]
+Rule = Callable[[OpCall, int], Dims | None]
 RULES: dict[str, Rule] = {}
 
 
@@ -50,7 +50,7 @@ def runs(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def operand_dims(call: Call, dim: int) -> Dims | None:
+def operand_dims(call: OpCall, dim: int) -> Dims | None:
     """The dimension of each operand that dimension `dim` of the result runs along."""
     if issubclass(call.definition, Elementwise):
         return tuple(_aligned(x, call.out, dim) for x in call.inputs)
@@ -61,7 +61,7 @@ def operand_dims(call: Call, dim: int) -> Dims | None:
 
 
 @dataclass(frozen=True)
-class Window:
+class ChunkWindow:
     """A window along one axis of `size` positions, of which `low` are padding in front."""
 
     size: int
@@ -85,7 +85,7 @@ class Window:
         return max(-first, 0), max(end - self.size, 0)
 
 
-def window_of(call: Call, dim: int) -> Window | None:
+def window_of(call: OpCall, dim: int) -> ChunkWindow | None:
     """The window whose outputs are dimension `dim` of a result; None where there is none."""
     if call.definition.name not in _WINDOWS or dim not in _sides(call):
         return None
@@ -98,10 +98,10 @@ def window_of(call: Call, dim: int) -> Window | None:
     assert size is not None and taps is not None
     dilation = call.params.get("dilations", (1, 1))[axis]
     reach = dilation * (taps - 1) + 1
-    return Window(size, reach, call.params["strides"][axis], call.params["pads"][axis])
+    return ChunkWindow(size, reach, call.params["strides"][axis], call.params["pads"][axis])
 
 
-def operand_rows(call: Call, dim: int, rows: Rows) -> Rows:
+def operand_rows(call: OpCall, dim: int, rows: Rows) -> Rows:
     """What some rows along `dim` of the result need of the operands that it runs along."""
     window = window_of(call, dim)
     return rows if window is None else window.source(rows)
@@ -110,12 +110,12 @@ def operand_rows(call: Call, dim: int, rows: Rows) -> Rows:
 _WINDOWS = ("conv2d", "max_pool2d", "avg_pool2d")
 
 
-def _sides(call: Call) -> tuple[int, int]:
+def _sides(call: OpCall) -> tuple[int, int]:
     """The dimensions of rows and columns of images."""
     return (1, 2) if call.params["layout"] == "NHWC" else (2, 3)
 
 
-def part_params(call: Call, dim: int, out: TensorType, rows: Rows) -> dict[str, Any]:
+def part_params(call: OpCall, dim: int, out: TensorType, rows: Rows) -> dict[str, Any]:
     """The parameters of `call` when it makes only `out`, `rows` of its result along `dim`."""
     if window := window_of(call, dim):
         pads, axis = list(call.params["pads"]), dim - _sides(call)[0]
@@ -136,7 +136,7 @@ def _aligned(x: TensorType, out: TensorType, dim: int) -> int | None:
     return None if at < 0 or (x.shape[at] == 1 and out.shape[dim] != 1) else at
 
 
-def _reduced(call: Call, dim: int, axes: tuple[int, ...]) -> Dims | None:
+def _reduced(call: OpCall, dim: int, axes: tuple[int, ...]) -> Dims | None:
     rank = call.inputs[0].rank
     gone = {a % rank for a in axes}
     if call.params["keepdims"]:
@@ -145,12 +145,12 @@ def _reduced(call: Call, dim: int, axes: tuple[int, ...]) -> Dims | None:
 
 
 @runs("argmax")
-def _argmax(call: Call, dim: int) -> Dims | None:
+def _argmax(call: OpCall, dim: int) -> Dims | None:
     return _reduced(call, dim, (call.params["axis"],))
 
 
 @runs("matmul")
-def _matmul(call: Call, dim: int) -> Dims | None:
+def _matmul(call: OpCall, dim: int) -> Dims | None:
     """Batch entries of both, rows of lhs, columns of rhs."""
     lhs, rhs = call.inputs
     if min(lhs.rank, rhs.rank) < 2:
@@ -163,7 +163,7 @@ def _matmul(call: Call, dim: int) -> Dims | None:
 
 
 @runs("attention")
-def _attention(call: Call, dim: int) -> Dims | None:
+def _attention(call: OpCall, dim: int) -> Dims | None:
     """Batch and heads of all; query rows unless they are masked by their index.
 
     Columns of the value would repeat the scores.
@@ -179,35 +179,35 @@ def _attention(call: Call, dim: int) -> Dims | None:
 
 
 @runs("softmax", "log_softmax")
-def _softmax(call: Call, dim: int) -> Dims | None:
+def _softmax(call: OpCall, dim: int) -> Dims | None:
     return None if dim == call.params["axis"] % call.out.rank else (dim,)
 
 
 @runs("layernorm", "rmsnorm")
-def _norm(call: Call, dim: int) -> Dims | None:
+def _norm(call: OpCall, dim: int) -> Dims | None:
     """The dimensions before those that are normalized."""
     before = dim < call.params["axis"] % call.out.rank
     return (dim, *(None for _ in call.inputs[1:])) if before else None
 
 
 @runs("batchnorm")
-def _batchnorm(call: Call, dim: int) -> Dims | None:
+def _batchnorm(call: OpCall, dim: int) -> Dims | None:
     along = dim == call.params["axis"] % call.out.rank
     return (dim, *(0 if along else None for _ in call.inputs[1:]))
 
 
 @runs("conv2d")
-def _conv2d(call: Call, dim: int) -> Dims | None:
+def _conv2d(call: OpCall, dim: int) -> Dims | None:
     """Images, and rows or columns of them."""
     return (dim, None) if dim == 0 or _slides(call, dim) else None
 
 
 @runs("max_pool2d", "avg_pool2d")
-def _pool(call: Call, dim: int) -> Dims | None:
+def _pool(call: OpCall, dim: int) -> Dims | None:
     return (dim,) if dim not in _sides(call) or _slides(call, dim) else None
 
 
-def _slides(call: Call, dim: int) -> bool:
+def _slides(call: OpCall, dim: int) -> bool:
     """Whether a window slides along `dim`, and meets the image wherever it is."""
     window = window_of(call, dim)
     outputs = call.out.shape[dim]
@@ -217,18 +217,18 @@ def _slides(call: Call, dim: int) -> bool:
 
 
 @runs("resize")
-def _resize(call: Call, dim: int) -> Dims | None:
+def _resize(call: OpCall, dim: int) -> Dims | None:
     channels = 1 if call.params["layout"] == "NCHW" else 3
     return (dim,) if dim in (0, channels) else None
 
 
 @runs("transpose")
-def _transpose(call: Call, dim: int) -> Dims | None:
+def _transpose(call: OpCall, dim: int) -> Dims | None:
     return (call.params["permutation"][dim],)
 
 
 @runs("reshape")
-def _reshape(call: Call, dim: int) -> Dims | None:
+def _reshape(call: OpCall, dim: int) -> Dims | None:
     """A dimension that is neither merged nor split: as many elements stand before it as did."""
     (x,), out = call.inputs, call.out
     before = prod(d or 0 for d in out.shape[:dim])
@@ -239,18 +239,18 @@ def _reshape(call: Call, dim: int) -> Dims | None:
 
 
 @runs("broadcast_to")
-def _broadcast_to(call: Call, dim: int) -> Dims | None:
+def _broadcast_to(call: OpCall, dim: int) -> Dims | None:
     """Without `like`, which only serves dynamic sizes."""
     return (_aligned(call.inputs[0], call.out, dim),) if len(call.inputs) == 1 else None
 
 
 @runs("concat")
-def _concat(call: Call, dim: int) -> Dims | None:
+def _concat(call: OpCall, dim: int) -> Dims | None:
     return None if dim == call.params["axis"] % call.out.rank else (dim, dim)
 
 
 @runs("slice")
-def _slice(call: Call, dim: int) -> Dims | None:
+def _slice(call: OpCall, dim: int) -> Dims | None:
     """A dimension that is taken whole and in order."""
     size = call.inputs[0].shape[dim]
     assert size is not None
@@ -259,12 +259,12 @@ def _slice(call: Call, dim: int) -> Dims | None:
 
 
 @runs("pad")
-def _pad(call: Call, dim: int) -> Dims | None:
+def _pad(call: OpCall, dim: int) -> Dims | None:
     return None if call.params["low"][dim] or call.params["high"][dim] else (dim,)
 
 
 @runs("gather")
-def _gather(call: Call, dim: int) -> Dims | None:
+def _gather(call: OpCall, dim: int) -> Dims | None:
     """Dimensions of the indices, and those of x but the one that is indexed."""
     x, indices = call.inputs
     axis = call.params["axis"] % x.rank
@@ -274,7 +274,7 @@ def _gather(call: Call, dim: int) -> Dims | None:
     return (None, within) if within < indices.rank else (within - indices.rank + axis + 1, None)
 
 
-def hidden_bytes(call: Call) -> int:
+def hidden_bytes(call: OpCall) -> int:
     """Bytes that an op keeps for itself while it runs: the scores of attention."""
     if call.definition.name != "attention":
         return 0
@@ -283,7 +283,7 @@ def hidden_bytes(call: Call) -> int:
     return call.out.with_shape((*call.out.shape[:-1], length)).nbytes
 
 
-def cuts_a_product(call: Call, dim: int) -> bool:
+def cuts_a_product(call: OpCall, dim: int) -> bool:
     """Whether the part is of a matrix product's rows or columns, not of its batch; so with images.
 
     Code generation may then tile it differently, so that the last bits of sums may differ.

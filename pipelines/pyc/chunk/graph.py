@@ -1,8 +1,8 @@
 """Live values at each op of a function, also if some regions run in parts.
 
-Comes in: a function of one block. Goes out: a `Graph` of plain data, one node an op, and the bytes
-that each item of the program needs: an op, or a region in parts as if it were one op. It is an
-estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
+Comes in: a function of one block. Goes out: a `ChunkGraph` of plain data, one node an op, and the
+bytes that each item of the program needs: an op, or a region in parts as if it were one op. It is
+an estimate in program order, without packing: what is elementwise or row-wise overwrites an operand
 that dies, a sum read by one other sum is computed there, reshapes are views, what windows read in
 parts is not stored, and arguments, constants and results take no scratch.
 """
@@ -15,7 +15,7 @@ from math import ceil
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.pyc.chunk.dims import Call, hidden_bytes
+from pyc_mlir.pipelines.pyc.chunk.dims import OpCall, hidden_bytes
 from pyc_mlir.pipelines.pyc.fuse.channels import Channels
 from pyc_mlir.pipelines.pyc.rewriting import definition_of, params_of, tensor_types, values_read
 
@@ -26,14 +26,14 @@ _ROW_WISE = frozenset({"softmax", "log_softmax", "layernorm", "rmsnorm", "batchn
 
 
 @dataclass(frozen=True)
-class Node:
+class ChunkNode:
     """One op: what it is if it may run in parts, the ops that it reads, and its result's bytes.
 
     `operands` are positions, None for arguments; `reads` adds what regions capture. `nbytes` is 0
     for what takes no scratch.
     """
 
-    call: Call | None
+    call: OpCall | None
     operands: tuple[int | None, ...]
     reads: tuple[int, ...]
     nbytes: int
@@ -84,7 +84,7 @@ class Region:
         return self.ops[-1]
 
 
-class Graph:
+class ChunkGraph:
     """A function's block as data, read once."""
 
     def __init__(self, function: ir.Operation, joins: bool = True) -> None:
@@ -143,9 +143,9 @@ class Graph:
         """What is returned under another shape is a result too."""
         for i in {self.storage[i] for i in returned}:
             node = self.nodes[i]
-            self.nodes[i] = Node(node.call, node.operands, node.reads, 0)
+            self.nodes[i] = ChunkNode(node.call, node.operands, node.reads, 0)
 
-    def needs(self, parts: Mapping[Region, int]) -> list["Need"]:
+    def needs(self, parts: Mapping[Region, int]) -> list["ItemMemory"]:
         """Bytes for every item, regions running in that many parts; in program order."""
         inside = {i: region for region in parts for i in region.ops}
         ends = {region.end for region in parts}
@@ -165,7 +165,7 @@ class Graph:
             live.update({s: self.nodes[s].nbytes for s in starts[at]})
             extra = self.nodes[i].hidden if region is None else region.inside_of(parts[region])
             taken = self._taken_over(i, last, at) if region is None else 0
-            found.append(Need(i, region, sum(live.values()) + extra - taken, tuple(live)))
+            found.append(ItemMemory(i, region, sum(live.values()) + extra - taken, tuple(live)))
             for storage in [s for s in live if last[s] <= at]:
                 del live[storage]
         return found
@@ -246,7 +246,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Need:
+class ItemMemory:
     """What one item of the program needs: `nbytes` in all, of the results of ops `live` and own."""
 
     op: int
@@ -260,25 +260,25 @@ def _node(
     made: Mapping[ir.Value, int],
     types: Mapping[ir.Type, TensorType],
     is_result: bool,
-) -> Node:
+) -> ChunkNode:
     own = list(op.operands)
     reads = tuple(dict.fromkeys([made[v] for v in values_read(op) if v in made]))
     free = op.name == "pyc.constant" or is_result
     # What is no tensor lies in a register of the host.
     nbytes = [types[r.type].nbytes for r in op.results if r.type in types]
     operands = tuple([made.get(v) for v in own])
-    return Node(_call(op, own, types), operands, reads, 0 if free else sum(nbytes))
+    return ChunkNode(_call(op, own, types), operands, reads, 0 if free else sum(nbytes))
 
 
 def _call(
     op: ir.Operation, operands: Sequence[ir.Value], types: Mapping[ir.Type, TensorType]
-) -> Call | None:
+) -> OpCall | None:
     """The op as data; None for what is no pyc op and for what computes from nothing."""
     definition = definition_of(op)
     if definition is None or not operands:
         return None
     inputs = tuple([types[v.type] for v in operands])
-    return Call(definition, inputs, types[op.result.type], params_of(definition, op))
+    return OpCall(definition, inputs, types[op.result.type], params_of(definition, op))
 
 
 def _values(block: ir.Block) -> list[ir.Value]:

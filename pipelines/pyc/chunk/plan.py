@@ -1,10 +1,10 @@
 """Choose the regions to compute in parts, and the number of parts of each.
 
-Comes in: a `Graph`, a target and a mode. Goes out: regions with their alternatives, one for every
-number of parts, as data. As in AutoChunk (Zhao et al., 2024) the search goes to where most is live,
-looks for a region around one of the values that are live there, pretends that it runs in parts, and
-goes on until the place that needs most cannot be lowered: what needs less is left alone. A region
-ends in one op whose result is much smaller than what stays inside.
+Comes in: a `ChunkGraph`, a target and a mode. Goes out: regions with their alternatives, one for
+every number of parts, as data. As in AutoChunk (Zhao et al., 2024) the search goes to where most is
+live, looks for a region around one of the values that are live there, pretends that it runs in
+parts, and goes on until the place that needs most cannot be lowered: what needs less is left alone.
+A region ends in one op whose result is much smaller than what stays inside.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Need, Region
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, ItemMemory, Region
 from pyc_mlir.pipelines.pyc.chunk.regions import (
     PARTS,
     RESULT_SHARE,
@@ -37,7 +37,7 @@ SURE = 0.2
 
 
 @dataclass(frozen=True)
-class Limits:
+class ChunkLimits:
     """What parts may cost, as a share of the region's time, and how many there may be."""
 
     slack: float
@@ -57,9 +57,9 @@ class Preference:
     fastest_first: bool = False
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ChunkLimits:
         """What it accepts."""
-        return Limits(self.slack, self.most_parts)
+        return ChunkLimits(self.slack, self.most_parts)
 
 
 PREFERENCES: Mapping[str, Preference] = {
@@ -70,7 +70,7 @@ PREFERENCES: Mapping[str, Preference] = {
 
 
 @dataclass(frozen=True)
-class Offer:
+class ChunkOffer:
     """A region in `parts` parts (1: as it is), with its cost and the bytes needed at its place."""
 
     parts: int
@@ -79,14 +79,14 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ChunkRegion:
     """A region and its offers, the preferred one first."""
 
     region: Region
-    offers: tuple[Offer, ...]
+    offers: tuple[ChunkOffer, ...]
 
 
-def plan(graph: Graph, target: Target, mode: str) -> tuple[Candidate, ...]:
+def plan(graph: ChunkGraph, target: Target, mode: str) -> tuple[ChunkRegion, ...]:
     """The regions worth a choice, in program order, with their offers in the order of `mode`.
 
     The search is greedy, and more freedom can end in a worse place. So it is made with all the
@@ -106,7 +106,7 @@ def plan(graph: Graph, target: Target, mode: str) -> tuple[Candidate, ...]:
 class _Found:
     """What a search ended with, and the bytes that the function then needs."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ChunkRegion, ...]
     peak: int
 
 
@@ -121,10 +121,10 @@ class _Planner:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: ChunkGraph,
         predicted: Callable[[Region, int], float],
         preference: Preference,
-        limits: Limits,
+        limits: ChunkLimits,
         widens: bool,
         scratch: int = 0,
     ) -> None:
@@ -144,23 +144,23 @@ class _Planner:
         needs = self.graph.needs(self.chosen)
         floor = max((need.nbytes for need in needs), default=0)
         candidates = tuple(
-            Candidate(need.region, self._offers(need.region, need.nbytes, floor))
+            ChunkRegion(need.region, self._offers(need.region, need.nbytes, floor))
             for need in needs
             if need.region is not None
         )
         return _Found(candidates, floor)
 
-    def _offers(self, region: Region, need: int, floor: int) -> tuple[Offer, ...]:
+    def _offers(self, region: Region, need: int, floor: int) -> tuple[ChunkOffer, ...]:
         """As the mode prefers. Below `floor`, which other places need anyhow, bytes count alike."""
         base = need - region.inside_of(self.chosen[region])
         offers = []
         for parts in (1, *_counts(region, self.preference.most_parts)):
             nbytes = base + region.inside_of(parts)
             cost = Cost(self._seconds(region, parts), max(floor, nbytes))
-            offers.append(Offer(parts, cost, nbytes))
+            offers.append(ChunkOffer(parts, cost, nbytes))
         limit = offers[0].cost.seconds * (1 + self.preference.slack)
 
-        def rank(offer: Offer) -> tuple[float, ...]:
+        def rank(offer: ChunkOffer) -> tuple[float, ...]:
             late = offer.cost.seconds > limit
             if self.preference.fastest_first or late:
                 return (late, offer.cost.seconds, offer.parts)
@@ -168,7 +168,7 @@ class _Planner:
 
         return tuple(sorted(offers, key=rank))
 
-    def _next(self, needs: list[Need]) -> list[Need] | None:
+    def _next(self, needs: list[ItemMemory]) -> list[ItemMemory] | None:
         """The needs with one region more; None when the place that needs most is left as it is."""
         worst = max(needs, key=lambda need: need.nbytes, default=None)
         if worst is None:
@@ -186,7 +186,7 @@ class _Planner:
                 return lowered
         return None
 
-    def _try(self, op: int, worst: Need, needs: list[Need]) -> list[Need] | None:
+    def _try(self, op: int, worst: ItemMemory, needs: list[ItemMemory]) -> list[ItemMemory] | None:
         """Take a region around `op`, in place of the one it was in, if that lowers the needs."""
         others = {r: n for r, n in self.chosen.items() if op not in r.ops}
         taken = {i for r in others for i in r.ops}
@@ -203,7 +203,7 @@ class _Planner:
         self.chosen, self.taken = chosen, taken | set(region.ops)
         return lowered
 
-    def _around(self, op: int, taken: AbstractSet[int], worst: Need) -> Region | None:
+    def _around(self, op: int, taken: AbstractSet[int], worst: ItemMemory) -> Region | None:
         """The simplest region that keeps the result of `op` inside and needs little enough."""
         found: dict[Region, int] = {}
         for end in self._ends(op, taken):
@@ -246,7 +246,7 @@ class _Planner:
     def _weight(self, i: int) -> int:
         return self.graph.nodes[i].nbytes + self.graph.nodes[i].hidden
 
-    def _most(self, region: Region, limits: Limits) -> int:
+    def _most(self, region: Region, limits: ChunkLimits) -> int:
         """The most parts that are fast enough; 1 if none are."""
         longest = self._seconds(region, 1) * (1 + limits.slack)
         counts = _counts(region, limits.parts)
@@ -258,5 +258,5 @@ def _counts(region: Region, most: int) -> list[int]:
     return [n for n in PARTS if region.size % n == 0 and n <= most]
 
 
-def _falling(needs: list[Need]) -> list[int]:
+def _falling(needs: list[ItemMemory]) -> list[int]:
     return sorted((need.nbytes for need in needs), reverse=True)

@@ -1,9 +1,9 @@
 """The region around a value whose ops can run part by part together.
 
-Comes in: a `Graph`, an op whose result is to stay inside, and an op that may end the region. Goes
-out: regions. Walking back from the end, an op belongs to the closure if all that use it do and ask
-for the same dimension of it. A closure cut off anywhere is closed too, so that each cut in front of
-the op in question is a region of its own.
+Comes in: a `ChunkGraph`, an op whose result is to stay inside, and an op that may end the region.
+Goes out: regions. Walking back from the end, an op belongs to the closure if all that use it do and
+ask for the same dimension of it. A closure cut off anywhere is closed too, so that each cut in
+front of the op in question is a region of its own.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from math import prod
 
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.pipelines.pyc.chunk.dims import (
-    Call,
     Dims,
+    OpCall,
     Rows,
     cuts_a_product,
     operand_dims,
     operand_rows,
     window_of,
 )
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph, Region
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, Region
 
 # The numbers of parts that are offered.
 PARTS = (2, 3, 4, 6, 8, 12)
@@ -31,7 +31,7 @@ WINDOW = 64
 RESULT_SHARE = 0.5
 
 
-def regions(graph: Graph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
+def regions(graph: ChunkGraph, op: int, end: int, taken: AbstractSet[int]) -> Iterator[Region]:
     """The regions from `end` back to `op` or further, along the outermost dimension of `end`."""
     call = graph.nodes[end].call
     dim = None if call is None else _outermost(call.out)
@@ -57,7 +57,7 @@ def regions(graph: Graph, op: int, end: int, taken: AbstractSet[int]) -> Iterato
             yield replace(region, halos=_halos(graph, region))
 
 
-def rows_of(graph: Graph, region: Region, parts: int, number: int) -> dict[int, Rows]:
+def rows_of(graph: ChunkGraph, region: Region, parts: int, number: int) -> dict[int, Rows]:
     """The rows that part `number` of a region computes of each op's result, halos included."""
     each = region.size // parts
     found: dict[int, Rows] = {region.end: (number * each, (number + 1) * each)}
@@ -72,13 +72,13 @@ def rows_of(graph: Graph, region: Region, parts: int, number: int) -> dict[int, 
     return found
 
 
-def has_windows(graph: Graph, region: Region) -> bool:
+def has_windows(graph: ChunkGraph, region: Region) -> bool:
     """Whether parts of a region overlap inside: whether windows slide along what is cut."""
     pairs = zip(region.ops, region.dims, strict=True)
     return any(window_of(call_of(graph, i), dim) for i, dim in pairs)
 
 
-def shares(graph: Graph, region: Region, parts: int) -> dict[int, float]:
+def shares(graph: ChunkGraph, region: Region, parts: int) -> dict[int, float]:
     """The share of each op's result that the part which needs most of it computes."""
     if not has_windows(graph, region):
         return dict.fromkeys(region.ops, 1 / parts)
@@ -89,7 +89,7 @@ def shares(graph: Graph, region: Region, parts: int) -> dict[int, float]:
     }
 
 
-def _halos(graph: Graph, region: Region) -> tuple[tuple[int, int], ...]:
+def _halos(graph: ChunkGraph, region: Region) -> tuple[tuple[int, int], ...]:
     """By number of parts what they keep inside, where they overlap."""
     if not has_windows(graph, region):
         return ()
@@ -102,7 +102,7 @@ def _outermost(out: TensorType) -> int | None:
     return next((i for i, d in enumerate(out.shape) if d is not None and d > 1), None)
 
 
-def _closure(graph: Graph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
+def _closure(graph: ChunkGraph, end: int, dim: int, taken: AbstractSet[int]) -> dict[int, int]:
     """The dimension of every op that can run in parts along with `end`."""
     dims = {end: dim}
     requested: dict[int, set[int | None]] = {}
@@ -125,27 +125,27 @@ def _closure(graph: Graph, end: int, dim: int, taken: AbstractSet[int]) -> dict[
     return dims
 
 
-def along(graph: Graph, i: int, dim: int) -> Dims:
+def along(graph: ChunkGraph, i: int, dim: int) -> Dims:
     """The dimension of each operand of op `i` that `dim` of its result runs along."""
     found = operand_dims(call_of(graph, i), dim)
     assert found is not None, "only ops that run in parts are asked"
     return found
 
 
-def call_of(graph: Graph, i: int) -> Call:
+def call_of(graph: ChunkGraph, i: int) -> OpCall:
     """Op `i` as data; it must be one that may run in parts."""
     call = graph.nodes[i].call
     assert call is not None, "only ops that run in parts are asked"
     return call
 
 
-def cuts_products(graph: Graph, region: Region) -> bool:
+def cuts_products(graph: ChunkGraph, region: Region) -> bool:
     """Whether rows of matrix products are cut, whose sums may then be rounded otherwise."""
     pairs = zip(region.ops, region.dims, strict=True)
     return any(cuts_a_product(call_of(graph, i), dim) for i, dim in pairs)
 
 
-def _copies(graph: Graph, ops: tuple[int, ...], dims: dict[int, int]) -> int:
+def _copies(graph: ChunkGraph, ops: tuple[int, ...], dims: dict[int, int]) -> int:
     """Bytes of operands from outside whose parts do not lie in one piece."""
     total = 0
     for i in ops:

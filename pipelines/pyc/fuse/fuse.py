@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
 from pyc_mlir.pipelines.driver.base import PassContext, option
 from pyc_mlir.pipelines.kernels.registry import refuse_narrow
 from pyc_mlir.pipelines.pyc.fuse.channels import reads_parts
-from pyc_mlir.pipelines.pyc.fuse.graph import Graph
+from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
 from pyc_mlir.pipelines.pyc.rewriting import functions_of
 from pyc_mlir.pipelines.target.cost import Cost
 
@@ -43,7 +43,7 @@ _PLANAR_CHANNELS = 16
 
 
 @dataclass(frozen=True)
-class Group:
+class FusionGroup:
     """Ops of one block by position, in order; the last one makes the result."""
 
     kind: str
@@ -74,17 +74,17 @@ class Fuse:
         for function in functions_of(module):
             # Where a kernel joins all parts at once.
             copies = context.takes("concat") and not refuse_narrow(context.target)
-            graph = Graph(function, seen, copies, reads_parts(context))
+            graph = FusionGraph(function, seen, copies, reads_parts(context))
             for group in plan(graph, context.choices, self.max_ops):
                 groups += 1
                 fused += len(group.members)
         return {"groups": groups, "fused ops": fused}
 
 
-def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
+def plan(graph: FusionGraph, choices: Choices, max_ops: int) -> list[FusionGroup]:
     """Choose the groups of one function and form them."""
     claimed: set[int] = set()
-    groups: list[Group] = []
+    groups: list[FusionGroup] = []
     anchors = [i for i, n in enumerate(graph.names) if n in ANCHORS]
     starts = [i for i in anchors if i not in graph.channels.unstored]
     starts += [i for i in range(len(graph.ops)) if graph.elementwise[i]]
@@ -98,7 +98,7 @@ def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
         copies = _copies(graph, members)
         claimed.update(set(members) - copies)
         if len(members) > 1:
-            groups.append(Group(kind, members, copies))
+            groups.append(FusionGroup(kind, members, copies))
     groups.sort(key=lambda g: g.members[-1])
     owned = [_own(graph, group) for group in groups]
     for group, ops in zip(groups, owned, strict=True):
@@ -110,7 +110,7 @@ def plan(graph: Graph, choices: Choices, max_ops: int) -> list[Group]:
 
 
 def _choose(
-    graph: Graph, start: int, claimed: set[int], choices: Choices, max_ops: int
+    graph: FusionGraph, start: int, claimed: set[int], choices: Choices, max_ops: int
 ) -> tuple[int, ...]:
     """Offer every legal group that begins at `start`, the largest first, and keeping it alone."""
     reach = _forward(graph, start, claimed, max_ops)
@@ -146,7 +146,7 @@ def _choose(
 
 
 def _with_transposes(
-    graph: Graph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
+    graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
     """The groups of a product with the transposes that only it needs, first that of the result."""
     constant = any(graph.names[p] == "constant" for p in graph.producers[start])
@@ -166,7 +166,7 @@ def _with_transposes(
 
 
 def _with_layout(
-    graph: Graph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
+    graph: FusionGraph, start: int, legal: list[tuple[int, ...]], claimed: set[int]
 ) -> list[tuple[int, ...]]:
     """The groups of a convolution with the transpose to NHWC of an input that only it reads.
 
@@ -185,7 +185,9 @@ def _with_layout(
     return [(first, *g) for g in legal or [(start,)]]
 
 
-def _with_parts(graph: Graph, start: int, legal: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _with_parts(
+    graph: FusionGraph, start: int, legal: list[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
     """The groups of a concatenation with those that it extends: a tree whose root it is.
 
     One that others need too is copied, if a kernel then joins all parts at once: it need not be
@@ -203,7 +205,7 @@ def _with_parts(graph: Graph, start: int, legal: list[tuple[int, ...]]) -> list[
     return [(*before, *g) for g in legal or [(start,)] * bool(before)]
 
 
-def _copies(graph: Graph, members: tuple[int, ...]) -> frozenset[int]:
+def _copies(graph: FusionGraph, members: tuple[int, ...]) -> frozenset[int]:
     """The concatenations of a group that others need too, and all that these are made of.
 
     So with the slices of channels in front of a window.
@@ -218,11 +220,11 @@ def _copies(graph: Graph, members: tuple[int, ...]) -> frozenset[int]:
     return frozenset(copies)
 
 
-def _next(graph: Graph, start: int) -> list[int]:
+def _next(graph: FusionGraph, start: int) -> list[int]:
     return [u for u in graph.users[start] if graph.elementwise[u]]
 
 
-def _forward(graph: Graph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
+def _forward(graph: FusionGraph, start: int, claimed: set[int], max_ops: int) -> tuple[int, ...]:
     """`start` and the elementwise ops of its shape that follow from it, in program order."""
     shape = graph.shape(start)
     members = [start]
@@ -237,7 +239,7 @@ def _forward(graph: Graph, start: int, claimed: set[int], max_ops: int) -> tuple
 
 
 def _with_producers(
-    graph: Graph, members: tuple[int, ...], claimed: set[int], max_ops: int
+    graph: FusionGraph, members: tuple[int, ...], claimed: set[int], max_ops: int
 ) -> tuple[int, ...]:
     """Add the elementwise ops that only these members use."""
     inside = set(members)
@@ -252,11 +254,13 @@ def _with_producers(
     return tuple(sorted(inside))
 
 
-def _label(graph: Graph, members: Sequence[int]) -> str:
+def _label(graph: FusionGraph, members: Sequence[int]) -> str:
     return "fuse:" + "+".join(graph.names[i] for i in members)
 
 
-def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) -> Cost | None:
+def _cost(
+    graph: FusionGraph, start: int, group: Sequence[int], reach: Sequence[int]
+) -> Cost | None:
     """Bytes of intermediates that are written and read again when `group` is one kernel."""
     inside = set(group[:-1])
     sizes = [graph.sizes[i] for i in {*reach, *group} if i not in inside]
@@ -265,7 +269,7 @@ def _cost(graph: Graph, start: int, group: Sequence[int], reach: Sequence[int]) 
     return Cost(traffic_bytes=2 * sum(s for s in sizes if s is not None))
 
 
-def _own(graph: Graph, group: Group) -> list[ir.Operation]:
+def _own(graph: FusionGraph, group: FusionGroup) -> list[ir.Operation]:
     """The ops of a group: its members, for copies new ones in front of the last."""
     last = graph.ops[group.members[-1]]
     made = {i: graph.ops[i].clone(ir.InsertionPoint(last)) for i in sorted(group.copies)}
@@ -281,7 +285,7 @@ def _reread(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
             op.operands[n] = values[value]
 
 
-def _apply(graph: Graph, group: Group, ops: Sequence[ir.Operation]) -> None:
+def _apply(graph: FusionGraph, group: FusionGroup, ops: Sequence[ir.Operation]) -> None:
     """Move the ops into a group at the place of the last one."""
     last = ops[-1]
     pairs = zip(group.members, ops, strict=True)

@@ -23,7 +23,7 @@ def axis_of(op: ir.Operation) -> int:
     return params_of(OPS["concat"], op)["axis"] % from_mlir(op.result.type).rank
 
 
-class Graph:
+class FusionGraph:
     """One function's block as positions: names, users and shapes, read once."""
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import arguments, followers
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, TermGraph, TermNode
 
 _FUNCTIONS = {
     "erf": (("gelu", {"approximate": "none"}),),
@@ -18,7 +18,7 @@ _FUNCTIONS = {
 _ARGUMENTS = 6
 
 
-def activations(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def activations(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """The largest composites around a function of one value first."""
     kinds = _FUNCTIONS.get(anchor.name, ())
     if not kinds:
@@ -39,7 +39,7 @@ def activations(anchor: Node, graph: Graph) -> Iterator[Candidate]:
                         yield _candidate(name, root, x, params)
 
 
-def _forks(x: Node, graph: Graph) -> bool:
+def _forks(x: TermNode, graph: TermGraph) -> bool:
     """Whether several ops read x, as in x * sigmoid(x), perhaps behind moves and conversions.
 
     Without this look, a long chain of activations would be compared at each of its ops.
@@ -50,7 +50,7 @@ def _forks(x: Node, graph: Graph) -> bool:
     return len(readers) > 1
 
 
-def _candidate(name: str, root: Node, x: Node, params: dict[str, Any]) -> Candidate:
+def _candidate(name: str, root: TermNode, x: TermNode, params: dict[str, Any]) -> Candidate:
     return Candidate(name, root, (x,), partial(_build, name, params))
 
 

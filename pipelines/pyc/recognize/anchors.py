@@ -6,7 +6,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.pyc.terms.algebra import meant
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
 # How many ops a walk visits.
 _REACH = 24
@@ -15,20 +15,20 @@ ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "neg", "cast", "sqrt"
 _VIEWS = frozenset({"cast", "reshape", "broadcast_to"})
 
 
-def is_elementwise(node: Node) -> bool:
+def is_elementwise(node: TermNode) -> bool:
     """Whether an op works on each element alone."""
     definition = OPS.get(node.name)
     return definition is not None and issubclass(definition, Elementwise)
 
 
-def peeled(node: Node, names: frozenset[str] = _VIEWS) -> Node:
+def peeled(node: TermNode, names: frozenset[str] = _VIEWS) -> TermNode:
     """The node without conversions and views around it."""
     while node.name in names:
         node = node.operands[0]
     return node
 
 
-def stages(node: Node, names: frozenset[str] = _VIEWS) -> list[Node]:
+def stages(node: TermNode, names: frozenset[str] = _VIEWS) -> list[TermNode]:
     """The node, and what is left as each conversion and view around it goes."""
     found = [node]
     while found[-1].name in names:
@@ -36,7 +36,7 @@ def stages(node: Node, names: frozenset[str] = _VIEWS) -> list[Node]:
     return found
 
 
-def unscaled(node: Node) -> tuple[Node, float]:
+def unscaled(node: TermNode) -> tuple[TermNode, float]:
     """The node without conversions and factors that are one number, and the factor."""
     factor = 1.0
     while True:
@@ -56,14 +56,14 @@ def unscaled(node: Node) -> tuple[Node, float]:
             return node, factor
 
 
-def number(node: Node) -> float | None:
+def number(node: TermNode) -> float | None:
     """The number that a constant means; None for what is none."""
     return None if node.number is None else meant(node.number, node.type.dtype)
 
 
-def followers(anchor: Node, graph: Graph) -> list[Node]:
+def followers(anchor: TermNode, graph: TermGraph) -> list[TermNode]:
     """The ops that compute from an anchor, last first, as far as one composite may reach."""
-    found: dict[Node, None] = {}
+    found: dict[TermNode, None] = {}
     pending = list(graph.of(anchor))
     while pending and len(found) < _REACH:
         node = pending.pop(0)
@@ -74,7 +74,7 @@ def followers(anchor: Node, graph: Graph) -> list[Node]:
     return graph.ordered(found)[::-1]
 
 
-def arguments(node: Node) -> Iterator[Node]:
+def arguments(node: TermNode) -> Iterator[TermNode]:
     """The values that alone, with numbers, determine a function's argument; the nearest first."""
     walked = [n for n in walk(node, ARITHMETIC, _REACH) if n.number is None]
     for cut in walked:
@@ -82,9 +82,9 @@ def arguments(node: Node) -> Iterator[Node]:
             yield cut
 
 
-def walk(node: Node, through: Collection[str], limit: int) -> list[Node]:
+def walk(node: TermNode, through: Collection[str], limit: int) -> list[TermNode]:
     """`node` and what it is computed from by ops of these names, nearest first, at most `limit`."""
-    found: dict[Node, None] = {}
+    found: dict[TermNode, None] = {}
     pending = [node]
     while pending and len(found) < limit:
         top = pending.pop(0)
@@ -96,9 +96,9 @@ def walk(node: Node, through: Collection[str], limit: int) -> list[Node]:
     return list(found)
 
 
-def _depends_only_on(node: Node, cut: Node) -> bool:
+def _depends_only_on(node: TermNode, cut: TermNode) -> bool:
     """Whether arithmetic of `cut` and of numbers gives `node`; each op is looked at once."""
-    seen: set[Node] = set()
+    seen: set[TermNode] = set()
     pending = [node]
     while pending:
         top = pending.pop()

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import peeled, unscaled
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
 _MOVES = frozenset({"reshape", "transpose", "cast"})
 _LAYERS = 8
@@ -23,13 +23,13 @@ class _Scores:
     Scores stay where each of the conditions is what is said beside it.
     """
 
-    product: Node
+    product: TermNode
     factor: float
-    conditions: tuple[tuple[Node, bool], ...] = ()
-    added: Node | None = None
+    conditions: tuple[tuple[TermNode, bool], ...] = ()
+    added: TermNode | None = None
 
 
-def attentions(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def attentions(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """Attention whose softmax is `anchor`."""
     if anchor.name != "softmax" or anchor.params["axis"] % anchor.type.rank != anchor.type.rank - 1:
         return
@@ -41,7 +41,7 @@ def attentions(anchor: Node, graph: Graph) -> Iterator[Candidate]:
             yield from (replace(c, guard=guard) for c in _candidates(root, scores, causal))
 
 
-def _products(probabilities: Node, graph: Graph) -> Iterator[tuple[Node, Guard | None]]:
+def _products(probabilities: TermNode, graph: TermGraph) -> Iterator[tuple[TermNode, Guard | None]]:
     """The products of the softmax, and of a guard behind it, with values."""
     for reader in dict.fromkeys(graph.of(probabilities)):
         if reader.name == "matmul":
@@ -50,7 +50,7 @@ def _products(probabilities: Node, graph: Graph) -> Iterator[tuple[Node, Guard |
             yield from ((r, _guarded) for r in graph.of(reader) if r.name == "matmul")
 
 
-def _scores(node: Node, left: int = _LAYERS) -> _Scores | None:
+def _scores(node: TermNode, left: int = _LAYERS) -> _Scores | None:
     """Down from the operand of a softmax to a product; None where there is none."""
     node, factor = unscaled(node)
     if node.name == "matmul" and min(o.type.rank for o in node.operands) > 1:
@@ -76,7 +76,7 @@ def _scores(node: Node, left: int = _LAYERS) -> _Scores | None:
     return None
 
 
-def _candidates(root: Node, scores: _Scores, causal: bool) -> Iterator[Candidate]:
+def _candidates(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candidate]:
     """For each condition that may be the causal bound, and each way to read the keys."""
     if causal:
         for condition in scores.conditions:
@@ -87,7 +87,7 @@ def _candidates(root: Node, scores: _Scores, causal: bool) -> Iterator[Candidate
     yield from _with_keys(root, scores, False)
 
 
-def _with_keys(root: Node, scores: _Scores, causal: bool) -> Iterator[Candidate]:
+def _with_keys(root: TermNode, scores: _Scores, causal: bool) -> Iterator[Candidate]:
     if scores.conditions and scores.added is not None:
         return
     masks = (*(c for c, _ in scores.conditions), *([] if scores.added is None else [scores.added]))

@@ -13,13 +13,13 @@ import numpy as np
 from pyc_mlir.pipelines.pyc.recognize.anchors import ARITHMETIC, followers, number
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
 from pyc_mlir.pipelines.pyc.recognize.norms import is_root
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
 _VIEWS = frozenset({"reshape", "broadcast_to"})
 _REACH = 32
 
 
-def batch_norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def batch_norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias of vectors, the last root first."""
     if not is_root(anchor):
         return
@@ -32,10 +32,10 @@ def batch_norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
                     yield from _norms(root, x, variance, others, epsilon)
 
 
-def _read(root: Node) -> tuple[list[Node], list[Node], list[float]]:
+def _read(root: TermNode) -> tuple[list[TermNode], list[TermNode], list[float]]:
     """What a root is computed from: values of its type, nearest first, vectors, and numbers."""
-    images: list[Node] = []
-    vectors: list[Node] = []
+    images: list[TermNode] = []
+    vectors: list[TermNode] = []
     numbers: dict[float, None] = {}
     pending, seen = list(root.operands), {root}
     while pending and len(seen) < _REACH:
@@ -55,7 +55,7 @@ def _read(root: Node) -> tuple[list[Node], list[Node], list[float]]:
 
 
 def _norms(
-    root: Node, x: Node, variance: Node, others: list[Node], epsilon: float
+    root: TermNode, x: TermNode, variance: TermNode, others: list[TermNode], epsilon: float
 ) -> Iterator[Candidate]:
     """By the place of each other vector, and the axis along which all vary."""
     length = variance.type.shape[0]

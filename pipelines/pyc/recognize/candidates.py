@@ -13,8 +13,8 @@ from pyc_mlir.dialects.errors import VerificationError
 from pyc_mlir.dialects.ir.pyc import compatible
 from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.pipelines.pyc.terms.algebra import Reals, Same
-from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Graph, Node, NodeBuilder
-from pyc_mlir.pipelines.pyc.terms.terms import Terms, TooLarge
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, NodeBuilder, TermGraph, TermNode
+from pyc_mlir.pipelines.pyc.terms.terms import Terms, TooManyProducts
 
 # Ops between the leaves and the root of a composite, at most.
 REGION = 64
@@ -31,8 +31,8 @@ class Candidate:
     """
 
     name: str
-    root: Node
-    leaves: tuple[Node, ...]
+    root: TermNode
+    leaves: tuple[TermNode, ...]
     build: Callable[..., Any]
     guard: Callable[..., Any] | None = None
 
@@ -48,13 +48,13 @@ class Match:
     """
 
     candidate: Candidate
-    ops: tuple[Node, ...]
+    ops: tuple[TermNode, ...]
     same: bool
     guards: frozenset[str]
     guarded: bool = False
 
     @property
-    def root(self) -> Node:
+    def root(self) -> TermNode:
         """The op whose result the composite gives."""
         return self.candidate.root
 
@@ -83,7 +83,7 @@ class Match:
         return name != "batchnorm" and not (name == "attention" and narrow)
 
 
-def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
+def confirmed(candidate: Candidate, graph: TermGraph) -> Match | None:
     """The match of a candidate; None where it is none."""
     ops = region(candidate, graph)
     if ops is None or not _is_wide_enough(candidate, ops):
@@ -102,7 +102,7 @@ def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
         if theirs.whole(spelled, shape) != ours.whole(root, shape):
             return None
         same = [Same(terms, candidate.leaves).whole(n, shape) for n in (spelled, root)]
-    except TooLarge:
+    except TooManyProducts:
         return None
     guarded = "nan guard" in ours.guards
     if len(ours.nan_guarded) > (candidate.guard is not None):
@@ -111,12 +111,12 @@ def confirmed(candidate: Candidate, graph: Graph) -> Match | None:
     return Match(candidate, ops, same[0] == same[1], left, guarded)
 
 
-def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:
+def region(candidate: Candidate, graph: TermGraph) -> tuple[TermNode, ...] | None:
     """The ops between leaves and root in program order, None where another op needs one of them.
 
     Ops that move or convert numbers, or compute indices and conditions, may be needed elsewhere.
     """
-    inside: dict[Node, None] = {}
+    inside: dict[TermNode, None] = {}
     pending = [candidate.root]
     while pending:
         node = pending.pop()
@@ -133,12 +133,12 @@ def region(candidate: Candidate, graph: Graph) -> tuple[Node, ...] | None:
     return tuple(graph.ordered(inside))
 
 
-def is_own(node: Node) -> bool:
+def is_own(node: TermNode) -> bool:
     """Whether an op belongs to one composite alone: it computes numbers, not where they lie."""
     return node.name not in MOVED and is_float(node.type.dtype)
 
 
-def _is_wide_enough(candidate: Candidate, ops: Sequence[Node]) -> bool:
+def _is_wide_enough(candidate: Candidate, ops: Sequence[TermNode]) -> bool:
     """The composite computes in a type no narrower than any of the ops it replaces."""
     dtype = candidate.root.type.dtype
     floats = [n.type.dtype for n in ops if is_float(n.type.dtype)]

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.pyc.recognize.anchors import is_elementwise
 from pyc_mlir.pipelines.pyc.recognize.candidates import Match
-from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, Node, NodeBuilder
+from pyc_mlir.pipelines.pyc.terms.nodes import MOVED, NodeBuilder, TermNode
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
 from pyc_mlir.pipelines.target.cost_model import CostModel
-from pyc_mlir.pipelines.target.work import Input, Work
-from pyc_mlir.pipelines.target.work import Node as WorkNode
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 
 def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
@@ -20,11 +19,11 @@ def costs(match: Match, context: PassContext) -> tuple[Cost, Cost]:
     return _cost(whole, model), _cost(match.ops, model)
 
 
-def _closure(root: Node, leaves: Sequence[Node]) -> list[Node]:
+def _closure(root: TermNode, leaves: Sequence[TermNode]) -> list[TermNode]:
     """The nodes that a builder made, in order."""
-    found: dict[Node, None] = {}
+    found: dict[TermNode, None] = {}
 
-    def visit(node: Node) -> None:
+    def visit(node: TermNode) -> None:
         if node not in found and node not in leaves:
             for operand in node.operands:
                 visit(operand)
@@ -34,11 +33,11 @@ def _closure(root: Node, leaves: Sequence[Node]) -> list[Node]:
     return list(found)
 
 
-def _cost(ops: Sequence[Node], model: CostModel) -> Cost:
+def _cost(ops: Sequence[TermNode], model: CostModel) -> Cost:
     """One dispatch for each op that is not elementwise, and for each chain of those that are."""
     total = Cost()
-    chains: list[list[Node]] = []
-    home: dict[Node, list[Node]] = {}
+    chains: list[list[TermNode]] = []
+    home: dict[TermNode, list[TermNode]] = {}
     for op in ops:
         if op.name in MOVED:
             continue
@@ -55,16 +54,14 @@ def _cost(ops: Sequence[Node], model: CostModel) -> Cost:
     return total + Cost(workspace_bytes=written)
 
 
-def _work(chain: Sequence[Node]) -> Work:
+def _work(chain: Sequence[TermNode]) -> Work:
     """A chain of ops as data."""
     inputs = list(dict.fromkeys(o for n in chain for o in n.operands if o not in chain))
     numbers = {node: i for i, node in enumerate((*inputs, *chain))}
-    nodes = [
-        WorkNode(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain
-    ]
+    nodes = [WorkOp(n.name, tuple(numbers[o] for o in n.operands), n.params, n.type) for n in chain]
     return Work(tuple(Input(n.type) for n in inputs), tuple(nodes))
 
 
-def _nbytes(node: Node) -> int:
+def _nbytes(node: TermNode) -> int:
     shape = tuple(NOMINAL_DIMENSION if d is None else d for d in node.type.shape)
     return node.type.with_shape(shape).nbytes

@@ -11,7 +11,7 @@ import numpy as np
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers, number, peeled, stages, walk
 from pyc_mlir.pipelines.pyc.recognize.candidates import REGION, Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
 _SUMS = ("reduce_mean", "reduce_sum")
 # Ops that statistics are made of, from a root down to the sums of squares.
@@ -27,12 +27,12 @@ _MADE = 4096
 class _Statistics:
     """What a root says: the values it may normalize, from which axis on, and the epsilon."""
 
-    values: tuple[Node, ...]
+    values: tuple[TermNode, ...]
     axis: int
     epsilon: float
 
 
-def norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def norms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """Norms whose root of a variance is `anchor`, with scale and bias first."""
     if not is_root(anchor):
         return
@@ -45,14 +45,14 @@ def norms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
                 yield from _with_parameters(root, x, found)
 
 
-def is_root(node: Node) -> bool:
+def is_root(node: TermNode) -> bool:
     """Whether an op takes a square root, or its inverse."""
     if node.name in ("rsqrt", "sqrt"):
         return True
     return node.name == "pow" and node.operands[1].number in (0.5, -0.5)
 
 
-def _statistics(anchor: Node) -> _Statistics | None:
+def _statistics(anchor: TermNode) -> _Statistics | None:
     """None where no square is summed below, or over other axes than the last ones."""
     below = walk(anchor.operands[0], _STATISTICS, REGION)
     squares = [n for n in below if n.name in _SUMS and _squared(n.operands[0]) is not None]
@@ -71,7 +71,7 @@ def _statistics(anchor: Node) -> _Statistics | None:
     return _Statistics(tuple(_normalized(base)), axes[0], added[0] if added else 0.0)
 
 
-def _squared(node: Node) -> Node | None:
+def _squared(node: TermNode) -> TermNode | None:
     """The value whose square a node is."""
     node = peeled(node)
     if node.name == "mul" and node.operands[0] is node.operands[1]:
@@ -79,7 +79,7 @@ def _squared(node: Node) -> Node | None:
     return node.operands[0] if node.name == "pow" and node.operands[1].number == 2 else None
 
 
-def _normalized(base: Node) -> Iterator[Node]:
+def _normalized(base: TermNode) -> Iterator[TermNode]:
     """What may be normalized if `base` is squared: it, what it is centered from, either as cast."""
     inner = peeled(base)
     values = stages(base)
@@ -90,7 +90,7 @@ def _normalized(base: Node) -> Iterator[Node]:
     yield from dict.fromkeys(sorted(values, key=lambda n: n.type.dtype.itemsize))
 
 
-def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candidate]:
+def _with_parameters(root: TermNode, x: TermNode, found: _Statistics) -> Iterator[Candidate]:
     """The norms of x that may end at `root`, by the other values that it depends on."""
     others = _parameters(root, x)
     sizes = x.type.shape[found.axis :]
@@ -115,11 +115,11 @@ def _with_parameters(root: Node, x: Node, found: _Statistics) -> Iterator[Candid
 
 def _norm(
     name: str,
-    root: Node,
-    x: Node,
+    root: TermNode,
+    x: TermNode,
     found: _Statistics,
     order: tuple[int | float, ...],
-    parameters: list[Node],
+    parameters: list[TermNode],
 ) -> Candidate:
     axis = found.axis - x.type.rank
     build = partial(_build, name, order, {"axis": axis, "epsilon": found.epsilon})
@@ -145,7 +145,7 @@ def _build(
     return getattr(b, name)(x, *vectors, **params)
 
 
-def _fits(parameter: Node, sizes: tuple[int | None, ...]) -> bool:
+def _fits(parameter: TermNode, sizes: tuple[int | None, ...]) -> bool:
     """Whether a value has the sizes of a parameter, behind dimensions of 1."""
     shape = parameter.type.shape
     return is_float(parameter.type.dtype) and shape in (
@@ -154,10 +154,10 @@ def _fits(parameter: Node, sizes: tuple[int | None, ...]) -> bool:
     )
 
 
-def _parameters(root: Node, x: Node) -> list[Node]:
+def _parameters(root: TermNode, x: TermNode) -> list[TermNode]:
     """The values beside x, and numbers, that a root is computed from, without views of them."""
     depends = _dependents(root, x)
-    found: dict[Node, None] = {}
+    found: dict[TermNode, None] = {}
     for node in depends:
         for operand in node.operands if node is not x else ():
             if operand in depends or operand.number is not None:
@@ -166,7 +166,7 @@ def _parameters(root: Node, x: Node) -> list[Node]:
     return [n for n in found if n.number is None and n.name != "size"]
 
 
-def _core(node: Node) -> Node:
+def _core(node: TermNode) -> TermNode:
     """A vector without the views that make it broadcast."""
     while node.name in ("cast", "broadcast_to", "reshape"):
         before = node.operands[0]
@@ -178,12 +178,12 @@ def _core(node: Node) -> Node:
     return node
 
 
-def _dependents(root: Node, x: Node) -> set[Node]:
+def _dependents(root: TermNode, x: TermNode) -> set[TermNode]:
     """The nodes from x to `root`."""
-    memo: dict[Node, bool] = {x: True}
+    memo: dict[TermNode, bool] = {x: True}
     budget = [REGION]
 
-    def visit(node: Node) -> bool:
+    def visit(node: TermNode) -> bool:
         if node in memo:
             return memo[node]
         budget[0] -= 1

@@ -31,10 +31,10 @@ from pyc_mlir.pipelines.pyc.rewriting import (
     functions_of,
     replace,
 )
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node, read_graph
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode, read_graph
 
 KEEP = "keep"
-Guesses = Callable[[Node, Graph], Iterator[Candidate]]
+Guesses = Callable[[TermNode, TermGraph], Iterator[Candidate]]
 # Attention is guessed from softmax ops, and the logarithm of softmax: in a second round.
 ROUNDS: tuple[tuple[Guesses, ...], ...] = (
     (norms, batch_norms, softmaxes, activations),
@@ -60,17 +60,17 @@ class Recognize:
                 ids = OpIds(function, ids_seen) if matches else None
                 chosen = [m for m in matches if ids and _is_chosen(m, ids, context)]
                 kept.update(_op(m.root) for m in matches if m not in chosen)
-                replaced: dict[Node, ir.Value] = {}
+                replaced: dict[TermNode, ir.Value] = {}
                 for match in chosen:
                     made[match.candidate.name] += 1
                     replaced[match.root] = _apply(match, replaced)
         return {"composites": made.total(), **dict(sorted(made.items()))}
 
 
-def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
+def plan(graph: TermGraph, guesses: tuple[Guesses, ...]) -> list[Match]:
     """Matches that share no op, the first of each anchor, in the order of their roots."""
     found: list[Match] = []
-    taken: set[Node] = set()
+    taken: set[TermNode] = set()
     for anchor in graph.nodes:
         if anchor in taken:
             continue
@@ -83,12 +83,12 @@ def plan(graph: Graph, guesses: tuple[Guesses, ...]) -> list[Match]:
     return sorted(found, key=lambda m: graph.place[m.root])
 
 
-def _computing(match: Match) -> list[Node]:
+def _computing(match: Match) -> list[TermNode]:
     """The ops of a match that no other one may have; the root is one, whatever it computes."""
     return [n for n in match.ops if is_own(n) or n is match.root]
 
 
-def _op(node: Node) -> ir.Operation:
+def _op(node: TermNode) -> ir.Operation:
     op = defining_op(node.value)
     assert op is not None
     return op
@@ -119,7 +119,7 @@ def _reason(match: Match) -> str:
     return "may err more" if not guards else f"treats infinities or NaN otherwise: {guards}"
 
 
-def _apply(match: Match, replaced: Mapping[Node, ir.Value]) -> ir.Value:
+def _apply(match: Match, replaced: Mapping[TermNode, ir.Value]) -> ir.Value:
     """The composite at the place of the root; its value.
 
     `replaced` has the values of earlier matches by their roots: one composite reads another.

@@ -6,10 +6,10 @@ from typing import Any
 
 from pyc_mlir.pipelines.pyc.recognize.anchors import followers, peeled, stages
 from pyc_mlir.pipelines.pyc.recognize.candidates import Candidate
-from pyc_mlir.pipelines.pyc.terms.nodes import Graph, Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermGraph, TermNode
 
 
-def softmaxes(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def softmaxes(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """exp(x - max x) / sum, and what takes the logarithm of that; the last root first."""
     if anchor.name in ("softmax", "log"):
         yield from _logarithms(anchor, graph)
@@ -30,7 +30,7 @@ def softmaxes(anchor: Node, graph: Graph) -> Iterator[Candidate]:
     return
 
 
-def _logarithms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
+def _logarithms(anchor: TermNode, graph: TermGraph) -> Iterator[Candidate]:
     """log(softmax(x)) where the softmax is a composite already."""
     if anchor.name != "log":
         return
@@ -40,7 +40,7 @@ def _logarithms(anchor: Node, graph: Graph) -> Iterator[Candidate]:
             yield from _both(root, inner.operands[0], inner.params["axis"])
 
 
-def _both(root: Node, x: Node, axis: int) -> Iterator[Candidate]:
+def _both(root: TermNode, x: TermNode, axis: int) -> Iterator[Candidate]:
     if x.type.shape != root.type.shape or x.type.dtype != root.type.dtype:
         return
     axis = axis - x.type.rank if axis % x.type.rank == x.type.rank - 1 and axis >= 0 else axis

@@ -13,7 +13,7 @@ import numpy as np
 
 from pyc_mlir.dialects.opdef import is_commutative
 from pyc_mlir.dialects.types import DTYPES, is_float
-from pyc_mlir.pipelines.pyc.terms.nodes import Node
+from pyc_mlir.pipelines.pyc.terms.nodes import TermNode
 from pyc_mlir.pipelines.pyc.terms.reading import Place, Reading
 from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Product, Terms
 
@@ -72,7 +72,7 @@ def _rounded(value: float, dtype: np.dtype) -> float:
     return float(np.array(value).astype(dtype))
 
 
-def triangle(node: Node) -> int | None:
+def triangle(node: TermNode) -> int | None:
     """The k of a boolean constant that is true where column - row <= k; None for others."""
     shape = node.type.shape
     if node.type.dtype.kind != "b" or node.type.rank < 2 or node.array is None:
@@ -88,7 +88,7 @@ def triangle(node: Node) -> int | None:
 class Same(Reading):
     """The same operations on the same operands, but for the order of sums and products."""
 
-    def apply(self, node: Node, parts: Sequence[Poly]) -> Poly:
+    def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
         """The op itself; a product with 1 is no op."""
         one = self.terms.constant(1.0)
         if node.name == "mul" and one in parts:
@@ -114,18 +114,18 @@ class Reals(Reading):
     where it is +inf; ``nan guard``, a NaN replaced by 0, of each value in `nan_guarded`.
     """
 
-    def __init__(self, terms: Terms, leaves: Sequence[Node]) -> None:
+    def __init__(self, terms: Terms, leaves: Sequence[TermNode]) -> None:
         super().__init__(terms, leaves)
         self.guards: set[str] = set()
         self.nan_guarded: set[Poly] = set()
 
-    def number(self, node: Node) -> Poly:
+    def number(self, node: TermNode) -> Poly:
         """The number that is meant."""
         assert node.number is not None
         exact = node.params.get("exact")
         return self.terms.constant(meant(node.number, node.type.dtype) if exact is None else exact)
 
-    def known(self, node: Node, place: Place) -> Poly | None:
+    def known(self, node: TermNode, place: Place) -> Poly | None:
         """A triangle of true: ``j - i <= k``, as a causal mask is computed."""
         offset = triangle(node)
         if offset is None:
@@ -156,7 +156,7 @@ class Reals(Reading):
             total = self.terms.add(total, self.terms.times(((outside, c),), bound))
         return total
 
-    def apply(self, node: Node, parts: Sequence[Poly]) -> Poly:
+    def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
         """Arithmetic as arithmetic; functions of polynomials as atoms."""
         t, name = self.terms, node.name
         floats = is_float(node.operands[0].type.dtype)
@@ -241,7 +241,7 @@ class Reals(Reading):
             return t.atom("compare", "ne" if test.data[0] == "eq" else "eq", parts=test.parts)
         return t.atom("not", parts=(condition,))
 
-    def _cast(self, node: Node, x: Poly) -> Poly:
+    def _cast(self, node: TermNode, x: Poly) -> Poly:
         source, target = node.operands[0].type.dtype, node.type.dtype
         if is_float(target) and source.kind != "b":
             return x

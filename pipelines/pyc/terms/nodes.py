@@ -1,7 +1,7 @@
 """Programs as nodes: what the ops of one block compute, and who reads it.
 
-Comes in: a function of pyc ops, or calls of a builder. Goes out: `Node`s, which are plain data, so
-that spelled-out ops and the decompositions of composites are read by the same code.
+Comes in: a function of pyc ops, or calls of a builder. Goes out: `TermNode`s, which are plain data,
+so that spelled-out ops and the decompositions of composites are read by the same code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +31,14 @@ MOVED = frozenset({"reshape", "broadcast_to", "transpose", "cast", "constant", "
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class TermNode:
     """A pyc op and its result: name without the dialect, operands, parameters, type.
 
     `value` is the MLIR value that the node stands for; None for what a `NodeBuilder` made.
     """
 
     name: str
-    operands: tuple["Node", ...]
+    operands: tuple["TermNode", ...]
     params: Mapping[str, Any]
     type: TensorType
     value: Any = None
@@ -65,26 +65,26 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class TermGraph:
     """The nodes of one block in order, those that read each, and what is read from outside.
 
     `kept`: nodes that ops of other dialects read, as the function's return does.
     """
 
-    nodes: tuple[Node, ...]
-    readers: Mapping[Node, Sequence[Node]]
-    kept: frozenset[Node]
+    nodes: tuple[TermNode, ...]
+    readers: Mapping[TermNode, Sequence[TermNode]]
+    kept: frozenset[TermNode]
 
     @cached_property
-    def place(self) -> Mapping[Node, int]:
+    def place(self) -> Mapping[TermNode, int]:
         """The number of each node in program order."""
         return {node: i for i, node in enumerate(self.nodes)}
 
-    def ordered(self, nodes: Iterable[Node]) -> list[Node]:
+    def ordered(self, nodes: Iterable[TermNode]) -> list[TermNode]:
         """Nodes of the block in program order; others are left out."""
         return sorted((n for n in nodes if n in self.place), key=self.place.__getitem__)
 
-    def of(self, node: Node) -> Sequence[Node]:
+    def of(self, node: TermNode) -> Sequence[TermNode]:
         """The nodes that read a node, each as often as it does."""
         return self.readers.get(node, ())
 
@@ -92,22 +92,22 @@ class Graph:
 @dataclass
 class _Reader:
     types: Mapping[ir.Type, TensorType]
-    nodes: dict[ir.Value, Node] = field(default_factory=dict)
+    nodes: dict[ir.Value, TermNode] = field(default_factory=dict)
 
-    def node(self, value: ir.Value) -> Node | None:
+    def node(self, value: ir.Value) -> TermNode | None:
         """The node of a value; None where it is no tensor of ours."""
         if value not in self.nodes and value.type in self.types:
-            self.nodes[value] = Node(VALUE, (), {}, self.types[value.type], value)
+            self.nodes[value] = TermNode(VALUE, (), {}, self.types[value.type], value)
         return self.nodes.get(value)
 
 
-def read_graph(function: ir.Operation) -> Graph:
+def read_graph(function: ir.Operation) -> TermGraph:
     """The graph of a function's block."""
     ops = [op.operation for op in function.regions[0].blocks[0].operations]
     types = tensor_types(v for op in ops for v in (*op.operands, *op.results))
     reader, nodes = _Reader(types), []
-    readers: dict[Node, list[Node]] = {}
-    kept: set[Node] = set()
+    readers: dict[TermNode, list[TermNode]] = {}
+    kept: set[TermNode] = set()
     for op in ops:
         definition = definition_of(op)
         operands = [reader.node(v) for v in op.operands]
@@ -117,35 +117,35 @@ def read_graph(function: ir.Operation) -> Graph:
         given = tuple(n for n in operands if n is not None)
         # The contents of constants are read when they are asked for.
         params = {} if definition.name == "constant" else params_of(definition, op)
-        made = Node(definition.name, given, params, types[op.result.type], op.result)
+        made = TermNode(definition.name, given, params, types[op.result.type], op.result)
         reader.nodes[op.result] = made
         nodes.append(made)
         for operand in given:
             readers.setdefault(operand, []).append(made)
-    return Graph(tuple(nodes), readers, frozenset(kept))
+    return TermGraph(tuple(nodes), readers, frozenset(kept))
 
 
 class NodeBuilder(Builder):
     """Makes nodes: how a decomposition is read."""
 
-    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> Node:
+    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> TermNode:
         """A node of the inferred type."""
         inferred = op.infer(*(v.type for v in operands), **params)
-        return Node(op.name, tuple(operands), params, inferred)
+        return TermNode(op.name, tuple(operands), params, inferred)
 
-    def scalar(self, value: float, like: Node) -> Node:
+    def scalar(self, value: float, like: TermNode) -> TermNode:
         """A rank-0 constant, which remembers the number that it is the rounding of."""
         array = np.array(value, like.type.dtype)
-        return Node(
+        return TermNode(
             "constant", (), {"value": array, "exact": float(value)}, like.type.with_shape(())
         )
 
-    def type_of(self, value: Node) -> TensorType:
+    def type_of(self, value: TermNode) -> TensorType:
         """The type of a node."""
         return value.type
 
 
-def expanded(node: Node) -> Node | None:
+def expanded(node: TermNode) -> TermNode | None:
     """A composite as its own decomposition; None for primitive nodes."""
     definition = OPS.get(node.name)
     if definition is None or definition.decompose is None:

@@ -13,7 +13,7 @@ from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.ops.elementwise import Elementwise
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.pyc.terms.indices import Index, before_reshape, whole
-from pyc_mlir.pipelines.pyc.terms.nodes import Node, expanded
+from pyc_mlir.pipelines.pyc.terms.nodes import TermNode, expanded
 from pyc_mlir.pipelines.pyc.terms.terms import Atom, Poly, Terms
 
 _REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "prod"}
@@ -26,15 +26,15 @@ class Reading(ABC):
     `opaque` tells whether something was met that is neither a leaf nor an op that is understood.
     """
 
-    def __init__(self, terms: Terms, leaves: Sequence[Node]) -> None:
+    def __init__(self, terms: Terms, leaves: Sequence[TermNode]) -> None:
         self.terms = terms
         self.leaves = {leaf: i for i, leaf in enumerate(leaves)}
-        self._seen: dict[tuple[Node, Place], Poly] = {}
+        self._seen: dict[tuple[TermNode, Place], Poly] = {}
         self._extents: dict[Hashable, Hashable] = {}
         self._fresh = 0
 
     @abstractmethod
-    def apply(self, node: Node, parts: Sequence[Poly]) -> Poly:
+    def apply(self, node: TermNode, parts: Sequence[Poly]) -> Poly:
         """One op on elements."""
 
     @abstractmethod
@@ -45,19 +45,19 @@ class Reading(ABC):
     def multiply(self, a: Poly, b: Poly) -> Poly:
         """A term of a matrix product."""
 
-    def whole(self, node: Node, shape: Shape) -> Poly:
+    def whole(self, node: TermNode, shape: Shape) -> Poly:
         """The element of a node of that shape at the place that variables o0, o1, ... name."""
         place = tuple(whole(f"o{d}", size) for d, size in enumerate(shape))
         return self.read(node, place)
 
-    def read(self, node: Node, place: Place) -> Poly:
+    def read(self, node: TermNode, place: Place) -> Poly:
         """The element of a node at a place. Raises TooLarge."""
         key = (node, place)
         if key not in self._seen:
             self._seen[key] = self._read(node, place)
         return self._seen[key]
 
-    def _read(self, node: Node, place: Place) -> Poly:
+    def _read(self, node: TermNode, place: Place) -> Poly:
         if node in self.leaves:
             return self.terms.of(Atom("leaf", (self.leaves[node],), place))
         if node.number is not None:
@@ -77,16 +77,16 @@ class Reading(ABC):
             return self.apply(node, [self.read(o, _aligned(o, place)) for o in node.operands])
         return self.terms.of(Atom("other", (self.terms.identity(node),), place))
 
-    def number(self, node: Node) -> Poly:
+    def number(self, node: TermNode) -> Poly:
         """A constant that repeats one element."""
         assert node.number is not None
         return self.terms.constant(node.number)
 
-    def known(self, node: Node, place: Place) -> Poly | None:
+    def known(self, node: TermNode, place: Place) -> Poly | None:
         """A constant that a formula gives; None for others."""
         return None
 
-    def _moved(self, node: Node, place: Place) -> Poly | None:
+    def _moved(self, node: TermNode, place: Place) -> Poly | None:
         """Ops that move elements, and those that count; None for others."""
         x = node.operands[0] if node.operands else None
         if node.name == "iota":
@@ -108,7 +108,7 @@ class Reading(ABC):
             return None if before is None else self.read(x, tuple(before))
         return None
 
-    def _bound(self, node: Node, dims: Sequence[int]) -> dict[int, Hashable]:
+    def _bound(self, node: TermNode, dims: Sequence[int]) -> dict[int, Hashable]:
         """Fresh variables for dimensions of a node."""
         names: dict[int, Hashable] = {}
         for d in dims:
@@ -117,7 +117,7 @@ class Reading(ABC):
             self._extents[names[d]] = self._extent(node, d)
         return names
 
-    def _reduction(self, node: Node, place: Place) -> Poly:
+    def _reduction(self, node: TermNode, place: Place) -> Poly:
         x = node.operands[0]
         axes = sorted(a % x.type.rank for a in node.params["axes"])
         names = self._bound(x, axes)
@@ -130,7 +130,7 @@ class Reading(ABC):
         extents = {names[d]: self._extents[names[d]] for d in axes if x.type.shape[d] != 1}
         return self.reduce(_REDUCTIONS[node.name], extents, body) if extents else body
 
-    def _product(self, node: Node, place: Place) -> Poly:
+    def _product(self, node: TermNode, place: Place) -> Poly:
         lhs, rhs = node.operands
         depth = lhs.type.shape[-1]
         depth = rhs.type.shape[-2] if depth is None else depth
@@ -141,7 +141,7 @@ class Reading(ABC):
         body = self.multiply(self.read(lhs, left), self.read(rhs, right))
         return self.reduce("sum", {name: self._extents[name]}, body) if over else body
 
-    def _extent(self, node: Node, d: int) -> Hashable:
+    def _extent(self, node: TermNode, d: int) -> Hashable:
         """The size of a dimension: a number, or the place where a dynamic one comes from."""
         size = node.type.shape[d]
         if size is not None:
@@ -163,14 +163,14 @@ class Reading(ABC):
         return total
 
 
-def _aligned(operand: Node, place: Place) -> Place:
+def _aligned(operand: TermNode, place: Place) -> Place:
     """Where an operand that broadcasts to the result is read."""
     shape = operand.type.shape
     tail = place[len(place) - len(shape) :]
     return tuple(() if size == 1 else p for size, p in zip(shape, tail, strict=True))
 
 
-def _source(node: Node, d: int) -> tuple[Node, int] | None:
+def _source(node: TermNode, d: int) -> tuple[TermNode, int] | None:
     """The operand and its dimension that a dynamic dimension of a result is."""
     x: Any = node.operands[0]
     if node.name == "transpose":
@@ -196,7 +196,7 @@ def _source(node: Node, d: int) -> tuple[Node, int] | None:
     return None
 
 
-def _dynamic(operands: Sequence[Node], d: int, rank: int) -> tuple[Node, int] | None:
+def _dynamic(operands: Sequence[TermNode], d: int, rank: int) -> tuple[TermNode, int] | None:
     """The first operand whose aligned dimension is dynamic."""
     for operand in operands:
         at = d - rank + operand.type.rank

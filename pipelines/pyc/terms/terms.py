@@ -19,7 +19,7 @@ LIMIT = 64
 _NEAR = 1e-11
 
 
-class TooLarge(Exception):
+class TooManyProducts(Exception):
     """A polynomial has more than `LIMIT` products: nothing that composites are made of."""
 
 
@@ -88,7 +88,7 @@ class Terms:
     def poly(self, products: Mapping[Product, float]) -> Poly:
         """A polynomial in its one order. Raises TooLarge."""
         if len(products) > LIMIT:
-            raise TooLarge
+            raise TooManyProducts
         return tuple(sorted((p, self.same(c)) for p, c in products.items() if c))
 
     def add(self, *polys: Poly) -> Poly:
@@ -108,7 +108,7 @@ class Terms:
     def times(self, a: Poly, b: Poly) -> Poly:
         """Their product, multiplied out. Raises TooLarge."""
         if len(a) * len(b) > LIMIT * 4:
-            raise TooLarge
+            raise TooManyProducts
         parts = [((self._joined(p, q), c * d),) for p, c in a for q, d in b]
         return self.add(*parts)
 

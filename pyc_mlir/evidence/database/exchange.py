@@ -23,7 +23,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.tables import (
     ENVIRONMENTS,
     GRAPHS,
@@ -31,7 +31,7 @@ from pyc_mlir.evidence.database.tables import (
     SESSIONS,
     TRACES,
 )
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.identity import PROGRAM
 from pyc_mlir.evidence.rows import DISTURBED, OK, Graph, Implementation, SessionEnd, Verdict
 from pyc_mlir.evidence.states import (
@@ -47,9 +47,9 @@ from pyc_mlir.evidence.states import (
 )
 from pyc_mlir.pipelines.choices.wisdom import (
     WHOLE,
-    Subject,
     Wisdom,
     WisdomRow,
+    WisdomSubject,
     names_work,
     recipe_name,
 )
@@ -81,7 +81,7 @@ class Measured:
 
 
 def measured(
-    store: Store,
+    store: EvidenceStore,
     graph_ids: Sequence[str] = (),
     hardware: str = "",
     toolchain: str = "",
@@ -118,7 +118,7 @@ def measured(
 
 
 def export_wisdom(
-    store: Store,
+    store: EvidenceStore,
     hardware: str = "",
     toolchain: str = "",
     least_sessions: int = 1,
@@ -156,7 +156,7 @@ def _is_choice(recipe: Mapping[str, str]) -> bool:
 
 
 def _of_lane(
-    store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict], lane: str
+    store: EvidenceStore, traces: Sequence[Measured], verdicts: Sequence[Verdict], lane: str
 ) -> list[Measured]:
     """Traces of recipes in use in a lane, under the toolchain where they are, and of incumbents."""
     used = {
@@ -173,7 +173,7 @@ def _of_lane(
 
 
 def _usable(
-    store: Store, traces: Sequence[Measured], verdicts: Sequence[Verdict]
+    store: EvidenceStore, traces: Sequence[Measured], verdicts: Sequence[Verdict]
 ) -> list[Measured]:
     """Traces of single choices and of recipes of whole programs that may decide."""
     bad = {
@@ -221,7 +221,7 @@ def _on(seconds: float, row: WisdomRow, verdict: Verdict) -> WisdomRow:
     return replace(row, seconds=ratio, lo=low, hi=high)
 
 
-def _runs_in_caller(place: Place) -> bool:
+def _runs_in_caller(place: Environments) -> bool:
     facts = place.context_facts
     return facts.get("device") == "local-sync" and facts.get("threads", 1) in (0, 1)
 
@@ -258,10 +258,12 @@ def _rows(traces: Sequence[Measured], by_cpu: bool) -> Iterable[WisdomRow]:
         )
 
 
-def _subjects(store: Store, groups: Iterable[Sequence[Measured]]) -> dict[str, Subject]:
+def _subjects(
+    store: EvidenceStore, groups: Iterable[Sequence[Measured]]
+) -> dict[str, WisdomSubject]:
     wanted = {(traces[0].graph_id, traces[0].normalizer) for traces in groups}
     return {
-        graph.graph_id: Subject(
+        graph.graph_id: WisdomSubject(
             graph.kind, graph.structure_id, graph.text, graph.ops, graph.normalizer
         )
         for graph in store.find(Graph)
@@ -269,7 +271,7 @@ def _subjects(store: Store, groups: Iterable[Sequence[Measured]]) -> dict[str, S
     }
 
 
-def import_wisdom(store: Store, wisdom: Wisdom) -> int:
+def import_wisdom(store: EvidenceStore, wisdom: Wisdom) -> int:
     """Add the choices of wisdom as candidates; how many implementations were new.
 
     Rows whose subject has no text are left out: evidence is kept under texts, not under hashes.

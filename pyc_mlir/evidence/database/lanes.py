@@ -15,9 +15,9 @@ from pyc_mlir.evidence.states import (
     QUARANTINED,
     STABLE,
     SUSPENDED,
+    RecipeState,
     Scope,
-    State,
-    Step,
+    StateStep,
     may_follow,
 )
 
@@ -44,7 +44,7 @@ def move(
     reason: str,
     verdict_id: str | None,
     at: str,
-) -> State:
+) -> RecipeState:
     """Append a transition; what a recipe replaced comes back when that is no longer in use.
 
     Raises PycError (BAD_ARGUMENT) for a transition that is none.
@@ -71,10 +71,10 @@ def walk(
     impl_id: str,
     scope: Scope,
     lane: str,
-    steps: Sequence[Step],
+    steps: Sequence[StateStep],
     decided_by: str,
     at: str,
-) -> list[State]:
+) -> list[RecipeState]:
     """Append transitions one after another; a promotion suspends what it replaces.
 
     Raises PycError: BAD_ARGUMENT for a step that is none, NOT_PROMOTED for a second promotion of a
@@ -137,7 +137,7 @@ def _promoted(connection: sa.Connection, impl_id: str, scope: Scope, lane: str) 
 
 def reverse(
     connection: sa.Connection, impl_id: str, scope: Scope, lane: str, by: str, at: str
-) -> State:
+) -> RecipeState:
     """Append the reverse of the last transition; what a promotion had replaced comes back.
 
     Raises PycError (BAD_ARGUMENT) without one, for a quarantine, which nothing lifts, for a
@@ -182,14 +182,14 @@ def _restore(
             _append(connection, other.impl_id, scope, lane, *ends, by, reason, None, at)
 
 
-def present(connection: sa.Connection, equal: Mapping[str, str]) -> list[State]:
+def present(connection: sa.Connection, equal: Mapping[str, str]) -> list[RecipeState]:
     """The view's rows whose columns equal these, oldest first."""
     where = [VIEW.c[name] == value for name, value in equal.items()]
     query = sa.select(VIEW).where(*where).order_by(VIEW.c.seq)
     return [_state(row, row["state"]) for row in connection.execute(query).mappings()]
 
 
-def history(connection: sa.Connection, impl_id: str) -> list[State]:
+def history(connection: sa.Connection, impl_id: str) -> list[RecipeState]:
     """All transitions of a recipe in order."""
     query = sa.select(TRANSITIONS).where(TRANSITIONS.c.impl_id == impl_id)
     rows = connection.execute(query.order_by(TRANSITIONS.c.seq)).mappings()
@@ -222,7 +222,7 @@ def _append(
     reason: str,
     verdict_id: str | None,
     at: str,
-) -> State:
+) -> RecipeState:
     values = {
         "impl_id": impl_id,
         **vars(scope),
@@ -236,12 +236,12 @@ def _append(
     }
     insert = sa.insert(TRANSITIONS).values(values).returning(TRANSITIONS.c.seq)
     seq = connection.execute(insert).scalar_one()
-    return State(impl_id, scope, lane, after, reason, decided_by, at, seq)
+    return RecipeState(impl_id, scope, lane, after, reason, decided_by, at, seq)
 
 
-def _state(row: Mapping[Any, Any], state: str) -> State:
+def _state(row: Mapping[Any, Any], state: str) -> RecipeState:
     scope = Scope(*(row[name] for name in ("structure", "cluster", "hardware", "toolchain")))
-    return State(
+    return RecipeState(
         row["impl_id"],
         scope,
         row["lane"],

@@ -1,4 +1,4 @@
-"""`Store`: the benchmark database as an API of rows, trials and transitions.
+"""`EvidenceStore`: the benchmark database as an API of rows, trials and transitions.
 
     with Store.open("sqlite:///pyc.db") as store:
         env = store.add_place(current_place())
@@ -28,12 +28,21 @@ from pyc_mlir.dialects.util.json_input import parse_json
 from pyc_mlir.evidence.database import lanes, trials
 from pyc_mlir.evidence.database.engine import READ, connect, told
 from pyc_mlir.evidence.database.tables import ENVIRONMENTS, METADATA, MUTABLE, TRIALS
-from pyc_mlir.evidence.database.trials import Trial
-from pyc_mlir.evidence.environment import Place, canonical
-from pyc_mlir.evidence.rows import JSON, ROWS, SAMPLED, Graph, Row, Trace, samples, to_columns
-from pyc_mlir.evidence.states import STABLE, Scope, State, Step
+from pyc_mlir.evidence.database.trials import StoredTrial
+from pyc_mlir.evidence.environment import Environments, canonical
+from pyc_mlir.evidence.rows import (
+    JSON,
+    ROWS,
+    SAMPLED,
+    EvidenceRow,
+    Graph,
+    Trace,
+    samples,
+    to_columns,
+)
+from pyc_mlir.evidence.states import STABLE, RecipeState, Scope, StateStep
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=EvidenceRow)
 # Facts that are noted when a row is first added, and are no part of what it is.
 _NOTED: Mapping[str, frozenset[str]] = {
     "implementations": frozenset(
@@ -44,7 +53,7 @@ _NOTED: Mapping[str, frozenset[str]] = {
 _INSERTS: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-class Store:
+class EvidenceStore:
     """A connection to a benchmark database; safe to use in threads, one for each process.
 
     clock: Unix time in seconds for leases and moments; None is the database's own (on SQLite this
@@ -55,15 +64,15 @@ class Store:
         self._engine, self._clock, self._process = engine, clock, os.getpid()
 
     @staticmethod
-    def open(url: str, clock: Callable[[], float] | None = None) -> "Store":
+    def open(url: str, clock: Callable[[], float] | None = None) -> "EvidenceStore":
         """Open or make a database. Raises PycError (DATABASE_UNUSABLE) as `connect`."""
-        return Store(connect(url), clock)
+        return EvidenceStore(connect(url), clock)
 
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> "EvidenceStore":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,7 +85,7 @@ class Store:
 
     # Rows
 
-    def add(self, *rows: Row) -> list[str]:
+    def add(self, *rows: EvidenceRow) -> list[str]:
         """Add rows in one transaction; return their ids. What is there already stays as it is.
 
         Raises PycError (EVIDENCE_CONFLICT) for other contents under a known id, such as another
@@ -87,7 +96,7 @@ class Store:
                 _add(connection, METADATA.tables[row.table], _columns(row))
         return [row.id for row in rows]
 
-    def add_new(self, rows: Iterable[Row]) -> None:
+    def add_new(self, rows: Iterable[EvidenceRow]) -> None:
         """Add many rows that are not there yet, in one transaction, grouped by kind.
 
         Faster than `add` by far. Raises PycError (EVIDENCE_CONFLICT) where one is there.
@@ -100,7 +109,7 @@ class Store:
                 if kind.table in kinds:
                     connection.execute(sa.insert(METADATA.tables[kind.table]), kinds[kind.table])
 
-    def add_place(self, place: Place) -> str:
+    def add_place(self, place: Environments) -> str:
         """Add an environment; return its id."""
         columns = {
             "id": place.id,
@@ -114,11 +123,13 @@ class Store:
             _add(connection, ENVIRONMENTS, columns)
         return place.id
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, Environments]:
         """All environments by id."""
         with self.reading() as connection:
             found = connection.execute(sa.select(ENVIRONMENTS)).mappings().all()
-        return {r["id"]: Place.from_facts(parse_json(r["facts"]), r["machine"]) for r in found}
+        return {
+            r["id"]: Environments.from_facts(parse_json(r["facts"]), r["machine"]) for r in found
+        }
 
     def find(self, kind: type[R], **equal: Any) -> list[R]:
         """The rows of a kind whose columns equal these, in the order of their keys."""
@@ -165,17 +176,17 @@ class Store:
         with self.writing() as connection:
             return trials.add(connection, study_id, configs, predicted)
 
-    def claim(self, study_id: str, owner: str, seconds: float) -> Trial | None:
+    def claim(self, study_id: str, owner: str, seconds: float) -> StoredTrial | None:
         """Lease the next trial of a study for so long; None where none is free."""
         with self.writing() as connection:
             return trials.claim(connection, study_id, owner, seconds, self._now(connection))
 
-    def renew(self, trial: Trial, seconds: float) -> None:
+    def renew(self, trial: StoredTrial, seconds: float) -> None:
         """Hold a trial for so long from now. Raises PycError (LEASE_LOST)."""
         with self.writing() as connection:
             trials.change(connection, trial, lease_until=self._now(connection) + seconds)
 
-    def finish(self, trial: Trial, *traces: Trace, seconds: float | None = None) -> None:
+    def finish(self, trial: StoredTrial, *traces: Trace, seconds: float | None = None) -> None:
         """End a trial with its traces, all at once; the first one is what it is known by.
 
         Raises PycError (LEASE_LOST) where the trial is no longer its worker's; the traces are then
@@ -188,17 +199,17 @@ class Store:
             done: dict[str, Any] = {"trace_id": known, "seconds": seconds}
             trials.change(connection, trial, state=trials.DONE, **done)
 
-    def fail(self, trial: Trial, reason: str, seconds: float | None = None) -> None:
+    def fail(self, trial: StoredTrial, reason: str, seconds: float | None = None) -> None:
         """End a trial without a number. Raises PycError (LEASE_LOST)."""
         with self.writing() as connection:
             trials.change(connection, trial, state=trials.FAILED, reason=reason, seconds=seconds)
 
-    def release(self, trial: Trial) -> None:
+    def release(self, trial: StoredTrial) -> None:
         """Give a trial back that was not measured. Raises PycError (LEASE_LOST)."""
         with self.writing() as connection:
             trials.change(connection, trial, state=trials.WAITING, lease_until=None)
 
-    def trials(self, study_id: str) -> list[Trial]:
+    def trials(self, study_id: str) -> list[StoredTrial]:
         """The trials of a study in order."""
         query = sa.select(TRIALS).where(TRIALS.c.study_id == study_id).order_by(TRIALS.c.number)
         with self.reading() as connection:
@@ -215,7 +226,7 @@ class Store:
         decided_by: str,
         reason: str,
         verdict_id: str | None = None,
-    ) -> State:
+    ) -> RecipeState:
         """Take a recipe to another state.
 
         Raises PycError: BAD_ARGUMENT for a state that may not follow the present one,
@@ -226,8 +237,8 @@ class Store:
             return lanes.move(connection, impl_id, scope, *given)
 
     def walk(
-        self, impl_id: str, scope: Scope, lane: str, steps: Sequence[Step], decided_by: str
-    ) -> list[State]:
+        self, impl_id: str, scope: Scope, lane: str, steps: Sequence[StateStep], decided_by: str
+    ) -> list[RecipeState]:
         """Take a recipe through several states at once; a promotion suspends what it replaces.
 
         Raises PycError as `transition`, NOT_PROMOTED for a second promotion on one day.
@@ -236,7 +247,7 @@ class Store:
             given = (steps, decided_by, self.moment(connection))
             return lanes.walk(connection, impl_id, scope, lane, *given)
 
-    def rollback(self, impl_id: str, scope: Scope, lane: str = STABLE, by: str = "") -> State:
+    def rollback(self, impl_id: str, scope: Scope, lane: str = STABLE, by: str = "") -> RecipeState:
         """Reverse the last transition of a recipe, and what a promotion had replaced comes back.
 
         Raises PycError (BAD_ARGUMENT) without one that can be reversed.
@@ -244,12 +255,12 @@ class Store:
         with self.writing() as connection:
             return lanes.reverse(connection, impl_id, scope, lane, by, self.moment(connection))
 
-    def states(self, **equal: str) -> list[State]:
+    def states(self, **equal: str) -> list[RecipeState]:
         """The present states, those whose columns equal these: ``lane="stable"``."""
         with self.reading() as connection:
             return lanes.present(connection, equal)
 
-    def history(self, impl_id: str) -> list[State]:
+    def history(self, impl_id: str) -> list[RecipeState]:
         """All transitions of a recipe in order, each as the state that it led to."""
         with self.reading() as connection:
             return lanes.history(connection, impl_id)
@@ -293,7 +304,7 @@ class Store:
         return at.isoformat(timespec="microseconds")
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _columns(row: EvidenceRow) -> dict[str, Any]:
     """A row as a database keeps it, with its id and the figures that queries go by."""
     own = {} if isinstance(row, Graph) else {"id": row.id}
     figures = row.figures if isinstance(row, Trace) else {}

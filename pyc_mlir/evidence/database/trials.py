@@ -24,7 +24,7 @@ _GONE = "its workers ended before it did"
 
 
 @dataclass(frozen=True)
-class Trial:
+class StoredTrial:
     """A configuration of a study as the database has it.
 
     number: its place in the order of the study. attempt: how often it was claimed; with `owner` it
@@ -88,7 +88,7 @@ def add(
 
 def claim(
     connection: sa.Connection, study_id: str, owner: str, seconds: float, now: float
-) -> Trial | None:
+) -> StoredTrial | None:
     """Lease the first trial that waits or whose lease expired; None where there is none.
 
     A trial whose last attempt expired is failed on the way.
@@ -114,7 +114,7 @@ def claim(
     return of_row({**found, **taken})
 
 
-def change(connection: sa.Connection, trial: Trial, **values: Any) -> None:
+def change(connection: sa.Connection, trial: StoredTrial, **values: Any) -> None:
     """Change a trial that its worker still holds. Raises PycError (LEASE_LOST)."""
     held = sa.and_(
         TRIALS.c.study_id == trial.study_id,
@@ -132,6 +132,6 @@ def change(connection: sa.Connection, trial: Trial, **values: Any) -> None:
         )
 
 
-def of_row(row: Mapping[Any, Any]) -> Trial:
+def of_row(row: Mapping[Any, Any]) -> StoredTrial:
     """A trial from its columns."""
-    return Trial(**{**row, "config": parse_json(row["config"])})
+    return StoredTrial(**{**row, "config": parse_json(row["config"])})

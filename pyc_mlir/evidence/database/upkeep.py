@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from pyc_mlir.dialects.util.json_input import parse_json
-from pyc_mlir.evidence.database.store import Store, from_columns
+from pyc_mlir.evidence.database.store import EvidenceStore, from_columns
 from pyc_mlir.evidence.database.tables import (
     ENVIRONMENTS,
     MAINTENANCE,
@@ -17,12 +17,12 @@ from pyc_mlir.evidence.database.tables import (
     TRIALS,
     VERDICTS,
 )
-from pyc_mlir.evidence.rows import ROWS, Graph, Row, Trace
+from pyc_mlir.evidence.rows import ROWS, EvidenceRow, Graph, Trace
 
 _BATCH = 1000
 
 
-def problems(store: Store) -> Iterator[str]:
+def problems(store: EvidenceStore) -> Iterator[str]:
     """What is wrong with the rows: ids and figures that do not follow from the contents.
 
     Every row is read again; on SQLite the file's own structure is checked first.
@@ -46,7 +46,7 @@ def problems(store: Store) -> Iterator[str]:
                     yield f"{kind.table} {name}: {wrong}"
 
 
-def _wrong(row: Row, columns: sa.RowMapping) -> str:
+def _wrong(row: EvidenceRow, columns: sa.RowMapping) -> str:
     if isinstance(row, Graph):
         named = hashlib.sha256(row.text.encode()).hexdigest()
         odd = row.kind == "work" and not row.graph_id.endswith(named)
@@ -66,7 +66,7 @@ class Collected:
     toolchains: tuple[str, ...]
 
 
-def collect(store: Store, keep: int, dry_run: bool = False) -> Collected:
+def collect(store: EvidenceStore, keep: int, dry_run: bool = False) -> Collected:
     """Remove the traces of all but the `keep` toolchains that were measured last.
 
     Traces of trials, and of sessions that a verdict names, stay: decisions rest on them.

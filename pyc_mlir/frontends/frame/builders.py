@@ -1,6 +1,6 @@
 """The builders that a node handler may meet: one handler, three ways to run it.
 
-`GraphBuilder` emits pyc ops and knows the `Size` of every dynamic dimension of every value;
+`GraphBuilder` emits pyc ops and knows the `SymbolicSize` of every dynamic dimension of every value;
 `ConstantBuilder` computes at once (all operands are known); `SizesBuilder` computes on shapes.
 
 GraphBuilder finds the sizes by probing: it runs an op's own `infer` rule twice with large primes
@@ -22,7 +22,7 @@ from pyc_mlir.dialects.ir.builder import IRBuilder, NumpyBuilder
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.types import I64, TensorType
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, SymbolicSizes
 
 _PROBES = (10**9, 2 * 10**9)
 _MAX_ATOMS = 16
@@ -31,7 +31,7 @@ _ROOT = 50_000
 MAX_FOLDED = 1 << 26
 
 
-class TooLarge(Exception):
+class NotWrittenOut(Exception):
     """A known value that is not to be written out: the program makes it when it runs."""
 
 
@@ -47,9 +47,9 @@ class ConstantBuilder(NumpyBuilder):
         types = [self.type_of(v) for v in operands]
         out = op.infer(*types, **params)
         if out.is_static and out.nbytes > max(MAX_FOLDED, sum(t.nbytes for t in types)):
-            raise TooLarge(op.name)
+            raise NotWrittenOut(op.name)
         if not self._work.takes(op, types, out, **params):
-            raise TooLarge(op.name)
+            raise NotWrittenOut(op.name)
         return super().emit(op, operands, params)
 
     def dims(self, value: np.ndarray) -> tuple[Extent, ...]:
@@ -58,7 +58,7 @@ class ConstantBuilder(NumpyBuilder):
 
 
 class GraphBuilder(IRBuilder):
-    """Emits ops; `dims(value)` is the shape with a `Size` for each dynamic dimension."""
+    """Emits ops; `dims(value)` is the shape with a `SymbolicSize` for each dynamic dimension."""
 
     def __init__(self) -> None:
         self._dims: dict[ir.Value, tuple[Extent, ...]] = {}
@@ -69,7 +69,7 @@ class GraphBuilder(IRBuilder):
         """State the dims of a value; the first value with an atom as a dimension is its source."""
         self._dims[value] = tuple(dims)
         for axis, dim in enumerate(dims):
-            if isinstance(dim, Size) and dim.factor == 1 and len(dim.atoms) == 1:
+            if isinstance(dim, SymbolicSize) and dim.factor == 1 and len(dim.atoms) == 1:
                 self._sources.setdefault(dim.atoms[0], (value, axis))
 
     def define(self, name: str, make: Callable[[], ir.Value]) -> None:
@@ -105,7 +105,9 @@ class GraphBuilder(IRBuilder):
         """A size for each dimension of a result whose type is not static."""
         shapes = [self.dims(v) for v in operands]
         types = [self.type_of(v) for v in operands]
-        atoms = sorted({a for s in shapes for d in s if isinstance(d, Size) for a in d.atoms})
+        atoms = sorted(
+            {a for s in shapes for d in s if isinstance(d, SymbolicSize) for a in d.atoms}
+        )
         first, second = (_probe(op, types, shapes, params, atoms, start) for start in _PROBES)
         dims: list[Extent] = []
         for axis, known in enumerate(out.shape):
@@ -113,10 +115,10 @@ class GraphBuilder(IRBuilder):
             tracked = first[axis] if first and same else None
             if known is not None:
                 dims.append(known)
-            elif isinstance(tracked, Size):
+            elif isinstance(tracked, SymbolicSize):
                 dims.append(tracked)
             else:
-                dims.append(Size(1, (f"%{len(self._dims)}.{axis}",)))
+                dims.append(SymbolicSize(1, (f"%{len(self._dims)}.{axis}",)))
         return dims
 
     def atom(self, name: str) -> ir.Value:
@@ -127,7 +129,7 @@ class GraphBuilder(IRBuilder):
 
     def extent(self, size: Extent) -> ir.Value:
         """A size as a rank-0 i64 that is computed when the program runs."""
-        if not isinstance(size, Size):
+        if not isinstance(size, SymbolicSize):
             return self.constant(np.array(size, np.int64))
         out = None if size.factor == 1 else self.constant(np.array(size.factor, np.int64))
         for name in size.atoms:
@@ -137,7 +139,7 @@ class GraphBuilder(IRBuilder):
         assert out is not None
         return out
 
-    def materialize(self, value: Sizes) -> ir.Value:
+    def materialize(self, value: SymbolicSizes) -> ir.Value:
         """A tensor of sizes that is computed when the program runs."""
         parts = [self.reshape(self.extent(e), shape=(1,)) for e in value.entries.reshape(-1)]
         while len(parts) > 1:
@@ -172,7 +174,7 @@ def _probe(
 
 
 def _at(dim: Extent, values: dict[str, int]) -> int:
-    if not isinstance(dim, Size):
+    if not isinstance(dim, SymbolicSize):
         return dim
     out = dim.factor
     for atom in dim.atoms:
@@ -187,7 +189,7 @@ def _factored(number: int, values: dict[str, int]) -> Extent:
         while number and number % prime == 0:
             number //= prime
             atoms.append(atom)
-    return Size(number, tuple(atoms)) if atoms else number
+    return SymbolicSize(number, tuple(atoms)) if atoms else number
 
 
 @cache

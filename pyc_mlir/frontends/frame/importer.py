@@ -4,11 +4,11 @@ A vocabulary (ONNX, ATen, jaxpr) walks its own nodes in order and hands each one
 
     outputs = importer.node(site, operands, lambda builder, lift: handler(builder, lift, ...))
 
-An operand is a numpy array (known at import), `Sizes` (integers that depend on dynamic dimensions),
-an MLIR value, None for an input that is left out, or `MISSING` for the result of a node that could
-not be imported. The handler runs in the cheapest way that gives an answer: on arrays, on sizes, or
-emitting pyc ops. Nodes that cannot be imported are collected in `findings`, so that a refusal lists
-all of them.
+An operand is a numpy array (known at import), `SymbolicSizes` (integers that depend on dynamic
+dimensions), an MLIR value, None for an input that is left out, or `MISSING` for the result of a
+node that could not be imported. The handler runs in the cheapest way that gives an answer: on
+arrays, on sizes, or emitting pyc ops. Nodes that cannot be imported are collected in `findings`, so
+that a refusal lists all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.import_report import Finding
+from pyc_mlir.artifact.import_report import GraphBreak
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import FoldWork
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, TooLarge
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes, SizesBuilder, Untracked, settle
+from pyc_mlir.frontends.frame.sizes import (
+    Extent,
+    SizesBuilder,
+    SymbolicSize,
+    SymbolicSizes,
+    Untracked,
+    settle,
+)
 
 # A folded result is kept only if it is small or no larger than what it was computed from.
 _FOLD_BYTES = 1 << 16
@@ -56,7 +63,7 @@ MISSING = _Missing()
 
 
 @dataclass(frozen=True)
-class Site:
+class SourceNode:
     """One node of the source graph: its name, its op and its place from 1, for messages.
 
     location: of the ops that the node becomes; by default the place in the source of the import.
@@ -70,7 +77,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument or a result of the imported function; a `Size` is a dynamic dimension."""
+    """An argument or a result of the imported function; a `SymbolicSize` is a dynamic dimension."""
 
     name: str
     dtype: np.dtype
@@ -79,13 +86,15 @@ class Argument:
     @property
     def type(self) -> TensorType:
         """The tensor type; dynamic dimensions are None."""
-        return TensorType(tuple(None if isinstance(d, Size) else d for d in self.dims), self.dtype)
+        return TensorType(
+            tuple(None if isinstance(d, SymbolicSize) else d for d in self.dims), self.dtype
+        )
 
     @property
     def attributes(self) -> ir.DictAttr:
         """`pyc.name`, and `pyc.dims` where a dimension is dynamic ("" is static or unnamed)."""
         attributes: dict[str, ir.Attribute] = {"pyc.name": ir.StringAttr.get(self.name)}
-        if any(isinstance(d, Size) for d in self.dims):
+        if any(isinstance(d, SymbolicSize) for d in self.dims):
             names = [_dimension_name(d) for d in self.dims]
             attributes["pyc.dims"] = ir.ArrayAttr.get([ir.StringAttr.get(n) for n in names])
         return ir.DictAttr.get(attributes)
@@ -93,7 +102,9 @@ class Argument:
 
 def _dimension_name(extent: Extent) -> str:
     """The name of a dynamic dimension that the source names; "#" marks one that it does not."""
-    return extent.atoms[0] if isinstance(extent, Size) and "#" not in extent.atoms[0] else ""
+    return (
+        extent.atoms[0] if isinstance(extent, SymbolicSize) and "#" not in extent.atoms[0] else ""
+    )
 
 
 class Importer:
@@ -106,7 +117,7 @@ class Importer:
     def __init__(self, source: str, weight_bytes: int = 0) -> None:
         self.source = source
         self.b = GraphBuilder()
-        self.findings: list[Finding] = []
+        self.findings: list[GraphBreak] = []
         self.untried: list[int] = []  # places of nodes that need the result of a missing one
         self._constants: dict[int, tuple[Any, ir.Value]] = {}
         self._fold_bytes = _FOLD_ALL + _FOLD_TIMES * weight_bytes
@@ -140,7 +151,7 @@ class Importer:
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(n) for n in names])
         return module
 
-    def node(self, site: Site, operands: Sequence[Any], apply: Apply) -> Sequence[Any]:
+    def node(self, site: SourceNode, operands: Sequence[Any], apply: Apply) -> Sequence[Any]:
         """The results of one node; none if it cannot be imported, which `findings` then records.
 
         Raises PycError, naming the node, for what ends the import: a malformed model.
@@ -156,21 +167,21 @@ class Importer:
             return ()
         return out if isinstance(out, tuple) else (out,)
 
-    def record(self, site: Site, error: PycError) -> None:
+    def record(self, site: SourceNode, error: PycError) -> None:
         """Note that a node cannot be imported. Raises PycError for an error of another kind."""
         if error.code not in _COLLECTED:
             where = f"{self.source}: node {site.name} ({site.op})"
             raise PycError(error.code, f"{where}: {error.message}") from error
         broken = error.code is ReasonCode.INVALID_IR
         code = ReasonCode.UNSUPPORTED_ATTRIBUTE if broken else error.code
-        self.findings.append(Finding(site.name, site.op, code, error.message, site.place))
+        self.findings.append(GraphBreak(site.name, site.op, code, error.message, site.place))
 
     def emitted(self, value: Any) -> ir.Value:
         """A value as an MLIR value; a constant is emitted once."""
         if isinstance(value, ir.Value):
             return value
         if id(value) not in self._constants:
-            if isinstance(value, Sizes):
+            if isinstance(value, SymbolicSizes):
                 made = self.b.materialize(value)
             else:
                 _require_dtype(value)
@@ -180,7 +191,7 @@ class Importer:
         return self._constants[id(value)][1]
 
     @contextmanager
-    def _located(self, site: Site) -> Iterator[None]:
+    def _located(self, site: SourceNode) -> Iterator[None]:
         """Give ops the location ``loc("node name"("model.onnx":node:1))``."""
         if site.location is not None:
             with site.location:
@@ -206,19 +217,19 @@ class Importer:
         if all(isinstance(o, np.ndarray) for o in given):
             try:
                 out = apply(ConstantBuilder(self._fold_work), operands.__getitem__)
-            except TooLarge:
+            except NotWrittenOut:
                 return None
             return out if self._worth_keeping(out, given) else None
-        if not all(isinstance(o, (np.ndarray, Sizes)) for o in given):
+        if not all(isinstance(o, (np.ndarray, SymbolicSizes)) for o in given):
             return None
-        lifted = [Sizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
+        lifted = [SymbolicSizes(o, o.dtype) if isinstance(o, np.ndarray) else o for o in operands]
         try:
             out = apply(SizesBuilder(), lifted.__getitem__)
         except (Untracked, PycError):
             # Not shape arithmetic: it is computed when the program runs, or refused there.
             return None
         outputs = out if isinstance(out, tuple) else (out,)
-        return tuple(settle(o) if isinstance(o, Sizes) else o for o in outputs)
+        return tuple(settle(o) if isinstance(o, SymbolicSizes) else o for o in outputs)
 
     def _worth_keeping(self, out: Any, inputs: Sequence[np.ndarray]) -> bool:
         """False for a result that would bloat the program: large, and larger than its inputs."""

@@ -11,12 +11,14 @@ import numpy as np
 
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 
 
 def extent_value(b: Any, size: Extent) -> Any:
     """A size as a rank-0 i64."""
-    return b.extent(size) if isinstance(size, Size) else b.constant(np.array(size, np.int64))
+    return (
+        b.extent(size) if isinstance(size, SymbolicSize) else b.constant(np.array(size, np.int64))
+    )
 
 
 def wrapped(b: Any, indices: Any, size: Extent) -> Any:

@@ -1,7 +1,7 @@
 """Reshapes and broadcasts to shapes that hold dynamic sizes; shared by the handlers.
 
 pyc's ops name dynamic sizes by position (``-2 - d`` in reshape, -1 with `like` in broadcast_to);
-these functions find the position for a `Size`. They work with every builder of `graph`.
+these functions find the position for a `SymbolicSize`. They work with every builder of `graph`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, Size, Untracked, quotient
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, Untracked, quotient
 
 
 def product(extents: Sequence[Extent]) -> Extent:
@@ -35,11 +35,11 @@ def reshape_to(b: Any, x: Any, target: Sequence[Extent]) -> Any:
     """
     dims = b.dims(x)
     target = _solved(dims, target)
-    free = [axis for axis, d in enumerate(dims) if isinstance(d, Size)]
+    free = [axis for axis, d in enumerate(dims) if isinstance(d, SymbolicSize)]
     entries, unknown = [], []
     for i, extent in enumerate(target):
         source = next((a for a in free if dims[a] == extent), None)
-        if not isinstance(extent, Size):
+        if not isinstance(extent, SymbolicSize):
             entries.append(extent)
         elif source is not None:
             free.remove(source)
@@ -81,18 +81,18 @@ def linear_index(b: Any, target: Sequence[Extent]) -> Any:
     for axis, extent in enumerate(target):
         ramp = b.align(vector(b, extent), axis, len(target))
         stride = product(target[axis + 1 :])
-        step = b.extent(stride) if isinstance(stride, Size) else np.array(stride, np.int64)
+        step = b.extent(stride) if isinstance(stride, SymbolicSize) else np.array(stride, np.int64)
         index = b.add(index, b.mul(ramp, step))
     return index
 
 
 def vector(b: Any, extent: Extent) -> Any:
     """i64 [0, 1, ..., extent - 1]."""
-    if not isinstance(extent, Size):
+    if not isinstance(extent, SymbolicSize):
         return b.iota(shape=(extent,), axis=0, dtype=I64)
     if extent.factor == 1 and len(extent.atoms) == 1:
         return b.atom(extent.atoms[0])
-    factors: list[Extent] = [extent.factor, *(Size(1, (a,)) for a in extent.atoms)]
+    factors: list[Extent] = [extent.factor, *(SymbolicSize(1, (a,)) for a in extent.atoms)]
     flat = b.reshape(witness(b, factors), shape=(-1,))
     return b.iota(flat, shape=(-1,), axis=0, dtype=I64)
 
@@ -111,7 +111,7 @@ def broadcast_extents(left: Sequence[Extent], right: Sequence[Extent]) -> tuple[
     pairs = zip(
         [1] * (rank - len(left)) + list(left), [1] * (rank - len(right)) + list(right), strict=True
     )
-    return tuple(q if p == 1 or (q != 1 and isinstance(p, Size)) else p for p, q in pairs)
+    return tuple(q if p == 1 or (q != 1 and isinstance(p, SymbolicSize)) else p for p, q in pairs)
 
 
 def expand_to(b: Any, x: Any, target: Sequence[Extent]) -> Any:
@@ -120,9 +120,9 @@ def expand_to(b: Any, x: Any, target: Sequence[Extent]) -> Any:
     aligned = [1] * (len(target) - len(dims)) + list(dims)
     if list(target) == aligned and len(target) == len(dims):
         return x
-    shape = tuple(-1 if isinstance(t, Size) else t for t in target)
+    shape = tuple(-1 if isinstance(t, SymbolicSize) else t for t in target)
     foreign = any(
-        isinstance(t, Size) and t != have for t, have in zip(target, aligned, strict=True)
+        isinstance(t, SymbolicSize) and t != have for t, have in zip(target, aligned, strict=True)
     )
     like = (witness(b, target),) if foreign else ()
     return b.broadcast_to(x, *like, shape=shape)

@@ -1,8 +1,8 @@
 """Sizes of dynamic dimensions as data, so that a model's shape arithmetic runs at import.
 
 Exporters compute shapes inside the graph: ``Reshape(y, Concat(Shape(x)[0:1], [12, 64]))``. A
-dynamic size is a `Size` (a factor times named dimensions); a tensor of such sizes is a `Sizes`.
-What leaves this form (`Untracked`) is computed when the program runs instead.
+dynamic size is a `SymbolicSize` (a factor times named dimensions); a tensor of such sizes is a
+`SymbolicSizes`. What leaves this form (`Untracked`) is computed when the program runs instead.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class Untracked(Exception):
 
 
 @dataclass(frozen=True)
-class Size:
+class SymbolicSize:
     """``factor * atoms[0] * atoms[1] * ...`` where each atom names a dynamic dimension.
 
     `atoms` is sorted and not empty; a size without atoms is an int. Arithmetic raises Untracked
@@ -32,45 +32,45 @@ class Size:
     factor: int
     atoms: tuple[str, ...]
 
-    def __mul__(self, other: "int | Size") -> "int | Size":
-        if isinstance(other, Size):
-            return Size(self.factor * other.factor, tuple(sorted(self.atoms + other.atoms)))
-        return Size(self.factor * other, self.atoms) if other else 0
+    def __mul__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
+        if isinstance(other, SymbolicSize):
+            return SymbolicSize(self.factor * other.factor, tuple(sorted(self.atoms + other.atoms)))
+        return SymbolicSize(self.factor * other, self.atoms) if other else 0
 
     __rmul__ = __mul__
 
-    def __add__(self, other: "int | Size") -> "int | Size":
-        if isinstance(other, Size) and other.atoms == self.atoms:
+    def __add__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
+        if isinstance(other, SymbolicSize) and other.atoms == self.atoms:
             factor = self.factor + other.factor
-            return Size(factor, self.atoms) if factor else 0
+            return SymbolicSize(factor, self.atoms) if factor else 0
         if other == 0:
             return self
         raise Untracked(f"{self} + {other}")
 
     __radd__ = __add__
 
-    def __neg__(self) -> "Size":
-        return Size(-self.factor, self.atoms)
+    def __neg__(self) -> "SymbolicSize":
+        return SymbolicSize(-self.factor, self.atoms)
 
-    def __sub__(self, other: "int | Size") -> "int | Size":
+    def __sub__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
         return self + -other
 
-    def __rsub__(self, other: "int | Size") -> "int | Size":
+    def __rsub__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
         return -self + other
 
-    def __floordiv__(self, other: "int | Size") -> "int | Size":
+    def __floordiv__(self, other: "int | SymbolicSize") -> "int | SymbolicSize":
         return quotient(self, other)
 
-    def __lt__(self, other: "int | Size") -> bool:
+    def __lt__(self, other: "int | SymbolicSize") -> bool:
         return _ordering(self, other) < 0
 
-    def __le__(self, other: "int | Size") -> bool:
+    def __le__(self, other: "int | SymbolicSize") -> bool:
         return _ordering(self, other) <= 0
 
-    def __gt__(self, other: "int | Size") -> bool:
+    def __gt__(self, other: "int | SymbolicSize") -> bool:
         return _ordering(self, other) > 0
 
-    def __ge__(self, other: "int | Size") -> bool:
+    def __ge__(self, other: "int | SymbolicSize") -> bool:
         return _ordering(self, other) >= 0
 
     def __str__(self) -> str:
@@ -78,23 +78,23 @@ class Size:
         return "*".join([*factor, *self.atoms])
 
 
-Extent = int | Size
+Extent = int | SymbolicSize
 
 
 def quotient(a: Extent, b: Extent) -> Extent:
     """a / b where it is exact. Raises Untracked."""
-    factors = [s.factor if isinstance(s, Size) else s for s in (a, b)]
-    atoms = [Counter(s.atoms) if isinstance(s, Size) else Counter() for s in (a, b)]
+    factors = [s.factor if isinstance(s, SymbolicSize) else s for s in (a, b)]
+    atoms = [Counter(s.atoms) if isinstance(s, SymbolicSize) else Counter() for s in (a, b)]
     if factors[1] == 0 or factors[0] % factors[1] or atoms[1] - atoms[0]:
         raise Untracked(f"{a} / {b}")
     left = tuple(sorted((atoms[0] - atoms[1]).elements()))
     factor = factors[0] // factors[1]
-    return Size(factor, left) if left else factor
+    return SymbolicSize(factor, left) if left else factor
 
 
 def sign(a: Extent) -> int:
     """-1, 0 or 1. Dimensions may be 0, so that only ints are decided. Raises Untracked."""
-    if isinstance(a, Size):
+    if isinstance(a, SymbolicSize):
         raise Untracked(f"sign of {a}")
     return (a > 0) - (a < 0)
 
@@ -102,7 +102,12 @@ def sign(a: Extent) -> int:
 def _ordering(a: Extent, b: Extent) -> int:
     """The sign of a - b; a size (>= 0) also compares with a negative int, as ``shape == -1``."""
     for one, other, answer in ((a, b, 1), (b, a, -1)):
-        if isinstance(one, Size) and one.factor > 0 and isinstance(other, int) and other < 0:
+        if (
+            isinstance(one, SymbolicSize)
+            and one.factor > 0
+            and isinstance(other, int)
+            and other < 0
+        ):
             return answer
     return sign(a - b)
 
@@ -161,8 +166,10 @@ _RULES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
-    """An integer tensor with `Size` entries: an object array, and the type it stands for."""
+class SymbolicSizes:
+    """An integer tensor with `SymbolicSize` entries: an object array, and the type it stands
+    for.
+    """
 
     entries: np.ndarray
     dtype: np.dtype = I64
@@ -170,25 +177,27 @@ class Sizes:
 
 def has_sizes(entries: np.ndarray) -> bool:
     """True when an entry depends on a dynamic dimension."""
-    return entries.dtype == object and any(isinstance(e, Size) for e in entries.reshape(-1))
+    return entries.dtype == object and any(isinstance(e, SymbolicSize) for e in entries.reshape(-1))
 
 
-def settle(value: Sizes) -> "Sizes | np.ndarray":
+def settle(value: SymbolicSizes) -> "SymbolicSizes | np.ndarray":
     """A plain array if no entry is dynamic after all."""
     return value if has_sizes(value.entries) else value.entries.astype(value.dtype)
 
 
-def sizes(extents: Sequence[Extent]) -> "Sizes | np.ndarray":
+def sizes(extents: Sequence[Extent]) -> "SymbolicSizes | np.ndarray":
     """A vector of extents: a plain i64 array if all are static."""
     entries = np.empty(len(extents), object)
     entries[:] = extents
-    return settle(Sizes(entries))
+    return settle(SymbolicSizes(entries))
 
 
 class SizesBuilder(Builder):
-    """Computes ops on `Sizes`. Raises Untracked for those that have no rule above."""
+    """Computes ops on `SymbolicSizes`. Raises Untracked for those that have no rule above."""
 
-    def emit(self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]) -> Sizes:
+    def emit(
+        self, op: type[OpDef], operands: Sequence[Any], params: dict[str, Any]
+    ) -> SymbolicSizes:
         """Apply the op's rule to the entries."""
         rule = _RULES.get(op.name)
         dtype = params.get("dtype", operands[-1].dtype if operands else I64)
@@ -202,12 +211,12 @@ class SizesBuilder(Builder):
             out = op.infer(*(self.type_of(v) for v in operands), **params)
             if not out.is_static or out.elements > MAX_SIZES:
                 raise Untracked(f"more than {MAX_SIZES} sizes")
-        return Sizes(np.asarray(rule(*(v.entries for v in operands), **params)), dtype)
+        return SymbolicSizes(np.asarray(rule(*(v.entries for v in operands), **params)), dtype)
 
-    def type_of(self, value: Sizes) -> TensorType:
+    def type_of(self, value: SymbolicSizes) -> TensorType:
         """Static shape, the type that the entries stand for."""
         return TensorType(value.entries.shape, value.dtype)
 
-    def dims(self, value: Sizes) -> tuple[Extent, ...]:
+    def dims(self, value: SymbolicSizes) -> tuple[Extent, ...]:
         """The shape of the tensor of sizes itself."""
         return value.entries.shape

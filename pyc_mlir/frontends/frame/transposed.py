@@ -20,7 +20,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
-from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, TooLarge
+from pyc_mlir.frontends.frame.builders import ConstantBuilder, GraphBuilder, NotWrittenOut
 from pyc_mlir.frontends.frame.shaping import merge, split, take
 
 SPATIAL = (2, 3)
@@ -29,7 +29,7 @@ _MOST_TAPS = 3
 
 
 @dataclass(frozen=True)
-class Axis:
+class TransposedAxis:
     """One spatial axis of a transposed convolution.
 
     `kernel` taps become `taps` for each of `phases` output phases, after `before` zero taps; the
@@ -52,7 +52,7 @@ class Axis:
     apart: int = 0
 
 
-def plan_axis(kernel: int, stride: int, dilation: int, low: int, high: int) -> Axis:
+def plan_axis(kernel: int, stride: int, dilation: int, low: int, high: int) -> TransposedAxis:
     """The axis whose full result loses `low` and `high` positions (negative: gains zeros)."""
     if stride == 1:
         return _plain(kernel, dilation, low, high)
@@ -60,23 +60,23 @@ def plan_axis(kernel: int, stride: int, dilation: int, low: int, high: int) -> A
     taps, phases = -(-reach // stride), min(stride, reach)
     if dilation > 1 and (taps > kernel or taps * phases > _MOST_TAPS * kernel):
         plain = _plain(kernel, dilation, low, high)
-        return Axis(**{**vars(plain), "spread": stride - 1})
+        return TransposedAxis(**{**vars(plain), "spread": stride - 1})
     grid = _grid(reach, stride, low)
     last = -(-grid // stride)
     rest = reach - grid - high
     blocks = -(-rest // stride)
     start, end = (reach - 1 - grid) // stride, last - 1 + blocks
     missing = max(0, -end)
-    return Axis(
+    return TransposedAxis(
         reach, stride, phases, last + start + 1, stride * last - grid, start, max(0, end),
         low - grid, (blocks + missing) * stride - rest, apart=dilation - 1,
     )  # fmt: skip
 
 
-def _plain(kernel: int, dilation: int, low: int, high: int) -> Axis:
+def _plain(kernel: int, dilation: int, low: int, high: int) -> TransposedAxis:
     """Stride 1: the correlation with the flipped kernel."""
     room = dilation * (kernel - 1)
-    return Axis(
+    return TransposedAxis(
         kernel, 1, 1, kernel, 0, max(0, room - low), max(0, room - high),
         max(0, low - room), max(0, high - room), dilation,
     )  # fmt: skip
@@ -103,7 +103,7 @@ Build = Callable[[Callable[[Any, Any], Any]], Any]
 def applied(b: Any, known: Any, lifted: Callable[[], Any], build: Callable[[Any, Any], Any]) -> Any:
     """`build(builder, operand)`, computed now for a known operand that is not too large."""
     if isinstance(b, GraphBuilder) and isinstance(known, np.ndarray):
-        with suppress(TooLarge):
+        with suppress(NotWrittenOut):
             return b.constant(build(ConstantBuilder(), known))
     return build(b, lifted())
 
@@ -114,7 +114,7 @@ def transposed_conv2d(
     weight: Build,
     bias: Build | None,
     channels: tuple[int, int],
-    axes: tuple[Axis, Axis],
+    axes: tuple[TransposedAxis, TransposedAxis],
 ) -> Any:
     """x [n, c, h, w] with weights [c, f/groups, kh, kw] as [n, f, oh, ow].
 
@@ -143,7 +143,7 @@ def transposed_conv2d(
     return out
 
 
-def phase_weights(b: Any, w: Any, groups: int, axes: tuple[Axis, Axis]) -> Any:
+def phase_weights(b: Any, w: Any, groups: int, axes: tuple[TransposedAxis, TransposedAxis]) -> Any:
     """[c, f/groups, kh, kw] as conv2d has it: [groups * phases * f/groups, c/groups, taps...]."""
     channels, filters = b.type_of(w).shape[:2]
     for axis, plan in zip(SPATIAL, axes, strict=True):
@@ -170,7 +170,9 @@ def phase_bias(b: Any, bias: Any, channels: tuple[int, int], phases: int) -> Any
     return b.reshape(spread, shape=(groups * phases * filters,))
 
 
-def depth_to_space(b: Any, x: Any, channels: tuple[int, int], axes: tuple[Axis, Axis]) -> Any:
+def depth_to_space(
+    b: Any, x: Any, channels: tuple[int, int], axes: tuple[TransposedAxis, TransposedAxis]
+) -> Any:
     """[n, g*ph*pw*f, h, w] as [n, g*f, h*sh, w*sw]; phases beyond ph and pw are zeros."""
     if all(p.stride == 1 for p in axes):
         return x

@@ -13,7 +13,7 @@ import numpy as np
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 
 
 def _places(size: int, window: int, stride: int, dilation: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def _places(size: int, window: int, stride: int, dilation: int) -> np.ndarray:
 
 def _static_depth(b: Any, x: Any) -> int:
     depth = b.dims(x)[2]
-    if isinstance(depth, Size):
+    if isinstance(depth, SymbolicSize):
         raise unsupported("a dynamic depth of a window over volumes: expected a static one")
     return depth
 
@@ -151,7 +151,7 @@ def transposed_conv3d(
     for axis, (r, first, last) in enumerate(zip(reach, low, high, strict=True), start=2):
         if first > r or last > r:
             size = b.dims(out)[axis]
-            if isinstance(size, Size):
+            if isinstance(size, SymbolicSize):
                 raise unsupported("pads larger than the window: expected static sizes")
             out = take(b, out, axis, max(0, first - r), size - max(0, last - r))
     return out
@@ -161,7 +161,7 @@ def _apart(b: Any, x: Any, axis: int, stride: int) -> Any:
     """x with `stride - 1` zeros between neighbours along an axis of static size."""
     dims = b.dims(x)
     size = dims[axis]
-    if isinstance(size, Size):
+    if isinstance(size, SymbolicSize):
         raise unsupported("a dynamic size of a transposed convolution over volumes: expected none")
     if stride == 1 or size == 0:
         return x

@@ -17,7 +17,7 @@ from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import Lift
 from pyc_mlir.frontends.frame.shaping import broadcast_extents, expand_to
-from pyc_mlir.frontends.frame.sizes import Extent, Size, Sizes, Untracked
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, SymbolicSizes, Untracked
 
 
 class Call:
@@ -57,7 +57,7 @@ class Call:
         return self.b.type_of(self.x(index))
 
     def dims(self, index: int = 0) -> tuple[Extent, ...]:
-        """The sizes of an operand: ints, and `Size` for dynamic dimensions."""
+        """The sizes of an operand: ints, and `SymbolicSize` for dynamic dimensions."""
         operand = self.operands[index]
         return operand.shape if isinstance(operand, np.ndarray) else self.b.dims(self.x(index))
 
@@ -69,7 +69,7 @@ class Call:
     def known(self, index: int, what: str) -> np.ndarray:
         """An operand that must be known at import. Raises PycError (UNSUPPORTED_ATTRIBUTE)."""
         value = self.operands[index]
-        if isinstance(value, Sizes) and not self.emits:
+        if isinstance(value, SymbolicSizes) and not self.emits:
             raise Untracked(what)
         if not isinstance(value, np.ndarray):
             raise unsupported(f"{what} is computed when the program runs: expected a constant")
@@ -83,7 +83,7 @@ class Call:
         narrow = [self._source(i) for i in range(self.count)]
         reached = reduce(broadcast_extents, map(self.b.dims, narrow))
         aligned = (1,) * (len(target) - len(reached)) + tuple(reached)
-        dynamic = any(isinstance(d, Size) for d in target)
+        dynamic = any(isinstance(d, SymbolicSize) for d in target)
         if dynamic and aligned != tuple(target):
             return compute(self.b, *self.all())
         return expand_to(self.b, compute(self.b, *narrow), target)

@@ -50,7 +50,7 @@ def _reshaped(b: Any, x: Any, target: Sequence[Extent]) -> Any:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ConvDimensions:
     """Where a tensor of a convolution has its dimensions.
 
     outer, inner: batch and feature of an image, output and input feature of weights.
@@ -70,9 +70,9 @@ class Layout:
 class Convolution:
     """The parameters of XLA's convolution; `pads` has (low, high) for each spatial dimension."""
 
-    image: Layout
-    weight: Layout
-    out: Layout
+    image: ConvDimensions
+    weight: ConvDimensions
+    out: ConvDimensions
     strides: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
     image_dilation: tuple[int, ...]

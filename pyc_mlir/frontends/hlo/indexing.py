@@ -10,7 +10,7 @@ import numpy as np
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.movement import transposed
 
@@ -69,7 +69,7 @@ def gather(
 def _clamped(b: Any, indices: Any, dims: Sequence[Extent], sizes: Sequence[int]) -> Any:
     """Index vectors such that slices of `sizes` lie within `dims`."""
     least = np.zeros(len(dims) and 1, np.int64)
-    if not any(isinstance(d, Size) for d in dims):
+    if not any(isinstance(d, SymbolicSize) for d in dims):
         limits = [d - s for d, s in zip(dims, sizes, strict=True)]  # type: ignore[operator]
         return b.clip(indices, least, np.array(limits, np.int64))
     limits = [
@@ -140,7 +140,7 @@ def _taken(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) ->
 def _by_linear_index(b: Any, x: Any, indices: Any, d: GatherDims, sizes: Sequence[int]) -> Any:
     """Elements of x in row-major order, gathered at start + offset of each dimension."""
     dims = b.dims(x)
-    if any(isinstance(v, Size) for v in dims):
+    if any(isinstance(v, SymbolicSize) for v in dims):
         raise unsupported("a gather of several dimensions from a dynamic shape")
     linear = _linear(b, indices, d, dims, sizes)
     return b.gather(reshape_to(b, x, (-1,)), linear, axis=0)
@@ -201,7 +201,7 @@ def scatter(call: Call, d: ScatterDims, op: str, clip: bool = False) -> Any:
     """
     b, x, updates = call.b, call.x(0), call.x(2)
     dims, given = call.dims(0), call.dims(2)
-    if any(isinstance(v, Size) for v in (*dims, *given)):
+    if any(isinstance(v, SymbolicSize) for v in (*dims, *given)):
         raise unsupported("a scatter of a dynamic shape")
     kept = [a for a in range(len(dims)) if a not in (*d.inserted, *d.batch)]
     sizes = [1] * len(dims)

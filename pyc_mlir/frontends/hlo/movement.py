@@ -9,7 +9,7 @@ from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import BOOL, I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to, take, vector, whole
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.hlo.call import Call
 
 
@@ -63,7 +63,7 @@ def _interior(b: Any, x: Any, axis: int, interior: int, value: float) -> Any:
     """Each element is followed by `interior` values, except for the last one."""
     dims = b.dims(x)
     size = dims[axis]
-    if isinstance(size, Size):
+    if isinstance(size, SymbolicSize):
         raise unsupported("values between the elements of a dynamic dimension")
     if size < 2:
         return x
@@ -129,7 +129,7 @@ def dynamic_slice(call: Call, sizes: Sequence[int]) -> Any:
         extent = dims[axis]
         if size == extent:
             continue
-        if isinstance(extent, Size):
+        if isinstance(extent, SymbolicSize):
             raise unsupported("a slice of a dynamic dimension at a computed place")
         known = call.value(1 + axis)
         if known is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.hlo.movement import transposed
 
 
@@ -33,7 +33,7 @@ def _along(b: Any, x: Any, order: Any, axis: int) -> Any:
     dims, wanted = b.dims(x), b.dims(order)
     if len(dims) == 1:
         return b.gather(x, order, axis=0)
-    if any(isinstance(d, Size) for d in dims):
+    if any(isinstance(d, SymbolicSize) for d in dims):
         raise unsupported("a sort of several rows of dynamic shape")
     last = [d for d in range(len(dims)) if d != axis] + [axis]
     rows = int(np.prod([dims[d] for d in last[:-1]], dtype=np.int64))

@@ -9,7 +9,7 @@ import numpy as np
 from pyc_mlir.dialects.types import BOOL, DTYPES, dtype_name, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.movement import pad_edges, slice_, transposed
 
@@ -63,7 +63,7 @@ def arg_extreme(b: Any, x: Any, axis: int, largest: bool, dtype: np.dtype) -> An
 def cumulative(b: Any, x: Any, op: str, axis: int, reverse: bool) -> Any:
     """The running reduction along `axis`, in log2(n) steps (Hillis and Steele, 1986)."""
     size = b.dims(x)[axis]
-    if isinstance(size, Size):
+    if isinstance(size, SymbolicSize):
         raise unsupported("a running reduction over a dynamic dimension")
     combine, start = POINTWISE[op], neutral(op, b.type_of(x).dtype)
     shift = 1
@@ -82,7 +82,7 @@ def cumulative_logsumexp(b: Any, x: Any, axis: int, reverse: bool) -> Any:
 
 
 @dataclass(frozen=True)
-class Window:
+class HloWindow:
     """The parameters of a window: an entry for each dimension; pads are (low, high)."""
 
     sizes: tuple[int, ...]
@@ -113,7 +113,7 @@ class Window:
         return dilations or (1,) * len(self.sizes)
 
 
-def reduce_window(b: Any, x: Any, op: str, window: Window) -> Any:
+def reduce_window(b: Any, x: Any, op: str, window: HloWindow) -> Any:
     """Each window of x reduced by `op`; padding never counts.
 
     Windows over one or two dimensions of floats are pooling, a window that ends at each position of
@@ -137,7 +137,7 @@ def reduce_window(b: Any, x: Any, op: str, window: Window) -> Any:
     return out
 
 
-def _running_axis(b: Any, x: Any, window: Window) -> tuple[int, bool] | None:
+def _running_axis(b: Any, x: Any, window: HloWindow) -> tuple[int, bool] | None:
     """The axis of a running reduction and whether it begins at the end; None for other windows."""
     if len(window.axes) != 1 or set(window.strides) != {1} or {*window.spreads} != {1}:
         return None
@@ -169,7 +169,7 @@ def _sum_pool(b: Any, x: Any, kernel: tuple[int, int], parameters: dict[str, Any
     return b.mul(mean, b.scalar(kernel[0] * kernel[1], x))
 
 
-def _pooled(b: Any, x: Any, window: Window, pool: Pool) -> Any:
+def _pooled(b: Any, x: Any, window: HloWindow, pool: Pool) -> Any:
     """Pooling in NHWC or NCHW if x is so, else after a transpose and a reshape to rank 4."""
     dims = b.dims(x)
     rank, axes = len(dims), window.axes
@@ -191,7 +191,7 @@ def _pooled(b: Any, x: Any, window: Window, pool: Pool) -> Any:
 
 
 def _pool_parameters(
-    window: Window, axes: Sequence[int | None], layout: str
+    window: HloWindow, axes: Sequence[int | None], layout: str
 ) -> tuple[tuple[int, int], dict[str, Any]]:
     """The kernel and the other parameters of a pool over two dimensions; None is one of size 1."""
     first, second = axes
@@ -208,7 +208,7 @@ def _pool_parameters(
     }
 
 
-def padded(b: Any, x: Any, window: Window, value: Any) -> Any:
+def padded(b: Any, x: Any, window: HloWindow, value: Any) -> Any:
     """x with `value` where windows reach beyond it."""
     for axis in window.axes:
         low, high = window.pads[axis]
@@ -216,7 +216,7 @@ def padded(b: Any, x: Any, window: Window, value: Any) -> Any:
     return x
 
 
-def _positions(b: Any, x: Any, window: Window) -> list[Any]:
+def _positions(b: Any, x: Any, window: HloWindow) -> list[Any]:
     """For each position in a window, the elements of x that stand there in every window."""
     count = int(np.prod(window.sizes))
     if count > _MAX_POSITIONS:
@@ -225,10 +225,10 @@ def _positions(b: Any, x: Any, window: Window) -> list[Any]:
 
 
 def position_bounds(
-    dims: Sequence[Any], window: Window
+    dims: Sequence[Any], window: HloWindow
 ) -> list[tuple[list[int], list[int], list[int]]]:
     """Start, stop and step of each position of a window that slides over sizes `dims`."""
-    if any(isinstance(d, Size) for d in dims):
+    if any(isinstance(d, SymbolicSize) for d in dims):
         raise unsupported("a window that is written out, over a dynamic shape")
     bounds = []
     for place in np.ndindex(*window.sizes):
@@ -240,7 +240,7 @@ def position_bounds(
 
 
 def select_and_scatter_add(
-    b: Any, gradient: Any, x: Any, window: Window, largest: bool = True
+    b: Any, gradient: Any, x: Any, window: HloWindow, largest: bool = True
 ) -> Any:
     """The gradient of pooling by the maximum (minimum): it goes to the first one of each window."""
     start = neutral("max" if largest else "min", b.type_of(x).dtype)

@@ -23,9 +23,9 @@ from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.shaping import chain, take
-from pyc_mlir.frontends.frame.sizes import Extent, Size, sizes
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
@@ -144,7 +144,7 @@ class _JaxprImporter:
                 continue
             size = self._extents.get(dim)
             if size is None:
-                size = self._extents[dim] = Size(1, (str(dim),))
+                size = self._extents[dim] = SymbolicSize(1, (str(dim),))
             dims.append(size)
         return Argument(label, _numpy(dtype), tuple(dims))
 
@@ -198,16 +198,16 @@ class _JaxprImporter:
         self._note_dims(equation, outputs)
         return outputs
 
-    def _site(self, equation: Any) -> Site:
+    def _site(self, equation: Any) -> SourceNode:
         """The line of Python that made an equation."""
         frame = source_info_util.user_frame(equation.source_info.traceback)
         stack = str(equation.source_info.name_stack)
         name = f"{stack}/{equation.primitive.name}" if stack else equation.primitive.name
         if frame is None:
-            return Site(name, equation.primitive.name, self.count)
+            return SourceNode(name, equation.primitive.name, self.count)
         place = ir.Location.file(frame.file_name, frame.start_line, frame.start_column)
         where = ir.Location.name(name, place)
-        return Site(name, equation.primitive.name, frame.start_line, where)
+        return SourceNode(name, equation.primitive.name, frame.start_line, where)
 
     def _parameters(self, p: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters with symbolic dimensions as sizes."""
@@ -248,7 +248,9 @@ class _JaxprImporter:
 
     # Control flow.
 
-    def _scan(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def _scan(
+        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
         """The body once for each step; results of the steps are stacked."""
         constants, carries = p["num_consts"], p["num_carry"]
         consts = operands[:constants]
@@ -272,17 +274,19 @@ class _JaxprImporter:
         made = [self._stacked(site, c, a) for c, a in zip(columns, avals, strict=True)]
         return [*carry, *made]
 
-    def _one(self, site: Site, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]) -> Any:
+    def _one(
+        self, site: SourceNode, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]
+    ) -> Any:
         outputs = self.importer.node(site, operands, apply)
         return outputs[0] if outputs else MISSING
 
-    def _row(self, site: Site, x: Any, step: int) -> Any:
+    def _row(self, site: SourceNode, x: Any, step: int) -> Any:
         def row(b: Any, lift: Lift) -> Any:
             return b.squeeze(take(b, lift(0), 0, step, step + 1), 0)
 
         return self._one(site, [x], row)
 
-    def _stacked(self, site: Site, rows: Sequence[Any], aval: Any) -> Any:
+    def _stacked(self, site: SourceNode, rows: Sequence[Any], aval: Any) -> Any:
         if not rows:
             return np.zeros((0, *aval.shape), aval.dtype)
 
@@ -291,7 +295,9 @@ class _JaxprImporter:
 
         return self._one(site, rows, stack)
 
-    def _while(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def _while(
+        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
         """The body as long as the condition, which must be known at import, holds."""
         of_cond, of_body = p["cond_nconsts"], p["body_nconsts"]
         cond_consts = operands[:of_cond]
@@ -304,7 +310,9 @@ class _JaxprImporter:
             self.loops.step(len(p["body_jaxpr"].jaxpr.eqns))
             state = self._inline(p["body_jaxpr"], [*body_consts, *state])
 
-    def _cond(self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]) -> Sequence[Any]:
+    def _cond(
+        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
+    ) -> Sequence[Any]:
         """The known branch, or a choice among the results of all of them."""
         which, given = operands[0], operands[1:]
         branches = p["branches"]
@@ -318,7 +326,7 @@ class _JaxprImporter:
         ]
 
     def _composite(
-        self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]
+        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """The op of that name, or the decomposition."""
         known = COMPOSITES.get(p["name"])
@@ -336,7 +344,7 @@ class _JaxprImporter:
         return self._inline(p["jaxpr"], operands)
 
     def _dim_as_value(
-        self, site: Site, p: Mapping[str, Any], operands: Sequence[Any]
+        self, site: SourceNode, p: Mapping[str, Any], operands: Sequence[Any]
     ) -> Sequence[Any]:
         """A dimension as an i32 scalar."""
         vector = sizes([self.extent(p["dim"])])

@@ -20,16 +20,16 @@ from pyc_mlir.frontends.frame.shaping import chain, reshape_to, take
 from pyc_mlir.frontends.hlo import movement, reduction
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
+    ConvDimensions,
     Convolution,
     DotDims,
-    Layout,
     convolution,
     dot_general,
 )
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE, convert, integer_power
 from pyc_mlir.frontends.hlo.indexing import FILL, GatherDims, ScatterDims, gather, scatter
 from pyc_mlir.frontends.hlo.ordering import sort, top_k
-from pyc_mlir.frontends.hlo.reduction import Window
+from pyc_mlir.frontends.hlo.reduction import HloWindow
 
 Handler = Callable[[Call, Mapping[str, Any]], Any]
 PRIMITIVES: dict[str, Handler] = {}
@@ -130,7 +130,7 @@ def conv(call: Call, p: Mapping[str, Any]) -> Any:
     numbers, wanted = p["dimension_numbers"], p["preferred_element_type"]
     specs = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec)
     parameters = Convolution(
-        *(Layout(s[0], s[1], tuple(s[2:])) for s in specs),
+        *(ConvDimensions(s[0], s[1], tuple(s[2:])) for s in specs),
         strides=p["window_strides"],
         pads=p["padding"],
         image_dilation=p["lhs_dilation"],
@@ -323,8 +323,8 @@ def cumlogsumexp(call: Call, p: Mapping[str, Any]) -> Any:
     return reduction.cumulative_logsumexp(call.b, call.x(), p["axis"], p["reverse"])
 
 
-def _window(p: Mapping[str, Any]) -> Window:
-    return Window(
+def _window(p: Mapping[str, Any]) -> HloWindow:
+    return HloWindow(
         p["window_dimensions"],
         p["window_strides"],
         tuple((int(low), int(high)) for low, high in p["padding"]),

@@ -17,7 +17,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir, passmanager
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, reshape_to
 from pyc_mlir.frontends.hlo.call import made_by
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
@@ -101,7 +101,7 @@ class _LinalgImporter:
         raise PycError(ReasonCode.INVALID_IR, f"{self.source}: a block without a return")
 
     def _operation(self, op: ir.Operation) -> Sequence[Any]:
-        site = Site(op.name, op.name, self.count, op.location)
+        site = SourceNode(op.name, op.name, self.count, op.location)
         try:
             if op.name == "arith.constant":
                 return (_constant(op),)
@@ -139,7 +139,9 @@ class _LinalgImporter:
         finally:
             self.depth -= 1
 
-    def _generic(self, site: Site, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
+    def _generic(
+        self, site: SourceNode, op: ir.Operation, operands: Sequence[Any]
+    ) -> Sequence[Any]:
         """A structured operation: what is undefined stays so, a filled start is known."""
         s = Structured.of(op)
         names = captured(s)
@@ -157,7 +159,7 @@ class _LinalgImporter:
 
         return self.importer.node(site, known, apply)
 
-    def _pad(self, site: Site, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
+    def _pad(self, site: SourceNode, op: ir.Operation, operands: Sequence[Any]) -> Sequence[Any]:
         """tensor.pad by a constant, of its body or from outside."""
         end = list(op.regions[0].blocks[0].operations)[-1].operation
         made = made_by(end.operands[0])

@@ -16,7 +16,7 @@ import onnx
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Importer, Site
+from pyc_mlir.frontends.frame.importer import MISSING, Importer, SourceNode
 from pyc_mlir.frontends.frame.shaping import chain, take
 from pyc_mlir.frontends.onnx.bounds import all_nodes
 
@@ -37,7 +37,7 @@ class Unroller:
         self._body = body
         self._left = _MAX_NODES
 
-    def outputs(self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]) -> list[Any]:
+    def outputs(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> list[Any]:
         """The node's results. Raises PycError for a form that cannot be unrolled."""
         if any(operand is MISSING for operand in operands):
             return [MISSING] * len(node.output)
@@ -45,7 +45,7 @@ class Unroller:
         rule = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type]
         return rule(site, attributes, operands)
 
-    def _emit(self, site: Site, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
+    def _emit(self, site: SourceNode, operands: Sequence[Any], apply: Callable[..., Any]) -> Any:
         """One value computed from others; MISSING when it cannot be."""
 
         def build(b: Any, lift: Callable[[int], Any]) -> Any:
@@ -60,14 +60,16 @@ class Unroller:
             raise unsupported(f"unrolled nodes: expected at most {_MAX_NODES}")
         return self._body(graph, inputs)
 
-    def _if(self, site: Site, attributes: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+    def _if(
+        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
+    ) -> list[Any]:
         condition = _one(operands[0])
         if condition is not None:
             return self._run(attributes["then_branch" if condition else "else_branch"], ())
         yes, no = (self._run(attributes[f"{kind}_branch"], ()) for kind in ("then", "else"))
         return [self._select(site, operands[0], a, b) for a, b in zip(yes, no, strict=True)]
 
-    def _select(self, site: Site, condition: Any, yes: Any, no: Any) -> Any:
+    def _select(self, site: SourceNode, condition: Any, yes: Any, no: Any) -> Any:
         """One of two values of the same type."""
 
         def build(b: Any, c: Any, x: Any, y: Any) -> Any:
@@ -80,7 +82,9 @@ class Unroller:
 
         return self._emit(site, [condition, yes, no], build)
 
-    def _loop(self, site: Site, attributes: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+    def _loop(
+        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
+    ) -> list[Any]:
         body = attributes["body"]
         limit = _ENDLESS if operands[0] is None else _one(operands[0])
         if limit is None:
@@ -115,7 +119,7 @@ class Unroller:
             raise unsupported("a Loop without steps that collects results: expected one step")
         return [*states, *(self._joined(site, [r[i] for r in collected], 0) for i in range(count))]
 
-    def _both(self, site: Site, guard: Any, again: Any) -> Any:
+    def _both(self, site: SourceNode, guard: Any, again: Any) -> Any:
         if guard is None:
             return again
 
@@ -124,7 +128,9 @@ class Unroller:
 
         return self._emit(site, [guard, again], build)
 
-    def _joined(self, site: Site, rows: Sequence[Any], axis: int, backwards: bool = False) -> Any:
+    def _joined(
+        self, site: SourceNode, rows: Sequence[Any], axis: int, backwards: bool = False
+    ) -> Any:
         """Results of steps along a new axis."""
 
         def build(b: Any, *values: Any) -> Any:
@@ -134,7 +140,9 @@ class Unroller:
 
         return self._emit(site, rows, build)
 
-    def _scan(self, site: Site, attributes: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+    def _scan(
+        self, site: SourceNode, attributes: dict[str, Any], operands: Sequence[Any]
+    ) -> list[Any]:
         body, count = attributes["body"], attributes["num_scan_inputs"]
         if operands[0] is None:
             raise unsupported("a Scan of opset 8: expected one of opset 9 or newer")
@@ -163,7 +171,7 @@ class Unroller:
             ),
         ]
 
-    def _length(self, site: Site, x: Any, axis: int) -> int:
+    def _length(self, site: SourceNode, x: Any, axis: int) -> int:
         shape = x.shape if isinstance(x, np.ndarray) else None
         if shape is None:
             type_ = self._importer.b.type_of(self._importer.emitted(x))
@@ -175,7 +183,7 @@ class Unroller:
             raise unsupported(f"a Scan of {size or 'dynamic'} steps: expected 1 to {_MAX_STEPS}")
         return size
 
-    def _row(self, site: Site, x: Any, axis: int, place: int) -> Any:
+    def _row(self, site: SourceNode, x: Any, axis: int, place: int) -> Any:
         def build(b: Any, value: Any) -> Any:
             at = axis % b.type_of(value).rank
             return b.squeeze(take(b, value, at, place, place + 1), at)

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
 from pyc_mlir.frontends.onnx.bounds import all_nodes
 from pyc_mlir.frontends.onnx.control import CONTROL, Unroller
-from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, Node, pyc_dtype
+from pyc_mlir.frontends.onnx.frame.handler import HANDLERS, OnnxNode, pyc_dtype
 from pyc_mlir.frontends.onnx.model import (
     UNKNOWN_OP,
-    Prepared,
-    Source,
+    ModelSource,
+    PreparedModel,
     bad_model,
     prepare,
     read_model,
@@ -68,7 +68,7 @@ def import_onnx(
 class _Importer:
     """State of one import: the values of the graph by name."""
 
-    def __init__(self, prepared: Prepared, source: Source) -> None:
+    def __init__(self, prepared: PreparedModel, source: ModelSource) -> None:
         self.model = prepared.model
         self.graph = prepared.model.graph
         self.weights = prepared.weights
@@ -105,7 +105,7 @@ class _Importer:
     def _read_initializers(self) -> None:
         if self.graph.sparse_initializer:
             why = "sparse weights: expected dense ones"
-            finding = Finding("graph", "sparse_initializer", ReasonCode.UNSUPPORTED_DTYPE, why)
+            finding = GraphBreak("graph", "sparse_initializer", ReasonCode.UNSUPPORTED_DTYPE, why)
             raise self._refused([finding], range(len(self.graph.node)))
         try:
             for tensor in self.graph.initializer:
@@ -131,7 +131,7 @@ class _Importer:
             if dim.HasField("dim_value"):
                 dims.append(dim.dim_value)
             else:
-                dims.append(Size(1, (dim.dim_param or f"{info.name}#{axis}",)))
+                dims.append(SymbolicSize(1, (dim.dim_param or f"{info.name}#{axis}",)))
         try:
             argument = Argument(info.name, pyc_dtype(tensor.elem_type), tuple(dims))
         except PycError as error:
@@ -148,7 +148,7 @@ class _Importer:
     def _import_node(self, index: int, node: onnx.NodeProto) -> None:
         """Give values to the node's outputs, MISSING if it cannot be imported."""
         operands = [self._operand(name) for name in node.input]
-        site = Site(node_name(node), qualified_op(node), index + 1)
+        site = SourceNode(node_name(node), qualified_op(node), index + 1)
         count = self._count(site, node, operands)
         if count is MISSING:
             outputs = ()
@@ -168,7 +168,7 @@ class _Importer:
             if count is not None:
                 self.counts[output] = count
 
-    def _count(self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
+    def _count(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
         """How many rows of the node's results count, None for all; MISSING if it mixes them."""
         names = {name for inner in all_nodes([node]) for name in inner.input}
         bounded = [name in self.counts for name in node.input]
@@ -189,7 +189,7 @@ class _Importer:
         return value.ndim if isinstance(value, np.ndarray) else 0
 
     def _controlled(
-        self, site: Site, node: onnx.NodeProto, operands: Sequence[Any]
+        self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
     ) -> Sequence[Any]:
         """The results of a node with graphs in it; none if it cannot be imported."""
         outer, self._place = self._place, site.place - 1
@@ -214,7 +214,7 @@ class _Importer:
             self._import_node(self._place, node)
         return [self._operand(o.name) for o in graph.output]
 
-    def _refused(self, findings: Sequence[Finding], untried: Sequence[int]) -> UnsupportedModel:
+    def _refused(self, findings: Sequence[GraphBreak], untried: Sequence[int]) -> UnsupportedModel:
         return UnsupportedModel(refused(self.source.name, self.model, findings, untried))
 
     def _operand(self, name: str) -> Any:
@@ -236,7 +236,7 @@ class _Importer:
 
 def _apply(node: onnx.NodeProto, operands: Sequence[Any], builder: Any, lift: Lift) -> tuple:
     """Run a node's handler. Raises PycError for an output that the handler does not give."""
-    asked = Node(node, builder, operands, lift)
+    asked = OnnxNode(node, builder, operands, lift)
     out = HANDLERS[qualified_op(node)](asked)
     asked.require_all_read()
     outputs = out if isinstance(out, tuple) else (out,)

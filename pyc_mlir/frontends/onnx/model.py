@@ -16,7 +16,7 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
 
-from pyc_mlir.artifact.import_report import Finding, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.printable import one_line
 from pyc_mlir.dialects.util.files import file_error, open_plain
@@ -30,7 +30,7 @@ from pyc_mlir.frontends.onnx.names import (
     schema_of,
 )
 from pyc_mlir.frontends.onnx.tensor_names import with_printable_names
-from pyc_mlir.frontends.onnx.weights import Weights, split_weights
+from pyc_mlir.frontends.onnx.weights import ModelWeights, split_weights
 from pyc_mlir.frontends.onnx.work import refused
 
 OLDEST, NEWEST = 13, 28
@@ -53,19 +53,19 @@ UNKNOWN_OP = "PyC does not know this op"
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """Where a model came from: the name for messages and locations, and its directory if any."""
 
     name: str
     directory: Path | None
 
 
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Source]:
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, ModelSource]:
     """The protobuf, not yet checked. Raises PycError (FILE_ACCESS, BAD_MODEL)."""
     if isinstance(model, onnx.ModelProto):
-        return with_printable_names(model), Source("<onnx>", None)
+        return with_printable_names(model), ModelSource("<onnx>", None)
     if isinstance(model, bytes):
-        return _parse(model, "<onnx>"), Source("<onnx>", None)
+        return _parse(model, "<onnx>"), ModelSource("<onnx>", None)
     path = Path(model)
     try:
         with open_plain(path) as file:
@@ -75,7 +75,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelP
         raise file_error(error, "an ONNX file", path) from None
     except ValueError as error:
         raise bad_model(str(path), str(error)) from None
-    return _parse(data, str(path)), Source(one_line(path), path.resolve().parent)
+    return _parse(data, str(path)), ModelSource(one_line(path), path.resolve().parent)
 
 
 def _parse(data: bytes, name: str) -> onnx.ModelProto:
@@ -102,14 +102,14 @@ def bad_model(name: str, problem: str) -> PycError:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A checked model without its larger initializers, which are inputs of the graph in it."""
 
     model: onnx.ModelProto
-    weights: Weights
+    weights: ModelWeights
 
 
-def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prepared:
+def prepare(model: onnx.ModelProto, source: ModelSource, known_ops: set[str]) -> PreparedModel:
     """The model checked, converted and with functions inlined down to `known_ops` where possible.
 
     The model given stays as it is. Raises PycError: BAD_MODEL, or UNSUPPORTED_OP for an opset that
@@ -138,7 +138,7 @@ def prepare(model: onnx.ModelProto, source: Source, known_ops: set[str]) -> Prep
         light, opset = _converted(light, source, opset), OLDEST
     light = _inlined(light, opset or NEWEST, known_ops)
     _infer(light, source)
-    return Prepared(light, weights)
+    return PreparedModel(light, weights)
 
 
 def _state_domains(model: onnx.ModelProto) -> None:
@@ -156,7 +156,7 @@ def _state_domains(model: onnx.ModelProto) -> None:
 
 
 def _refuse_undefined(
-    model: onnx.ModelProto, source: Source, opset: int, known_ops: set[str]
+    model: onnx.ModelProto, source: ModelSource, opset: int, known_ops: set[str]
 ) -> None:
     """Ops that ONNX itself lacks at this opset: the checker would stop at the first of them."""
     undefined = [is_default_domain(n) and not schema_of(n, opset) for n in model.graph.node]
@@ -168,18 +168,18 @@ def _refuse_undefined(
         if absent or qualified_op(node) not in known_ops:
             why = f"ONNX has no such op in opset {opset}" if absent else UNKNOWN_OP
             code = ReasonCode.UNSUPPORTED_OP
-            findings.append(Finding(node_name(node), qualified_op(node), code, why, place))
+            findings.append(GraphBreak(node_name(node), qualified_op(node), code, why, place))
     raise UnsupportedModel(refused(source.name, model, findings))
 
 
-def _check(model: onnx.ModelProto, source: Source) -> None:
+def _check(model: onnx.ModelProto, source: ModelSource) -> None:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
         raise bad_model(source.name, f"expected a valid ONNX model, got: {error}") from error
 
 
-def _check_attributes(model: onnx.ModelProto, source: Source, opset: int) -> None:
+def _check_attributes(model: onnx.ModelProto, source: ModelSource, opset: int) -> None:
     """Attributes have the type that ONNX gives them, which onnx's checker takes on trust."""
     for node in model.graph.node:
         schema = schema_of(node, opset)
@@ -208,7 +208,7 @@ def _state_sides(model: onnx.ModelProto, opset: int) -> None:
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
 
 
-def _converted(model: onnx.ModelProto, source: Source, opset: int) -> onnx.ModelProto:
+def _converted(model: onnx.ModelProto, source: ModelSource, opset: int) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(model, OLDEST)
     except _NATIVE as error:
@@ -339,7 +339,7 @@ def _has_body(schema: onnx.defs.OpSchema) -> bool:
     )
 
 
-def _infer(model: onnx.ModelProto, source: Source) -> None:
+def _infer(model: onnx.ModelProto, source: ModelSource) -> None:
     """Raise BAD_MODEL when the nodes' types, attributes and shapes contradict each other.
 
     Without onnx's propagation of data, for which a tensor of a terabyte is a list of as many sizes.

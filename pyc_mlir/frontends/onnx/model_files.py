@@ -23,7 +23,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
-class Part:
+class FileRange:
     """`length` bytes from `offset` of a file, whose path (of `inside`) is free of links."""
 
     path: Path
@@ -52,7 +52,7 @@ def inside(folder: Path, name: str) -> Path:
     return path
 
 
-def check_parts(parts: Sequence[Part]) -> None:
+def check_parts(parts: Sequence[FileRange]) -> None:
     """Raise ValueError unless all lie within their files, and overlap only where they are equal.
 
     No more is read of the files than their sizes. Raises OSError.
@@ -70,11 +70,11 @@ def check_parts(parts: Sequence[Part]) -> None:
         )
 
 
-def _place(part: Part) -> tuple[Path, int, int]:
+def _place(part: FileRange) -> tuple[Path, int, int]:
     return part.path, part.offset, part.length
 
 
-def _check_file(parts: Iterable[Part], size: int) -> None:
+def _check_file(parts: Iterable[FileRange], size: int) -> None:
     parts = [p for p in parts if p.length]
     for part in parts:
         if part.end > size:
@@ -90,7 +90,7 @@ def _check_file(parts: Iterable[Part], size: int) -> None:
             )
 
 
-def read_part(folder: Path, part: Part, out: np.ndarray) -> None:
+def read_part(folder: Path, part: FileRange, out: np.ndarray) -> None:
     """Read a part of a file into an array of as many bytes.
 
     Raises OSError, and ValueError for what is no plain file any more, or too short.

@@ -2,8 +2,8 @@
 
 onnx checks, converts and infers copies of a model, of at most two gigabytes. So `split_weights`
 takes large initializers and those in other files out of it: they are inputs of the graph that onnx
-sees, and `Weights` reads them when the importer asks. All of them must have as many bytes as their
-types say, which is found out before any is read.
+sees, and `ModelWeights` reads them when the importer asks. All of them must have as many bytes as
+their types say, which is found out before any is read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ import onnx
 
 from pyc_mlir.dialects.types import MAX_BYTES
 from pyc_mlir.frontends.onnx.bounds import all_nodes
-from pyc_mlir.frontends.onnx.model_files import Part, check_parts, inside, read_part
+from pyc_mlir.frontends.onnx.model_files import FileRange, check_parts, inside, read_part
 
 # Larger initializers say nothing about shapes: what onnx checks does without them.
 _SHAPE_BYTES = 1024
@@ -31,11 +31,11 @@ _DIGITS = 18
 
 
 @dataclass(frozen=True)
-class Weights:
+class ModelWeights:
     """Initializers by name: those in the model's own file, and those in files beside it."""
 
     inner: Mapping[str, onnx.TensorProto]
-    outer: Mapping[str, tuple[onnx.TensorProto, Part]]
+    outer: Mapping[str, tuple[onnx.TensorProto, FileRange]]
     folder: Path | None
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -45,7 +45,7 @@ class Weights:
         for name, (tensor, part) in self.outer.items():
             yield name, self._read(tensor, part)
 
-    def _read(self, tensor: onnx.TensorProto, part: Part) -> np.ndarray:
+    def _read(self, tensor: onnx.TensorProto, part: FileRange) -> np.ndarray:
         assert self.folder is not None, "parts have a folder"
         if tensor.data_type in _BITS:
             raw = np.empty(part.length, np.uint8)
@@ -56,14 +56,16 @@ class Weights:
         return array
 
 
-def split_weights(model: onnx.ModelProto, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
+def split_weights(
+    model: onnx.ModelProto, folder: Path | None
+) -> tuple[onnx.ModelProto, ModelWeights]:
     """A copy without large initializers, and these. `folder` is the model's, free of links.
 
     Raises ValueError for tensors that are not of the size that they say, or outside of the folder,
     and OSError.
     """
     inner: dict[str, onnx.TensorProto] = {}
-    outer: dict[str, tuple[onnx.TensorProto, Part]] = {}
+    outer: dict[str, tuple[onnx.TensorProto, FileRange]] = {}
     small: list[onnx.TensorProto] = []
     for tensor in model.graph.initializer:
         nbytes = _nbytes(tensor)
@@ -80,7 +82,7 @@ def split_weights(model: onnx.ModelProto, folder: Path | None) -> tuple[onnx.Mod
     attributes = [(t, _part(t, _nbytes(t), folder)) for t in _attributes(light) if is_external(t)]
     check_parts([part for _, part in (*outer.values(), *attributes)])
     _read_attributes(attributes, folder)
-    return light, Weights(inner, outer, folder)
+    return light, ModelWeights(inner, outer, folder)
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -154,7 +156,7 @@ def _require_stored(tensor: onnx.TensorProto, nbytes: int) -> None:
         raise _wrong(tensor, f"{nbytes} bytes", str(len(tensor.raw_data)))
 
 
-def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> Part:
+def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> FileRange:
     """Where the data of an external tensor lies. Raises ValueError."""
     fields = {e.key: e.value for e in tensor.external_data}
     location = fields.get("location", "")
@@ -168,7 +170,7 @@ def _part(tensor: onnx.TensorProto, nbytes: int, folder: Path | None) -> Part:
         raise ValueError(f"weights `{tensor.name}`: {error}") from None
     if length not in (None, nbytes):
         raise _wrong(tensor, f"{nbytes} bytes, as its type has", f"{length}")
-    return Part(path, offset or 0, nbytes)
+    return FileRange(path, offset or 0, nbytes)
 
 
 def _number(text: str) -> int | None:
@@ -180,7 +182,7 @@ def _number(text: str) -> int | None:
     return int(text)
 
 
-def _read_attributes(found: list[tuple[onnx.TensorProto, Part]], folder: Path | None) -> None:
+def _read_attributes(found: list[tuple[onnx.TensorProto, FileRange]], folder: Path | None) -> None:
     """Put the data of external tensors that are attributes in their place."""
     if sum(part.length for _, part in found) > _MAX_ATTRIBUTE_BYTES:
         raise ValueError(

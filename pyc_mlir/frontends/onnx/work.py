@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 import onnx
 
-from pyc_mlir.artifact.import_report import NODES, Finding, ImportReport
+from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport
 from pyc_mlir.frontends.onnx.names import is_default_domain, opset_of, schema_of
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -24,7 +24,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def refused(
-    name: str, model: onnx.ModelProto, breaks: Sequence[Finding], untried: Collection[int] = ()
+    name: str, model: onnx.ModelProto, breaks: Sequence[GraphBreak], untried: Collection[int] = ()
 ) -> ImportReport:
     """The report about a model with breaks; `untried` are numbers of nodes, from 0.
 
@@ -54,7 +54,7 @@ def family(node: onnx.NodeProto, opset: int) -> str:
     return PurePosixPath(schema.file.replace("\\", "/")).parent.name if schema else _UNKNOWN
 
 
-def _with_family(found: Finding, nodes: Sequence[onnx.NodeProto], opset: int) -> Finding:
+def _with_family(found: GraphBreak, nodes: Sequence[onnx.NodeProto], opset: int) -> GraphBreak:
     if found.place is None:
         return found
     return replace(found, family=family(nodes[found.place - 1], opset))

@@ -8,7 +8,7 @@ from pyc_mlir.frontends.python.source import untraceable
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
-class Dim:
+class DynamicDim:
     """The size of a dynamic dimension, as `x.shape` shows it, or one computed from such sizes.
 
     Legal: ``+ - * // %`` with integers and other sizes; as an entry of the shapes given to reshape,
@@ -41,7 +41,7 @@ class Dim:
         tracer: Any,
         exact: Callable[[], Any],
         make: Callable[[], Any] | None,
-    ) -> "Dim":
+    ) -> "DynamicDim":
         """A size computed from others.
 
         exact: gives its value as a rank-0 i64. make: gives a vector of that length, or None where
@@ -94,7 +94,7 @@ class Dim:
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _arithmetic
 
     def _computed(self, op: str, left: Any, right: Any) -> Any:
-        if not all(type(v) is int or isinstance(v, Dim) for v in (left, right)):
+        if not all(type(v) is int or isinstance(v, DynamicDim) for v in (left, right)):
             return self._arithmetic(right if left is self else left)
         if op in ("floordiv", "mod") and not (type(right) is int and right > 0):
             raise untraceable(
@@ -141,9 +141,9 @@ class Dim:
         return self._computed("mod", other, self)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Dim) and other.witness == self.witness:
+        if isinstance(other, DynamicDim) and other.witness == self.witness:
             return True
-        return self._refuse() if isinstance(other, (int, Dim)) else False
+        return self._refuse() if isinstance(other, (int, DynamicDim)) else False
 
     def __hash__(self) -> int:
         return hash(self.witness)

@@ -16,7 +16,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import END, START, copied
 from pyc_mlir.dialects.ops.shapes import normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, INTEGERS
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.numpy_protocol import implements
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -50,7 +50,7 @@ def getitem(x: TracedArray, key: Any) -> TracedArray:
 def _unstack(x: TracedArray, /, *, axis: int = 0) -> tuple[TracedArray, ...]:
     place = normalize_axis(axis, x.ndim)
     count = x.shape[place]
-    if isinstance(count, Dim):
+    if isinstance(count, DynamicDim):
         raise untraceable(f"np.unstack along the size `{count}`", "use operations on whole arrays")
     return tuple(getitem(x, (*(slice(None),) * place, i)) for i in range(count))
 
@@ -63,7 +63,9 @@ def _of_dynamic_bounds(x: TracedArray, entries: Sequence[Any]) -> tuple[TracedAr
     """
     made, axis = list(entries), 0
     for place, entry in enumerate(entries):
-        if isinstance(entry, slice) and any(isinstance(v, Dim) for v in (entry.start, entry.stop)):
+        if isinstance(entry, slice) and any(
+            isinstance(v, DynamicDim) for v in (entry.start, entry.stop)
+        ):
             x, made[place] = _part(x, entry, axis)
         axis += entry is not None
     return x, made
@@ -72,21 +74,21 @@ def _of_dynamic_bounds(x: TracedArray, entries: Sequence[Any]) -> tuple[TracedAr
 def _part(x: TracedArray, entry: slice, axis: int) -> tuple[TracedArray, slice]:
     """One axis of `_of_dynamic_bounds`."""
     size, start, stop = x.shape[axis], entry.start, entry.stop
-    if isinstance(stop, Dim):
+    if isinstance(stop, DynamicDim):
         stop = _plain_bound(size, stop)
-    if isinstance(start, Dim):
+    if isinstance(start, DynamicDim):
         start = _plain_bound(size, start)
     if start is size:
         start, stop = 0, 0
     if stop is size:
         stop = None
-    if isinstance(start, Dim) and isinstance(stop, Dim):
+    if isinstance(start, DynamicDim) and isinstance(stop, DynamicDim):
         raise untraceable(
             f"a slice from `{start}` to `{stop}`", "slice twice: x[:stop], then its part", "x[i]"
         )
-    if isinstance(stop, Dim):
+    if isinstance(stop, DynamicDim):
         return _taken(x, stop, None, axis), slice(start, None, entry.step)
-    if isinstance(start, Dim):
+    if isinstance(start, DynamicDim):
         assert start.form is not None
         count = start.form[2]
         # n - n // c, as sizes that a vector may have.
@@ -99,9 +101,9 @@ def _part(x: TracedArray, entry: slice, axis: int) -> tuple[TracedArray, slice]:
     return x, slice(start, stop, entry.step)
 
 
-def _plain_bound(size: int | Dim, bound: Dim) -> Any:
+def _plain_bound(size: int | DynamicDim, bound: DynamicDim) -> Any:
     """A bound as `size` itself, as a negative integer, or as n // c of it. Raises PycError."""
-    if isinstance(size, Dim):
+    if isinstance(size, DynamicDim):
         if bound.witness == size.witness:
             return size
         op, of, count = bound.form or ("", 0, 0)
@@ -117,7 +119,7 @@ def _plain_bound(size: int | Dim, bound: Dim) -> Any:
     )
 
 
-def _taken(x: TracedArray, length: Any, start: Dim | None, axis: int) -> TracedArray:
+def _taken(x: TracedArray, length: Any, start: DynamicDim | None, axis: int) -> TracedArray:
     """`length` elements along `axis`, from `start` on."""
     b = x.tracer
     index = b.iota(b.like([length]), shape=(-1,), axis=0, dtype=I64)

@@ -9,14 +9,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.movement import copied
 from pyc_mlir.dialects.ops.shapes import normalize_axes, normalize_axis
 from pyc_mlir.dialects.types import BOOL, I64, is_float
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.indexing import gather, getitem, index_array, is_int
 from pyc_mlir.frontends.python.numpy_protocol import implements, numpy_type, result_dtype
 from pyc_mlir.frontends.python.source import untraceable, user_point
 from pyc_mlir.frontends.python.traced_array import TracedArray
 from pyc_mlir.frontends.python.tracer import Tracer, converted, current
 
-ShapeLike = int | Dim | Sequence[int | Dim]
+ShapeLike = int | DynamicDim | Sequence[int | DynamicDim]
 
 
 def bad(expected: str) -> PycError:
@@ -24,17 +24,17 @@ def bad(expected: str) -> PycError:
     return PycError(ReasonCode.BAD_ARGUMENT, f"{user_point()}: {expected}")
 
 
-def as_shape(shape: ShapeLike) -> tuple[int | Dim, ...]:
+def as_shape(shape: ShapeLike) -> tuple[int | DynamicDim, ...]:
     """numpy's shape argument: a number or a sequence."""
-    single = isinstance(shape, Dim) or is_int(shape)
+    single = isinstance(shape, DynamicDim) or is_int(shape)
     entries = (shape,) if single else tuple(shape)  # type: ignore[arg-type]
     for entry in entries:
-        if not (isinstance(entry, Dim) or is_int(entry)):
+        if not (isinstance(entry, DynamicDim) or is_int(entry)):
             raise untraceable(
                 f"expected a shape of integers and dimensions, got {entry!r}",
                 "shapes cannot depend on values",
             )
-    return tuple(e if isinstance(e, Dim) else int(e) for e in entries)  # type: ignore[arg-type]
+    return tuple(e if isinstance(e, DynamicDim) else int(e) for e in entries)  # type: ignore[arg-type]
 
 
 def as_axes(axis: int | Iterable[int]) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def reshape(x: TracedArray, /, shape: ShapeLike, order: str = "C") -> TracedArra
     unused = [i for i, d in enumerate(x.type.shape) if d is None]
     entries: list[int] = []
     for entry in wanted:
-        if isinstance(entry, Dim):
+        if isinstance(entry, DynamicDim):
             found = [i for i in unused if x.witness[i] == entry.witness]
             entries.append(copied(found[0]) if found else -1)
             unused = [i for i in unused if i not in found[:1]]
@@ -151,8 +151,10 @@ def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
         for i, (w, d) in enumerate(zip(x.witness, x.type.shape, strict=True))
         if d is None
     }
-    foreign = [i for i, d in enumerate(wanted) if isinstance(d, Dim) and own.get(i) != d.witness]
-    entries = tuple(-1 if isinstance(d, Dim) else d for d in wanted)
+    foreign = [
+        i for i, d in enumerate(wanted) if isinstance(d, DynamicDim) and own.get(i) != d.witness
+    ]
+    entries = tuple(-1 if isinstance(d, DynamicDim) else d for d in wanted)
     if (
         len(wanted) == x.ndim
         and not foreign
@@ -166,7 +168,7 @@ def broadcast_to(x: TracedArray, shape: ShapeLike) -> TracedArray:
 def full(b: Tracer, shape: ShapeLike, value: Any, dtype: np.dtype) -> TracedArray:
     """An array of one value; `shape` may hold dimensions."""
     wanted = as_shape(shape)
-    if any(isinstance(d, Dim) for d in wanted) or isinstance(value, TracedArray):
+    if any(isinstance(d, DynamicDim) for d in wanted) or isinstance(value, TracedArray):
         return broadcast_to(b.lift(value, dtype), wanted)
     return b.constant(np.full(wanted, converted(value, dtype)))  # type: ignore[arg-type]
 
@@ -236,7 +238,7 @@ def _split(
     place = normalize_axis(axis, ary.ndim)
     if is_int(indices_or_sections):
         size, parts = ary.shape[place], int(indices_or_sections)
-        if isinstance(size, Dim):
+        if isinstance(size, DynamicDim):
             raise untraceable(
                 f"np.split into equal parts needs the size `{size}`", "give the indices instead"
             )
@@ -297,7 +299,7 @@ def _roll(a: TracedArray, shift: int, axis: int | None = None) -> TracedArray:
         raise untraceable("np.roll: expected one shift and one axis", "roll axis by axis")
     place = normalize_axis(axis, a.ndim)
     size = a.shape[place]
-    if isinstance(size, Dim):
+    if isinstance(size, DynamicDim):
         raise untraceable(f"np.roll needs the size `{size}`", "join two slices")
     before = (slice(None),) * place
     cut = -shift % size if size else 0
@@ -378,7 +380,7 @@ def _where(condition: Any, x: Any = None, y: Any = None, /) -> TracedArray:
 
 
 @implements(np.shape)
-def _shape(a: TracedArray) -> tuple[int | Dim, ...]:
+def _shape(a: TracedArray) -> tuple[int | DynamicDim, ...]:
     return a.shape
 
 
@@ -388,7 +390,7 @@ def _ndim(a: TracedArray) -> int:
 
 
 @implements(np.size)
-def _size(a: TracedArray, axis: int | None = None) -> int | Dim:
+def _size(a: TracedArray, axis: int | None = None) -> int | DynamicDim:
     return a.size if axis is None else a.shape[axis]
 
 
@@ -433,7 +435,7 @@ def _meshgrid(
         reshape(x, [x.shape[0] if axis == place else 1 for axis in range(rank)])
         for x, place in zip(rows, places, strict=True)
     ]
-    shape: list[int | Dim] = [1] * rank
+    shape: list[int | DynamicDim] = [1] * rank
     for x, place in zip(rows, places, strict=True):
         shape[place] = x.shape[0]
     return tuple(out) if sparse else tuple(_copy(broadcast_to(x, shape)) for x in out)
@@ -450,7 +452,7 @@ def arange(
     b = current()
     first: Any = 0 if stop is None else start
     last: Any = start if stop is None else stop
-    if not isinstance(last, Dim):
+    if not isinstance(last, DynamicDim):
         numbers = [v for v in (first, last, step) if not isinstance(v, (int, float, np.generic))]
         if numbers:
             raise untraceable(f"np.arange of {numbers[0]!r}", "use numbers, or a size of an array")
@@ -467,7 +469,7 @@ def arange(
 def linspace(
     start: Any,
     stop: Any,
-    num: int | Dim = 50,
+    num: int | DynamicDim = 50,
     endpoint: bool = True,
     retstep: bool = False,
     dtype: Any = None,

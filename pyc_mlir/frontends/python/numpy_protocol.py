@@ -14,7 +14,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, dtype_name, is_float
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import recording, untraceable, user_point
 
 if TYPE_CHECKING:
@@ -178,13 +178,13 @@ def call_function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: A
 
 def _as_operand(value: Any) -> Any:
     """Traced arrays, dimensions and Python numbers as they are; anything else as an array."""
-    known = hasattr(value, "dtype") or isinstance(value, (Dim, bool, int, float))
+    known = hasattr(value, "dtype") or isinstance(value, (DynamicDim, bool, int, float))
     return value if known else np.asarray(value)
 
 
 def numpy_type(operand: Any) -> Any:
     """What promotion sees: a dtype, or `int`, `float`, `complex` for a weak scalar."""
-    if isinstance(operand, Dim):
+    if isinstance(operand, DynamicDim):
         return int
     for weak in (int, float, complex):
         if type(operand) is weak:
@@ -245,7 +245,10 @@ def _note_widening(operands: Sequence[Any], found: Sequence[np.dtype]) -> None:
     narrow = [
         x
         for x in operands
-        if hasattr(x, "tracer") and not isinstance(x, Dim) and is_float(x.dtype) and x.dtype != _F64
+        if hasattr(x, "tracer")
+        and not isinstance(x, DynamicDim)
+        and is_float(x.dtype)
+        and x.dtype != _F64
     ]
     if wide and narrow and _F64 in found:
         kind = dtype_name(narrow[0].dtype)

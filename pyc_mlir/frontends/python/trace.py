@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.artifact.import_report import OPS, Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import OPS, GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import func, ir
 from pyc_mlir.dialects.ir.irtypes import to_mlir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.python import numpy_movement, numpy_reductions, numpy_ufuncs  # noqa: F401  (each fills the table of handlers)
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.numpy_protocol import result_dtype
 from pyc_mlir.frontends.python.source import Untraceable, definition_point, refused_elsewhere
 from pyc_mlir.frontends.python.specs import (
@@ -244,11 +244,11 @@ class _Recorder:
         count = len(ops) - ops.count("pyc.constant")
         family = _FAMILIES.get(error.construct.partition(".")[0], "Python")
         file, line, _ = error.point
-        found = Finding(name, error.construct, error.code, error.problem, line, family)
+        found = GraphBreak(name, error.construct, error.code, error.problem, line, family)
         return ImportReport(count + 1, OPS, file, (found,), None, lost_flops=None)
 
     def _arguments(self) -> list[TracedArray]:
-        symbols: dict[str, Dim] = {}
+        symbols: dict[str, DynamicDim] = {}
         made = []
         for value, spec in zip(self.block.arguments, self.specs, strict=True):
             witness = []
@@ -264,7 +264,7 @@ class _Recorder:
 
     def _output(self, path: str, leaf: Any) -> TracedArray:
         where = f"result `{path}`" if path else "result"
-        allowed = (TracedArray, Dim, np.ndarray, np.generic, bool, int, float)
+        allowed = (TracedArray, DynamicDim, np.ndarray, np.generic, bool, int, float)
         check_leaf(leaf, lambda v: isinstance(v, allowed), where, "arrays and numbers")
         if isinstance(leaf, TracedArray):
             self.tracer.check(leaf)

@@ -15,7 +15,7 @@ import numpy as np
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.types import TensorType, dtype_name, is_float
 from pyc_mlir.frontends.python import numpy_protocol
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import recording, untraceable
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin):
         return self.type.dtype
 
     @property
-    def shape(self) -> tuple[int | Dim, ...]:
-        """Sizes; a `Dim` where the size is dynamic."""
+    def shape(self) -> tuple[int | DynamicDim, ...]:
+        """Sizes; a `DynamicDim` where the size is dynamic."""
         pairs = zip(self.type.shape, self.witness, strict=True)
         return tuple(self.tracer.dimension(w) if d is None else d for d, w in pairs)
 

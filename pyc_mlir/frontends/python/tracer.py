@@ -3,9 +3,9 @@
 Each op gets the location of the user's line. The sizes of dynamic dimensions are followed
 symbolically: every unknown size is represented by a large prime, its witness, and an op's result
 shape is inferred once more with witnesses in place of the unknowns. Unknown sizes with equal
-witnesses are the same `Dim`, so that ``y.reshape(x.shape[0], -1)`` knows which dimension of y is
-meant however y came from x. (A coincidence could only turn an error that numpy would raise into
-one that the compiled program raises.)
+witnesses are the same `DynamicDim`, so that ``y.reshape(x.shape[0], -1)`` knows which dimension of
+y is meant however y came from x. (A coincidence could only turn an error that numpy would raise
+into one that the compiled program raises.)
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from pyc_mlir.dialects.ir.builder import Builder, create
 from pyc_mlir.dialects.opdef import OpDef
 from pyc_mlir.dialects.ops.movement import END, copied
 from pyc_mlir.dialects.types import I64, TensorType, dtype_name, is_float
-from pyc_mlir.frontends.python.dims import Dim
+from pyc_mlir.frontends.python.dims import DynamicDim
 from pyc_mlir.frontends.python.source import Untraceable, untraceable, user_point
 from pyc_mlir.frontends.python.specs import supported_dtype
 from pyc_mlir.frontends.python.traced_array import TracedArray
@@ -46,8 +46,8 @@ class Tracer(Builder):
         self.closed = False
         # What the user should know of the trace, by the place in the source.
         self.notes: dict[str, str] = {}
-        self._symbols: dict[int, Dim] = {}
-        self._computed: dict[tuple[str, Any, Any], Dim] = {}
+        self._symbols: dict[int, DynamicDim] = {}
+        self._computed: dict[tuple[str, Any, Any], DynamicDim] = {}
         self._primes = (n for n in count(_SMALLEST_WITNESS, 2) if _is_prime(n))
 
     def note(self, what: str) -> None:
@@ -55,30 +55,32 @@ class Tracer(Builder):
         point = user_point()
         self.notes.setdefault(str(point), f"{point}: {what}")
 
-    def symbol(self, name: str) -> Dim:
+    def symbol(self, name: str) -> DynamicDim:
         """A new dynamic dimension."""
         witness = next(p for p in self._primes if p not in self._symbols)
-        self._symbols[witness] = Dim(name, witness, self)
+        self._symbols[witness] = DynamicDim(name, witness, self)
         return self._symbols[witness]
 
-    def dimension(self, witness: int) -> Dim:
+    def dimension(self, witness: int) -> DynamicDim:
         """The dynamic dimension of a witness."""
         return self._symbols[witness]
 
-    def sized(self, op: str, sign: str, left: int | Dim, right: int | Dim) -> Dim:
+    def sized(
+        self, op: str, sign: str, left: int | DynamicDim, right: int | DynamicDim
+    ) -> DynamicDim:
         """``left op right``, one of which is a dynamic size: the same object each time."""
-        one, other = (v.witness if isinstance(v, Dim) else v for v in (left, right))
-        key = f"{op} {isinstance(left, Dim)} {isinstance(right, Dim)}", one, other
+        one, other = (v.witness if isinstance(v, DynamicDim) else v for v in (left, right))
+        key = f"{op} {isinstance(left, DynamicDim)} {isinstance(right, DynamicDim)}", one, other
         if key not in self._computed:
             name = " ".join(f"({v})" if " " in str(v) else str(v) for v in (left, sign, right))
-            made = Dim.computed(
+            made = DynamicDim.computed(
                 name,
                 self._stand_in(op, one, other),
                 self,
                 lambda: _VALUES[op](*(self.lift(v, I64) for v in (left, right))),
                 lambda: _length(self, op, left, right),
             )
-            if isinstance(left, Dim) and type(right) is int:
+            if isinstance(left, DynamicDim) and type(right) is int:
                 made.form = (op, left.witness, right)
             self._computed[key] = made
         return self._computed[key]
@@ -148,20 +150,22 @@ class Tracer(Builder):
             same = operand.type.dtype == dtype
             return operand if same else self.cast(operand, dtype=self._supported(dtype))
         self._supported(dtype)
-        if isinstance(operand, Dim):
+        if isinstance(operand, DynamicDim):
             size = operand.value()
             return size if dtype == I64 else self.cast(size, dtype=dtype)
         return self.constant(converted(operand, dtype))
 
-    def like(self, shape: Sequence[int | Dim]) -> TracedArray:
+    def like(self, shape: Sequence[int | DynamicDim]) -> TracedArray:
         """An i64 array that lends its dynamic dimensions to `shape`; its elements do not matter."""
-        donors = [self._donor(d, i, len(shape)) for i, d in enumerate(shape) if isinstance(d, Dim)]
+        donors = [
+            self._donor(d, i, len(shape)) for i, d in enumerate(shape) if isinstance(d, DynamicDim)
+        ]
         total = donors[0]
         for donor in donors[1:]:
             total = self.add(total, donor)
         return total
 
-    def _donor(self, dim: Dim, position: int, rank: int) -> TracedArray:
+    def _donor(self, dim: DynamicDim, position: int, rank: int) -> TracedArray:
         """Rank `rank`, the size of `dim` at `position`, 1 elsewhere."""
         source, axis = dim.holder(), dim.axis
         column = tuple(-1 if i == axis else 1 for i in range(source.type.rank))
@@ -198,7 +202,7 @@ class Tracer(Builder):
         if witness is None or witness < _SMALLEST_WITNESS // 2:
             return self.symbol("?").witness
         if witness not in self._symbols:
-            self._symbols[witness] = Dim("?", witness, self)
+            self._symbols[witness] = DynamicDim("?", witness, self)
         return witness
 
 
@@ -211,22 +215,26 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def _length(b: Tracer, op: str, left: int | Dim, right: int | Dim) -> TracedArray | None:
+def _length(
+    b: Tracer, op: str, left: int | DynamicDim, right: int | DynamicDim
+) -> TracedArray | None:
     """A vector of a computed length; None where there is no op for it.
 
     ``n - c`` of n < c is an error when the program runs: a reshape there expects one element.
     """
 
-    def vector(size: int | Dim) -> TracedArray:
-        like = (b.like([size]),) if isinstance(size, Dim) else ()
+    def vector(size: int | DynamicDim) -> TracedArray:
+        like = (b.like([size]),) if isinstance(size, DynamicDim) else ()
         return b.iota(*like, shape=(-1 if like else size,), axis=0, dtype=I64)
 
-    if op == "add" and all(isinstance(v, Dim) or v >= 0 for v in (left, right)):
+    if op == "add" and all(isinstance(v, DynamicDim) or v >= 0 for v in (left, right)):
         return b.concat(vector(left), vector(right), axis=0)
-    if op == "mul" and all(isinstance(v, Dim) or v >= 0 for v in (left, right)):
-        rows = b.reshape(vector(left), shape=(copied(0) if isinstance(left, Dim) else left, 1))
+    if op == "mul" and all(isinstance(v, DynamicDim) or v >= 0 for v in (left, right)):
+        rows = b.reshape(
+            vector(left), shape=(copied(0) if isinstance(left, DynamicDim) else left, 1)
+        )
         return b.reshape(b.add(rows, vector(right)), shape=(-1,))
-    if not isinstance(left, Dim) or not isinstance(right, int):
+    if not isinstance(left, DynamicDim) or not isinstance(right, int):
         return None
     if op == "floordiv":
         return b.slice(vector(left), starts=(right - 1,), stops=(END,), steps=(right,))

@@ -1,7 +1,7 @@
 """Handlers of StableHLO's operations without regions: attributes in, pyc ops out.
 
-Handlers get the operands as a `Call` and the operation as an `Op`, and return the result or a tuple
-of results.
+Handlers get the operands as a `Call` and the operation as an `StablehloOp`, and return the result
+or a tuple of results.
 """
 
 from collections.abc import Callable
@@ -13,21 +13,21 @@ import numpy as np
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, Sizes, Untracked
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSizes, Untracked
 from pyc_mlir.frontends.hlo import elementwise, movement
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.contraction import (
+    ConvDimensions,
     Convolution,
     DotDims,
-    Layout,
     convolution,
     dot_general,
 )
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.indexing import GatherDims, gather, with_vector_last
-from pyc_mlir.frontends.stablehlo.op import Op
+from pyc_mlir.frontends.stablehlo.op import StablehloOp
 
-Handler = Callable[[Call, Op], Any]
+Handler = Callable[[Call, StablehloOp], Any]
 HANDLERS: dict[str, Handler] = {}
 
 # StableHLO's name -> the elementwise operation of the same meaning, as jaxprs call it.
@@ -64,7 +64,7 @@ HANDLERS.update({name: _pointwise(of) for name, of in _ELEMENTWISE.items()})
 
 
 @handles("compare")
-def compare(call: Call, op: Op) -> Any:
+def compare(call: Call, op: StablehloOp) -> Any:
     """out = x <direction> y. A total order differs for NaN and zeros only where they are met."""
     predicate = op.enum("comparison_direction").lower()
     if op.enum("compare_type") == "TOTALORDER":
@@ -73,13 +73,13 @@ def compare(call: Call, op: Op) -> Any:
 
 
 @handles("convert")
-def convert(call: Call, op: Op) -> Any:
+def convert(call: Call, op: StablehloOp) -> Any:
     """x in the element type of the result."""
     return call.pointwise(partial(elementwise.convert, dtype=op.type().dtype))
 
 
 @handles("reduce_precision")
-def reduce_precision(call: Call, op: Op) -> Any:
+def reduce_precision(call: Call, op: StablehloOp) -> Any:
     """Rounding to the bits of a narrower type that PyC has."""
     bits = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}
     found = bits.get((op.integer("exponent_bits"), op.integer("mantissa_bits")))
@@ -89,19 +89,19 @@ def reduce_precision(call: Call, op: Op) -> Any:
 
 
 @handles("select")
-def select(call: Call, op: Op) -> Any:
+def select(call: Call, op: StablehloOp) -> Any:
     """x where the predicate, else y."""
     return call.pointwise(lambda b, which, yes, no: b.select(which, yes, no))
 
 
 @handles("optimization_barrier")
-def identity(call: Call, op: Op) -> Any:
+def identity(call: Call, op: StablehloOp) -> Any:
     """The operands."""
     return tuple(call.all())
 
 
 @handles("dot_general")
-def dot(call: Call, op: Op) -> Any:
+def dot(call: Call, op: StablehloOp) -> Any:
     """One matmul between transposes and reshapes."""
     d = op.numbers("dot_dimension_numbers", "DotDimensionNumbers")
     dims = DotDims(
@@ -114,26 +114,26 @@ def dot(call: Call, op: Op) -> Any:
 
 
 @handles("dot")
-def plain_dot(call: Call, op: Op) -> Any:
+def plain_dot(call: Call, op: StablehloOp) -> Any:
     """The product of matrices or vectors: the last dimension with the first."""
     dims = DotDims((call.type(0).rank - 1,), (0,), (), ())
     return dot_general(call.b, call.x(0), call.x(1), dims, op.type().dtype)
 
 
 @handles("convolution")
-def conv(call: Call, op: Op) -> Any:
+def conv(call: Call, op: StablehloOp) -> Any:
     """pyc.conv2d."""
     d = op.numbers("dimension_numbers", "ConvDimensionNumbers")
     spatial = tuple(d.input_spatial_dimensions)
     ones = (1,) * len(spatial)
     parameters = Convolution(
-        Layout(d.input_batch_dimension, d.input_feature_dimension, spatial),
-        Layout(
+        ConvDimensions(d.input_batch_dimension, d.input_feature_dimension, spatial),
+        ConvDimensions(
             d.kernel_output_feature_dimension,
             d.kernel_input_feature_dimension,
             tuple(d.kernel_spatial_dimensions),
         ),
-        Layout(
+        ConvDimensions(
             d.output_batch_dimension, d.output_feature_dimension, tuple(d.output_spatial_dimensions)
         ),
         strides=op.ints("window_strides", ones),
@@ -148,7 +148,7 @@ def conv(call: Call, op: Op) -> Any:
 
 
 @handles("broadcast_in_dim")
-def broadcast_in_dim(call: Call, op: Op) -> Any:
+def broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
     """x in another shape; dimension i of x is dimension ``broadcast_dimensions[i]`` there."""
     dims = op.ints("broadcast_dimensions")
     return movement.broadcast_in_dim(call.b, call.x(), op.shape(), dims)
@@ -157,7 +157,7 @@ def broadcast_in_dim(call: Call, op: Op) -> Any:
 def _extents(call: Call, index: int) -> tuple[Extent, ...]:
     """A shape that an operand holds, static or in terms of dynamic dimensions."""
     value = call.operands[index]
-    if isinstance(value, Sizes):
+    if isinstance(value, SymbolicSizes):
         if not call.emits:
             raise Untracked("shape")
         return tuple(value.entries.reshape(-1))
@@ -165,83 +165,83 @@ def _extents(call: Call, index: int) -> tuple[Extent, ...]:
 
 
 @handles("dynamic_broadcast_in_dim")
-def dynamic_broadcast_in_dim(call: Call, op: Op) -> Any:
+def dynamic_broadcast_in_dim(call: Call, op: StablehloOp) -> Any:
     """As broadcast_in_dim, into the shape that operand 1 holds."""
     dims = op.ints("broadcast_dimensions")
     return movement.broadcast_in_dim(call.b, call.x(), _extents(call, 1), dims)
 
 
 @handles("reshape")
-def reshape(call: Call, op: Op) -> Any:
+def reshape(call: Call, op: StablehloOp) -> Any:
     """The elements of x under another shape."""
     return reshape_to(call.b, call.x(), op.shape())
 
 
 @handles("dynamic_reshape")
-def dynamic_reshape(call: Call, op: Op) -> Any:
+def dynamic_reshape(call: Call, op: StablehloOp) -> Any:
     """The elements of x under the shape that operand 1 holds."""
     return reshape_to(call.b, call.x(), _extents(call, 1))
 
 
 @handles("transpose")
-def transpose(call: Call, op: Op) -> Any:
+def transpose(call: Call, op: StablehloOp) -> Any:
     """x with its dimensions in another order."""
     return movement.transposed(call.b, call.x(), op.ints("permutation"))
 
 
 @handles("reverse")
-def reverse(call: Call, op: Op) -> Any:
+def reverse(call: Call, op: StablehloOp) -> Any:
     """x backwards."""
     return movement.reverse(call.b, call.x(), op.ints("dimensions"))
 
 
 @handles("concatenate")
-def concatenate(call: Call, op: Op) -> Any:
+def concatenate(call: Call, op: StablehloOp) -> Any:
     """The operands one after the other."""
     return movement.concatenate(call, op.integer("dimension"))
 
 
 @handles("slice")
-def slice_(call: Call, op: Op) -> Any:
+def slice_(call: Call, op: StablehloOp) -> Any:
     """x[start:limit:stride]; a limit that is the whole dimension stays so if that is dynamic."""
     names = ("start_indices", "limit_indices", "strides")
     return movement.slice_(call.b, call.x(), *(op.ints(n) for n in names))
 
 
 @handles("dynamic_slice")
-def dynamic_slice(call: Call, op: Op) -> Any:
+def dynamic_slice(call: Call, op: StablehloOp) -> Any:
     """A slice of known sizes at computed places."""
     return movement.dynamic_slice(call, op.ints("slice_sizes"))
 
 
 @handles("dynamic_update_slice")
-def dynamic_update_slice(call: Call, op: Op) -> Any:
+def dynamic_update_slice(call: Call, op: StablehloOp) -> Any:
     """x with a box at computed places replaced."""
     return movement.dynamic_update_slice(call)
 
 
 @handles("pad")
-def pad(call: Call, op: Op) -> Any:
+def pad(call: Call, op: StablehloOp) -> Any:
     """Values around and between the elements; negative pads cut."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     return movement.pad(call, *(op.ints(n) for n in names))
 
 
 @handles("iota")
-def iota(call: Call, op: Op) -> Any:
+def iota(call: Call, op: StablehloOp) -> Any:
     """0, 1, 2, ... along a dimension."""
     return movement.iota(call.b, op.shape(), op.integer("iota_dimension"), op.type().dtype)
 
 
 @handles("dynamic_iota")
-def dynamic_iota(call: Call, op: Op) -> Any:
+def dynamic_iota(call: Call, op: StablehloOp) -> Any:
     """As iota, in the shape that operand 0 holds."""
     shape = _extents(call, 0)
     return movement.iota(call.b, shape, op.integer("iota_dimension"), op.type().dtype)
 
 
 @handles("gather")
-def gather_(call: Call, op: Op) -> Any:
+def gather_(call: Call, op: StablehloOp) -> Any:
     """Slices at computed places, which are clamped."""
     d = op.numbers("dimension_numbers", "GatherDimensionNumbers")
     dims = GatherDims(
@@ -257,7 +257,7 @@ def gather_(call: Call, op: Op) -> Any:
 
 
 @handles("get_dimension_size")
-def get_dimension_size(call: Call, op: Op) -> Any:
+def get_dimension_size(call: Call, op: StablehloOp) -> Any:
     """The size of a dimension as a scalar; dynamic ones are followed by the importer."""
     size = call.dims()[op.integer("dimension")]
     if isinstance(size, int):

@@ -19,14 +19,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.attributes import array_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
-from pyc_mlir.frontends.frame.sizes import Extent, Size, sizes
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, sizes
 from pyc_mlir.frontends.hlo.call import Call
 from pyc_mlir.frontends.hlo.composites import COMPOSITES
 from pyc_mlir.frontends.hlo.control import Loops, select_branch
 from pyc_mlir.frontends.hlo.functions import check_depth, check_visited, entry_of, functions_of
 from pyc_mlir.frontends.stablehlo.handlers import HANDLERS
-from pyc_mlir.frontends.stablehlo.op import Op, tensor_type
+from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 from pyc_mlir.frontends.stablehlo.regions import REGIONED
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
@@ -81,7 +81,8 @@ class StableHloImporter:
         type_ = tensor_type(value.type)
         label = _label(value.location) or f"arg{index}"
         dims: list[Extent] = [
-            Size(1, (f"{label}#{axis}",)) if d is None else d for axis, d in enumerate(type_.shape)
+            SymbolicSize(1, (f"{label}#{axis}",)) if d is None else d
+            for axis, d in enumerate(type_.shape)
         ]
         return Argument(label, type_.dtype, tuple(dims))
 
@@ -105,7 +106,7 @@ class StableHloImporter:
     def _operation(
         self, operation: ir.Operation, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
-        op = Op(operation)
+        op = StablehloOp(operation)
         if op.name == "constant":
             return (self._constant(operation.attributes["value"]),)
         site = self.site(op)
@@ -133,17 +134,19 @@ class StableHloImporter:
             site, operands, lambda b, lift: handler(Call(b, operands, lift), op)
         )
 
-    def site(self, op: Op) -> Site:
+    def site(self, op: StablehloOp) -> SourceNode:
         """Where an operation is: its own location."""
         location = op.operation.location
-        return Site(_label(location) or op.name, op.operation.name, self.count, location)
+        return SourceNode(_label(location) or op.name, op.operation.name, self.count, location)
 
     def _constant(self, attribute: ir.Attribute) -> Any:
         if attribute not in self._constants:
             self._constants[attribute] = np.asarray(array_of(attribute))
         return self._constants[attribute]
 
-    def one(self, op: Op, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]) -> Any:
+    def one(
+        self, op: StablehloOp, operands: Sequence[Any], apply: Callable[[Any, Lift], Any]
+    ) -> Any:
         """The result of a node that stands for `op`; MISSING if it cannot be imported."""
         outputs = self.importer.node(self.site(op), operands, apply)
         return outputs[0] if outputs else MISSING
@@ -162,7 +165,9 @@ class StableHloImporter:
         finally:
             self.depth -= 1
 
-    def _composite(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+    def _composite(
+        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
         """The op of that name, or the decomposition."""
         known = COMPOSITES.get(op.text("name"))
         if known is not None:
@@ -177,7 +182,7 @@ class StableHloImporter:
         return self._call(op.text("decomposition"), operands)
 
     def _custom_call(
-        self, op: Op, operands: Sequence[Any], values: dict[Any, Any]
+        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
     ) -> Sequence[Any]:
         target = op.text("call_target_name")
         if target in _CHECKS:
@@ -186,8 +191,10 @@ class StableHloImporter:
             return operands
         raise unsupported(f"a call of `{target}`: expected StableHLO's own operations")
 
-    def _size(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
-        """The size of a dimension, followed as a `Size` where it is dynamic."""
+    def _size(
+        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
+        """The size of a dimension, followed as a `SymbolicSize` where it is dynamic."""
         value, axis = operands[0], op.integer("dimension")
         dims = value.shape if isinstance(value, np.ndarray) else self.importer.b.dims(value)
         vector = sizes([dims[axis]])
@@ -197,7 +204,9 @@ class StableHloImporter:
 
         return (self.one(op, [vector], scalar),)
 
-    def _while(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+    def _while(
+        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
         """The body as long as the condition, which must be known at import, holds."""
         condition, body = op.operation.regions
         state = list(operands)
@@ -208,7 +217,9 @@ class StableHloImporter:
             self.loops.step(len(body.blocks[0].operations))
             state = self.region(body, state, values)
 
-    def _branch(self, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+    def _branch(
+        self, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+    ) -> Sequence[Any]:
         """The known branch of an `if` or `case`, or a choice among the results of all of them."""
         which, regions = operands[0], list(op.operation.regions)
         if op.name == "if":
@@ -257,7 +268,7 @@ def _label(location: ir.Location) -> str:
     return match[1] if match else ""
 
 
-def _attributes(op: Op) -> dict[str, Any]:
+def _attributes(op: StablehloOp) -> dict[str, Any]:
     """The attributes of a composite as Python values."""
     if not op.has("composite_attributes"):
         return {}

@@ -12,7 +12,7 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.frame.errors import unsupported
 
 
-class Op:
+class StablehloOp:
     """An operation; attributes by name, with the default where StableHLO leaves one out."""
 
     def __init__(self, operation: ir.Operation) -> None:

@@ -15,8 +15,8 @@ from pyc_mlir.frontends.hlo.call import Call, made_by
 from pyc_mlir.frontends.hlo.elementwise import POINTWISE
 from pyc_mlir.frontends.hlo.indexing import ScatterDims, scatter, with_vector_last
 from pyc_mlir.frontends.hlo.ordering import sort
-from pyc_mlir.frontends.hlo.reduction import Window
-from pyc_mlir.frontends.stablehlo.op import Op, tensor_type
+from pyc_mlir.frontends.hlo.reduction import HloWindow
+from pyc_mlir.frontends.stablehlo.op import StablehloOp, tensor_type
 
 _COMBINERS = {
     "stablehlo.add": "add",
@@ -43,7 +43,7 @@ def combiner(region: Any) -> str | None:
     return _COMBINERS.get(only.name) if both and returned else None
 
 
-def _known_combiner(op: Op) -> str:
+def _known_combiner(op: StablehloOp) -> str:
     found = combiner(op.operation.regions[0])
     if found is None or found == "set":
         raise unsupported(
@@ -53,7 +53,9 @@ def _known_combiner(op: Op) -> str:
     return found
 
 
-def reduce(state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+def reduce(
+    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+) -> Sequence[Any]:
     """Reductions over whole dimensions; of a pair of operands argmax and argmin."""
     axes, half = op.ints("dimensions"), len(operands) // 2
     if half == 2:
@@ -77,7 +79,9 @@ def _with_start(b: Any, out: Any, name: str, start: Any, lift: Any) -> Any:
     return POINTWISE[name](b, out, lift(1))
 
 
-def _arg_extreme(state: Any, op: Op, operands: Sequence[Any], axes: Sequence[int]) -> Sequence[Any]:
+def _arg_extreme(
+    state: Any, op: StablehloOp, operands: Sequence[Any], axes: Sequence[int]
+) -> Sequence[Any]:
     """(extreme, its first index): operand 1 counts along the axis, the region keeps the better."""
     largest = _keeps(state, op)
     if largest is None or len(axes) != 1:
@@ -96,15 +100,15 @@ def _arg_extreme(state: Any, op: Op, operands: Sequence[Any], axes: Sequence[int
     return [state.one(op, operands[:1], value), state.one(op, operands[:1], index)]
 
 
-def _counts(op: Op, axis: int) -> bool:
+def _counts(op: StablehloOp, axis: int) -> bool:
     """Whether operand 1 is an iota along `axis`."""
     made = made_by(op.operation.operands[1])
     if made is None or made.name != "stablehlo.iota":
         return False
-    return Op(made).integer("iota_dimension") == axis
+    return StablehloOp(made).integer("iota_dimension") == axis
 
 
-def _keeps(state: Any, op: Op) -> bool | None:
+def _keeps(state: Any, op: StablehloOp) -> bool | None:
     """True for a region that keeps the larger pair, False for the smaller; None for others."""
     region = op.operation.regions[0]
     types = [tensor_type(a.type).dtype for a in region.blocks[0].arguments]
@@ -125,7 +129,7 @@ def _keeps(state: Any, op: Op) -> bool | None:
 
 
 def reduce_window(
-    state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]
+    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """Reductions over windows."""
     if len(operands) != 2:
@@ -140,10 +144,10 @@ def reduce_window(
     return (state.one(op, operands, apply),)
 
 
-def _window(op: Op) -> Window:
+def _window(op: StablehloOp) -> HloWindow:
     sizes = op.ints("window_dimensions")
     ones = (1,) * len(sizes)
-    return Window(
+    return HloWindow(
         sizes,
         op.ints("window_strides", ones),
         op.pairs("padding", len(sizes)),
@@ -153,7 +157,7 @@ def _window(op: Op) -> Window:
 
 
 def select_and_scatter(
-    state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]
+    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
 ) -> Sequence[Any]:
     """The gradient of pooling: x, the gradient, and 0."""
     select, combine = op.operation.regions
@@ -173,7 +177,9 @@ def select_and_scatter(
     return (state.one(op, operands, apply),)
 
 
-def scatter_(state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+def scatter_(
+    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+) -> Sequence[Any]:
     """Updates combined with x at computed places; those outside are dropped."""
     if len(operands) != 3:
         raise unsupported("a scatter of several operands at once: expected one")
@@ -197,7 +203,9 @@ def scatter_(state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]
     return (state.one(op, operands, apply),)
 
 
-def sort_(state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -> Sequence[Any]:
+def sort_(
+    state: Any, op: StablehloOp, operands: Sequence[Any], values: dict[Any, Any]
+) -> Sequence[Any]:
     """The operands in the order of the first one: the region compares its first two arguments."""
     descending = _direction(state, op)
     axis = op.integer("dimension", -1) % op.type().rank
@@ -210,7 +218,7 @@ def sort_(state: Any, op: Op, operands: Sequence[Any], values: dict[Any, Any]) -
     return outputs
 
 
-def _direction(state: Any, op: Op) -> bool:
+def _direction(state: Any, op: StablehloOp) -> bool:
     """Whether a sort's region puts larger elements first. Raises PycError for other orders.
 
     Comparisons by the total order of floats are taken as those of numbers; NaN comes last.
@@ -227,7 +235,7 @@ def _direction(state: Any, op: Op) -> bool:
     if made is None or made not in compares:
         raise unsupported("a sort whose region does not end with a comparison")
     first_two = list(region.blocks[0].arguments)[:2]
-    direction = Op(made).enum("comparison_direction")
+    direction = StablehloOp(made).enum("comparison_direction")
     sources = [_origin(v) for v in made.operands]
     if direction not in ("LT", "GT") or sources != first_two or not types:
         raise unsupported("a sort by another order than that of its first operand")

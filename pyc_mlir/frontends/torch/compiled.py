@@ -15,13 +15,13 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledGraph:
     """A graph as a pyc module, and how a call's arguments and results belong to it.
 
     arguments: for each of the program's inputs, its number among the graph's placeholders.
@@ -34,7 +34,7 @@ class Compiled:
     results: tuple[int | Callable[[Sequence[Any]], Any], ...]
 
 
-def import_compiled(graph_module: Any, name: str, frozen: Mapping[int, Any]) -> Compiled:
+def import_compiled(graph_module: Any, name: str, frozen: Mapping[int, Any]) -> CompiledGraph:
     """The pyc module of a graph; placeholders in `frozen` become constants.
 
     Raises UnsupportedModel with all nodes that PyC lacks.
@@ -55,7 +55,7 @@ class _Import:
         self.placeholders = graph_module.graph.find_nodes(op="placeholder")
         self.results: list[Any] = []
 
-    def run(self) -> Compiled:
+    def run(self) -> CompiledGraph:
         """Build the module; raise UnsupportedModel after all nodes were tried."""
         numbers, arguments, nodes = [], [], []
         for i, node in enumerate(self.placeholders):
@@ -72,15 +72,15 @@ class _Import:
         self._require_sized([d for a in arguments for d in a.dims])
         body = partial(self._body, nodes)
         module = self.graph.importer.function("main", arguments, body)
-        return Compiled(module, tuple(numbers), tuple(self.results))
+        return CompiledGraph(module, tuple(numbers), tuple(self.results))
 
     def _require_sized(self, dims: Sequence[Any]) -> None:
         """Raise PycError for a size that comes as a number and that no tensor has."""
-        sized = {a for d in dims if isinstance(d, Size) for a in d.atoms}
+        sized = {a for d in dims if isinstance(d, SymbolicSize) for a in d.atoms}
         for node in self.placeholders:
             value = node.meta.get("val")
             size = self.graph.symbols.extent(value) if hasattr(value, "node") else 1
-            missing = set(size.atoms) - sized if isinstance(size, Size) else set()
+            missing = set(size.atoms) - sized if isinstance(size, SymbolicSize) else set()
             if missing:
                 raise PycError(
                     ReasonCode.UNSUPPORTED_ATTRIBUTE,

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyc_mlir.artifact.import_report import NODES, Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import NODES, GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, Site
+from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.shaping import reshape_to
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.torch import ops as torch_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.torch.frame.dtypes import numpy_view, pyc_dtype
-from pyc_mlir.frontends.torch.frame.handler import HANDLERS, Node, Ref
+from pyc_mlir.frontends.torch.frame.handler import HANDLERS, AtenCall, Ref
 from pyc_mlir.frontends.torch.frame.symbols import Symbols
 
 UNKNOWN_OP = "no handler and no decomposition"
@@ -93,7 +93,7 @@ class GraphImport:
             return MISSING
         return self._handled(node, target, site, values)
 
-    def _handled(self, node: Any, target: str, site: Site, values: dict[Any, Any]) -> Any:
+    def _handled(self, node: Any, target: str, site: SourceNode, values: dict[Any, Any]) -> Any:
         """The outputs of a node that has a handler."""
         call = _Call(node, values, self.symbols)
         if call.symbol is not None:
@@ -112,7 +112,7 @@ class GraphImport:
         results = node.meta["val"]
         results = list(results) if isinstance(results, (tuple, list)) else [results]
         used = {u.args[1] for u in node.users if u.target is operator.getitem}
-        n = Node(
+        n = AtenCall(
             target, call.arguments, call.metas, results, builder, call.operands, lift,
             self.symbols.extents, frozenset(used or {0}),
         )  # fmt: skip
@@ -135,7 +135,8 @@ class GraphImport:
             return value
         dims = self.symbols.extents(meta.shape)
         if any(
-            d is None and not isinstance(e, Size) for d, e in zip(found.shape, dims, strict=True)
+            d is None and not isinstance(e, SymbolicSize)
+            for d, e in zip(found.shape, dims, strict=True)
         ):
             builder.name_dims(value, _agreeing(builder.dims(value), dims))
             value = reshape_to(builder, value, dims)
@@ -155,14 +156,14 @@ class GraphImport:
             inner[placeholder] = value
         return tuple(self.graph(body, inner))
 
-    def _site(self, node: Any, target: str) -> Site:
+    def _site(self, node: Any, target: str) -> SourceNode:
         stack = node.meta.get("nn_module_stack") or {}
         paths = [v[0] for v in stack.values() if isinstance(v, tuple)]
         path = paths[-1] if paths else ""
         name = f"{path}/{node.name}" if path and not path.startswith("_") else node.name
         file, line = _user_line(node.meta.get("stack_trace") or "")
         place = ir.Location.file(file, line, 1) if file else None
-        return Site(name, target, self.place, place and ir.Location.name(name, place))
+        return SourceNode(name, target, self.place, place and ir.Location.name(name, place))
 
     def emitted(self, value: Any, name: str) -> ir.Value:
         """A result as an MLIR value."""
@@ -226,7 +227,7 @@ class _Call:
                 self.symbol = f"{value.name} is {found.size}: expected sizes that are integers"
                 return None
             extent = self._symbols.extent(found.size)
-            if isinstance(extent, Size):
+            if isinstance(extent, SymbolicSize):
                 self.operands.append(_DYNAMIC)
             return extent
         if found is None or isinstance(found, bool | int | float | str):
@@ -237,12 +238,12 @@ class _Call:
 
 def _agreeing(found: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
     """torch's sizes in place of those that the builder has no name for."""
-    return [d if isinstance(d, Size) else f for f, d in zip(found, dims, strict=True)]
+    return [d if isinstance(d, SymbolicSize) else f for f, d in zip(found, dims, strict=True)]
 
 
-def _with_family(finding: Finding) -> Finding:
+def _with_family(finding: GraphBreak) -> GraphBreak:
     family = finding.op.split(".")[0]
-    return Finding(finding.node, finding.op, finding.code, finding.why, finding.place, family)
+    return GraphBreak(finding.node, finding.op, finding.code, finding.why, finding.place, family)
 
 
 def _user_line(trace: str) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
 from pyc_mlir.frontends.frame.importer import Argument
-from pyc_mlir.frontends.frame.sizes import Size
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
 from pyc_mlir.frontends.torch.export import TorchModel
 from pyc_mlir.frontends.torch.frame.dtypes import numpy_view
 from pyc_mlir.frontends.torch.graph import GraphImport, Symbolic
@@ -132,7 +132,7 @@ class _Import:
 
     def _declare_ranges(self, module: ir.Module, arguments: Sequence[Argument]) -> None:
         """Write the bounds that torch knows of named dimensions on the function."""
-        named = {d.atoms[0] for a in arguments for d in a.dims if isinstance(d, Size)}
+        named = {d.atoms[0] for a in arguments for d in a.dims if isinstance(d, SymbolicSize)}
         found = {}
         for symbol, bounds in self.program.range_constraints.items():
             name = self.graph.symbols.name(symbol)

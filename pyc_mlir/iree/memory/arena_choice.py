@@ -16,7 +16,7 @@ from typing import Any
 from pyc_mlir.iree.memory.arena_entry import SUFFIX, add_entry, function_named
 from pyc_mlir.iree.memory.budget import BudgetNotKept
 from pyc_mlir.iree.memory.call_memory import (
-    Call,
+    CallAllocations,
     CallBytes,
     Sized,
     buffer_number,
@@ -24,10 +24,10 @@ from pyc_mlir.iree.memory.call_memory import (
     read_call,
 )
 from pyc_mlir.iree.memory.versions import TO_ASYNC, held_bytes
-from pyc_mlir.iree.session import CompileError, Session
+from pyc_mlir.iree.session import CompileError, IreeSession
 from pyc_mlir.pipelines.streams.ir import constant_of, find, ir, maker, operations, storage_of
 from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import Size, rounded_size_of, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, rounded_size_of, size_of
 
 SITE, MADE, NONE = "arena-entry", "made", "none"
 _IMPORT, _UPDATE = "stream.tensor.import", "stream.async.update"
@@ -37,16 +37,16 @@ _QUERY = "iree.abi.transients.size"
 
 
 @dataclass(frozen=True)
-class Way:
+class ArenaRoute:
     """How a session comes to the end of phase `stream`.
 
     `to_stream` begins at the end of phase `flow`, or after TO_ASYNC if `from_async`.
     """
 
-    to_stream: Callable[[Session], None]
+    to_stream: Callable[[IreeSession], None]
     from_async: bool = False
 
-    def whole(self, session: Session) -> None:
+    def whole(self, session: IreeSession) -> None:
         """Go all the way, from the end of phase `flow`."""
         if self.from_async:
             session.run_passes(TO_ASYNC)
@@ -79,8 +79,8 @@ class ArenaEntry:
     in_modes: dict[str, CallBytes | None] = field(default_factory=dict)
     left_out: tuple[int, ...] = ()
     proven: bool = False
-    arena_bytes: Size = field(default_factory=Size)
-    calls: dict[str, Call] = field(default_factory=dict)
+    arena_bytes: ByteSize = field(default_factory=ByteSize)
+    calls: dict[str, CallAllocations] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class ArenaEntry:
         return self.function + SUFFIX
 
     @property
-    def outputs(self) -> Size | None:
+    def outputs(self) -> ByteSize | None:
         """Bytes of the outputs that a call allocates; None where that is not known."""
         return None if self.function not in self.calls else self.calls[self.function].outputs
 
@@ -106,7 +106,7 @@ class ArenaEntry:
         reasons += [f"outputs that a buffer would cost a copy: {fresh}"] if fresh else []
         return "; ".join(reasons)
 
-    def compile(self, session: Session, way: Way) -> None:
+    def compile(self, session: IreeSession, way: ArenaRoute) -> None:
         """Take a session from the end of phase `flow` to that of `stream`, with the entry or not.
 
         Raises as `way` does without the entry.
@@ -121,7 +121,7 @@ class ArenaEntry:
         way.whole(session)
         self._read(session)
 
-    def _made(self, session: Session, start: Any, into_buffers: bool, way: Way) -> bool:
+    def _made(self, session: IreeSession, start: Any, into_buffers: bool, way: ArenaRoute) -> bool:
         """Try it once; whether there is an entry that needs no more than `main`."""
         before = len(session.diagnostics)
         try:
@@ -147,7 +147,7 @@ class ArenaEntry:
             return False
         return True
 
-    def _add(self, session: Session, start: Any, into_buffers: bool, way: Way) -> str:
+    def _add(self, session: IreeSession, start: Any, into_buffers: bool, way: ArenaRoute) -> str:
         """Add the entry, without buffers for outputs that IREE would copy there.
 
         Leaves the session where `way` begins. Returns why there can be no entry, or nothing.
@@ -173,7 +173,7 @@ class ArenaEntry:
                 return ""
             left_out |= copied
 
-    def _read(self, session: Session) -> None:
+    def _read(self, session: IreeSession) -> None:
         """What calls need, by a module at the end of phase `stream`."""
         module = session.module
         self.constants_bytes = held_bytes(module)
@@ -200,14 +200,14 @@ class ArenaEntry:
             )
 
 
-def _results(session: Session, module: Any, function: str) -> int:
+def _results(session: IreeSession, module: Any, function: str) -> int:
     """How many results a function has; 0 where there is none of that name."""
     with session.context:
         found = function_named(module, function)
         return 0 if found is None else len(operations(found.regions[0].blocks[0])[-1].operands)
 
 
-def _needed(twin: Any, arena: Size, sized: Sized) -> CallBytes | None:
+def _needed(twin: Any, arena: ByteSize, sized: Sized) -> CallBytes | None:
     """What a call of the second entry needs: what it takes and what it allocates besides."""
     allocated = call_bytes(twin, sized)
     if allocated is None:
@@ -219,10 +219,10 @@ def _needed(twin: Any, arena: Size, sized: Sized) -> CallBytes | None:
     return allocated + taken
 
 
-def _arena_size(module: Any, twin: Any, sized: Sized) -> Size:
+def _arena_size(module: Any, twin: Any, sized: Sized) -> ByteSize:
     reflection = ir.DictAttr(twin.attributes["iree.reflection"])
     if _QUERY not in reflection:
-        return Size()
+        return ByteSize()
     query = function_named(module, ir.FlatSymbolRefAttr(reflection[_QUERY]).value)
     assert query is not None, "IREE names a function of the module"
     return sized(operations(query.regions[0].blocks[0])[-1].operands[0])

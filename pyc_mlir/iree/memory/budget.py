@@ -13,7 +13,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 
 @dataclass(frozen=True)
-class Budget:
+class ByteBudget:
     """`total` bytes for a program and `concurrency` calls of it at once.
 
     inputs: bytes of one call's arguments; None where they depend on the call.
@@ -40,14 +40,14 @@ class Budget:
         left = self.total - sum(size or 0 for size in parts.values())
         return left // self.concurrency
 
-    def needed(self, need: "Need") -> int:
+    def needed(self, need: "SmallestProgram") -> int:
         """Bytes in all."""
         fixed = need.constants + (self.inputs or 0) + need.outputs
         return fixed + self.concurrency * need.arena
 
 
 @dataclass(frozen=True)
-class Need:
+class SmallestProgram:
     """The smallest program found: its constants, results and one arena, in bytes, and its latency.
 
     preferred, seconds: predicted seconds of the preferred plan and of this one.
@@ -72,7 +72,9 @@ class BudgetNotKept(PycError):
     the program. `optional` says that only functions that can be left out do not keep the budget.
     """
 
-    def __init__(self, budget: Budget, need: Need, *, proven: bool, optional: bool = False) -> None:
+    def __init__(
+        self, budget: ByteBudget, need: SmallestProgram, *, proven: bool, optional: bool = False
+    ) -> None:
         self.budget, self.need, self.proven = budget, need, proven
         self.optional = optional
         self.smallest = budget.needed(need)

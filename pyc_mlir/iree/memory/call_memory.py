@@ -13,7 +13,7 @@ from typing import Any
 
 from pyc_mlir.iree.memory.arena_entry import BUFFERS
 from pyc_mlir.pipelines.streams.ir import find, ir, maker, operations, resources
-from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
 
 _ALLOCATIONS = ("stream.resource.alloca", "stream.resource.alloc")
 _DEALLOCATION = "stream.resource.dealloca"
@@ -25,7 +25,7 @@ _IMPORT, _EXPORT = "stream.tensor.import", "stream.tensor.export"
 # On an allocation: the number of the execution region whose planned arena it is.
 ARENA = "pyc.arena_of"
 # The size of one allocation, read from the value that gives it.
-Sized = Callable[[Any], Size]
+Sized = Callable[[Any], ByteSize]
 # What may allocate out of sight.
 _ELSEWHERE = "util.call"
 
@@ -34,9 +34,9 @@ _ELSEWHERE = "util.call"
 class CallBytes:
     """Sums of bytes, the largest of which is the peak of one call."""
 
-    sums: tuple[Size, ...] = (Size(),)
+    sums: tuple[ByteSize, ...] = (ByteSize(),)
 
-    def __add__(self, more: Size) -> "CallBytes":
+    def __add__(self, more: ByteSize) -> "CallBytes":
         return CallBytes(tuple(size + more for size in self.sums))
 
     def at_most(self, other: "CallBytes") -> bool:
@@ -69,13 +69,13 @@ class Moment:
     fixed: bytes besides those of results and of the arenas of these regions.
     """
 
-    fixed: Size = field(default_factory=Size)
-    results: Size = field(default_factory=Size)
+    fixed: ByteSize = field(default_factory=ByteSize)
+    results: ByteSize = field(default_factory=ByteSize)
     arenas: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Call:
+class CallAllocations:
     """What one call of a function allocates, before its regions' arenas have been decided.
 
     moments: the sets of allocations that may be there at once; None where control flow decides.
@@ -85,7 +85,7 @@ class Call:
     """
 
     moments: tuple[Moment, ...] | None
-    outputs: Size | None
+    outputs: ByteSize | None
     handed: bool = False
 
     @property
@@ -103,7 +103,7 @@ class Call:
         return max(fixed, default=0) + self.padding
 
 
-def read_call(function: Any, sized: Sized = size_of) -> Call:
+def read_call(function: Any, sized: Sized = size_of) -> CallAllocations:
     """The moments of a function whose arenas are marked with ARENA.
 
     Memory that the caller hands in for results counts. A function that is handed its scratch too
@@ -113,14 +113,16 @@ def read_call(function: Any, sized: Sized = size_of) -> Call:
     origins = _outputs(function)
     handed = _handed_memory(function) is not None
     if ops is None or origins is None:
-        return Call(None, None, handed)
+        return CallAllocations(None, None, handed)
     # A value that is returned in two shapes has one memory.
     apart = dict.fromkeys((*_place(op.operands[0]), _exported_size(op)) for op in origins)
-    outputs = sum((sized(size) for *_, size in apart), Size())
+    outputs = sum((sized(size) for *_, size in apart), ByteSize())
     all_of_it = [op for op in ops if op.name in _ALLOCATIONS or _is_buffer(op)]
     live_sets = [all_of_it] if handed else _live_sets(ops)
     results = set(origins.values())
-    return Call(tuple(_moment(live, results, sized) for live in live_sets), outputs, handed)
+    return CallAllocations(
+        tuple(_moment(live, results, sized) for live in live_sets), outputs, handed
+    )
 
 
 def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
@@ -131,8 +133,8 @@ def call_bytes(function: Any, sized: Sized = size_of) -> CallBytes | None:
     ops = _straight(function)
     if ops is None:
         return None
-    sums = [sum((sized(op.operands[0]) for op in live), Size()) for live in _live_sets(ops)]
-    return CallBytes(_largest([Size(), *sums]))
+    sums = [sum((sized(op.operands[0]) for op in live), ByteSize()) for live in _live_sets(ops)]
+    return CallBytes(_largest([ByteSize(), *sums]))
 
 
 def _outputs(function: Any) -> dict[Any, Any] | None:
@@ -192,10 +194,10 @@ def _moment(live: list[Any], outputs: set[Any], sized: Sized) -> Moment:
     results = (_bytes_of(op, sized) for op in decided if op in outputs)
     arenas = (op.attributes[ARENA] for op in live if ARENA in op.attributes)
     numbers = frozenset(ir.IntegerAttr(a).value for a in arenas)
-    return Moment(sum(fixed, Size()), sum(results, Size()), numbers)
+    return Moment(sum(fixed, ByteSize()), sum(results, ByteSize()), numbers)
 
 
-def _bytes_of(op: Any, sized: Sized) -> Size:
+def _bytes_of(op: Any, sized: Sized) -> ByteSize:
     return sized(op.operands[0 if op.name in _ALLOCATIONS else len(op.operands) - 1])
 
 
@@ -261,9 +263,9 @@ def _place(value: Any) -> tuple[Any, ...]:
     return (value, *offsets)
 
 
-def _largest(sums: list[Size]) -> tuple[Size, ...]:
+def _largest(sums: list[ByteSize]) -> tuple[ByteSize, ...]:
     """Those sums that are not below another one."""
-    kept: list[Size] = []
+    kept: list[ByteSize] = []
     for size in sums:
         if not any(size.at_most(other) for other in kept):
             kept = [other for other in kept if not other.at_most(size)] + [size]

@@ -8,7 +8,7 @@ may have been planned for the largest sizes.
 from typing import Any
 
 from pyc_mlir.iree.memory.arena_entry import function_named
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.streams.ir import index_constant, ir
 from pyc_mlir.pipelines.streams.ranges import Ranges
 
@@ -16,7 +16,7 @@ from pyc_mlir.pipelines.streams.ranges import Ranges
 _AT_MOST, _AT_LEAST = 7, 9
 
 
-def assert_ranges(session: Session, function: str, ranges: Ranges) -> None:
+def assert_ranges(session: IreeSession, function: str, ranges: Ranges) -> None:
     """Begin `function`, of a module at the end of phase `flow`, with a check of each range."""
     with session.context, ir.Location.unknown():
         found = function_named(session.module, function)

@@ -7,14 +7,14 @@ is there. Goes out: `Shares`, in numbers, those of the largest call where dimens
 from collections.abc import Mapping, Sequence
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.budget import Budget, Shares, Together
-from pyc_mlir.iree.memory.call_memory import Call
+from pyc_mlir.iree.memory.budget import ByteBudget, Shares, Together
+from pyc_mlir.iree.memory.call_memory import CallAllocations
 from pyc_mlir.iree.memory.versions import Version
-from pyc_mlir.pipelines.streams.sizes import Size
+from pyc_mlir.pipelines.streams.sizes import ByteSize
 
 
 def shares_of(
-    budget: Budget, version: Version, versions: Mapping[int, Sequence[Version]]
+    budget: ByteBudget, version: Version, versions: Mapping[int, Sequence[Version]]
 ) -> dict[str, Shares]:
     """By function; a region's smallest is that of its `versions`.
 
@@ -41,7 +41,7 @@ def arena_bytes(version: Version, region: int) -> int:
     return _largest(version.arenas[region], "an arena")
 
 
-def _times(call: Call, concurrency: int) -> tuple[Together, ...]:
+def _times(call: CallAllocations, concurrency: int) -> tuple[Together, ...]:
     """What a call needs besides its outputs, which count once.
 
     One call needs its outputs only from the moment on where they are made; of several, each may be
@@ -58,7 +58,7 @@ def _times(call: Call, concurrency: int) -> tuple[Together, ...]:
     return tuple(Together(*need) for need in needs)
 
 
-def _largest(size: Size, what: str) -> int:
+def _largest(size: ByteSize, what: str) -> int:
     """Raises PycError (BUDGET_NOT_FOUND) for a size that depends on the call."""
     if size.largest is None:
         raise PycError(

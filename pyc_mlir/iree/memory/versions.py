@@ -15,14 +15,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.arena_entry import note_donations
 from pyc_mlir.iree.memory.call_memory import (
     ARENA,
-    Call,
+    CallAllocations,
     Sized,
     buffer_number,
     read_call,
     takes_buffers,
 )
-from pyc_mlir.iree.session import Session
-from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.iree.session import IreeSession
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.alias import Bodies
 from pyc_mlir.pipelines.memory.on_stream.apply import (
     Packer,
@@ -35,8 +35,8 @@ from pyc_mlir.pipelines.memory.on_stream.apply import (
 from pyc_mlir.pipelines.memory.on_stream.cost import DispatchCosts
 from pyc_mlir.pipelines.memory.on_stream.donation import donations
 from pyc_mlir.pipelines.memory.on_stream.layout import WatchedPack, watch
-from pyc_mlir.pipelines.memory.on_stream.problem import Region, read_regions
-from pyc_mlir.pipelines.memory.planner.problem import Plan
+from pyc_mlir.pipelines.memory.on_stream.problem import StreamRegion, read_regions
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
 from pyc_mlir.pipelines.streams.ir import (
     EXECUTE,
     constant_of,
@@ -47,7 +47,7 @@ from pyc_mlir.pipelines.streams.ir import (
     resources,
 )
 from pyc_mlir.pipelines.streams.ranges import Ranges
-from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
 from pyc_mlir.pipelines.target.target import Target
 
 # IREE's stream phase in four parts; a plan's order goes in after the first one, its offsets after
@@ -65,7 +65,7 @@ TO_END = (
 )
 _CMD_EXECUTE, _ALLOCATION = "stream.cmd.execute", "stream.resource.alloca"
 # Whether one size is known to be at most another.
-Comparison = Callable[[Size, Size], bool]
+Comparison = Callable[[ByteSize, ByteSize], bool]
 _LASTING = ("<constant>", "<variable>", "<*>")
 
 
@@ -77,11 +77,11 @@ class Allocated:
     """
 
     function: str = ""
-    transient: Size = field(default_factory=Size)
-    results: Size = field(default_factory=Size)
+    transient: ByteSize = field(default_factory=ByteSize)
+    results: ByteSize = field(default_factory=ByteSize)
 
     @property
-    def total(self) -> Size:
+    def total(self) -> ByteSize:
         """Both together."""
         return self.transient + self.results
 
@@ -99,12 +99,12 @@ class Version:
 
     module: Any
     regions: tuple[Allocated, ...]
-    layouts: tuple[Layout | None, ...]
+    layouts: tuple[ArenaLayout | None, ...]
     constants: int | None = None
-    arenas: tuple[Size, ...] = ()
-    calls: Mapping[str, Call] = field(default_factory=dict)
+    arenas: tuple[ByteSize, ...] = ()
+    calls: Mapping[str, CallAllocations] = field(default_factory=dict)
 
-    def never_above(self, other: "Version", compared: Comparison = Size.at_most) -> bool:
+    def never_above(self, other: "Version", compared: Comparison = ByteSize.at_most) -> bool:
         """True if it is proven that no region needs more than it does in `other`."""
         return len(self.regions) == len(other.regions) and all(
             compared(mine.total, theirs.total)
@@ -113,9 +113,9 @@ class Version:
 
 
 def carry_out(
-    session: Session,
+    session: IreeSession,
     start: Any,
-    plans: Mapping[int, Plan],
+    plans: Mapping[int, SchedulePlan],
     packer: Packer,
     target: Target,
     ranges: Ranges | None = None,
@@ -161,7 +161,7 @@ def carry_out(
     return Version(module, regions, layouts, held_bytes(module), arenas, calls)
 
 
-def finish(session: Session, version: Version) -> None:
+def finish(session: IreeSession, version: Version) -> None:
     """Go on with a version, to the end of the stream phase. Raises CompileError (PASS_FAILED)."""
     session.use(version.module)
     session.run_passes(TO_END)
@@ -178,7 +178,7 @@ def _note_donations(module: Any, target: Target) -> None:
 
 def regions_of(
     module: Any, target: Target, ranges: Ranges | None = None, *, every: bool = False
-) -> list[Region]:
+) -> list[StreamRegion]:
     """The planning problems of a module after TO_ASYNC, with the target's costs and alignment.
 
     every: as of `read_regions`.
@@ -188,7 +188,7 @@ def regions_of(
     return read_regions(module, costs, bodies, target.alignment, ranges, every=every)
 
 
-def _layout(packs: Sequence[WatchedPack | None]) -> Layout | None:
+def _layout(packs: Sequence[WatchedPack | None]) -> ArenaLayout | None:
     """The layout of a region that packs once, which is all that IREE's scheduling makes."""
     return packs[0].layout() if len(packs) == 1 and packs[0] is not None else None
 
@@ -237,9 +237,9 @@ def _mark_arenas(executes: Sequence[Any]) -> None:
 
 def _read_arenas(
     module: Any, regions: int, sized: Sized
-) -> tuple[tuple[Size, ...], dict[str, Call]]:
+) -> tuple[tuple[ByteSize, ...], dict[str, CallAllocations]]:
     """The arena of each region, and the calls of the functions; takes the marks off."""
-    arenas = [Size()] * regions
+    arenas = [ByteSize()] * regions
     functions = [f for f in find(module, "util.func") if len(f.regions[0].blocks)]
     calls = {ir.StringAttr(f.attributes["sym_name"]).value: read_call(f, sized) for f in functions}
     for op in find(module, _ALLOCATION):
@@ -251,7 +251,7 @@ def _read_arenas(
 
 
 def _allocated(execute: Any, sized: Sized) -> Allocated:
-    transient, results = Size(), Size()
+    transient, results = ByteSize(), ByteSize()
     for op in _allocations(execute):
         size = sized(op.operands[0])
         if _is_transient(op):

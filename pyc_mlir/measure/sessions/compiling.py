@@ -17,21 +17,21 @@ from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.compilation.options import Options, resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.rows import CRASH, OK, REFUSED, TIMEOUT
-from pyc_mlir.measure.sessions.session import Candidate, Subject
+from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.util.logs import logged
 from pyc_mlir.worker.answer import WorkerFault
-from pyc_mlir.worker.job import Job
+from pyc_mlir.worker.job import CompileJob
 
 _STATUSES = {ReasonCode.NATIVE_CRASH: CRASH, ReasonCode.COMPILE_TIMEOUT: TIMEOUT}
 _SAID = 500
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileOutcome:
     """What a candidate's compile came to: an artifact, or a status and why there is none."""
 
-    candidate: Candidate
+    candidate: MeasuredChoice
     artifact: Artifact | None = None
     status: str = OK
     reason: str = ""
@@ -71,16 +71,16 @@ class Compiled:
 class Compiler:
     """Compiles candidates of one subject. timeout_seconds: after which a compile is ended."""
 
-    subject: Subject
+    subject: MeasuredProgram
     timeout_seconds: float
-    _own: Compiled | None = field(default=None, init=False)
+    _own: CompileOutcome | None = field(default=None, init=False)
 
-    def compile(self, candidate: Candidate) -> Compiled:
+    def compile(self, candidate: MeasuredChoice) -> CompileOutcome:
         """The candidate's artifact, or why there is none; never raises for a bad candidate."""
         try:
             recipe = self._recipe(candidate) if candidate.recipe else None
         except PycError as error:
-            return Compiled(candidate, None, REFUSED, _said(error))
+            return CompileOutcome(candidate, None, REFUSED, _said(error))
         if recipe is None or self._is_default(recipe):
             return replace(self._default(), candidate=candidate)
         return self._compiled(candidate, recipe)
@@ -90,13 +90,13 @@ class Compiler:
         own = self._default().chosen
         return all(own.get(site) == choice for site, choice in recipe.choices.items())
 
-    def _default(self) -> Compiled:
+    def _default(self) -> CompileOutcome:
         """What PyC makes of the subject by itself."""
         if self._own is None:
-            self._own = self._compiled(Candidate(), None)
+            self._own = self._compiled(MeasuredChoice(), None)
         return self._own
 
-    def _compiled(self, candidate: Candidate, recipe: Recipe | None) -> Compiled:
+    def _compiled(self, candidate: MeasuredChoice, recipe: Recipe | None) -> CompileOutcome:
         began = time.monotonic()
         try:
             made = self._made(recipe)
@@ -104,14 +104,16 @@ class Compiler:
             code = error.code if isinstance(error, PycError) else None
             crashed = CRASH if isinstance(error, WorkerFault) else REFUSED
             status = _STATUSES.get(code, crashed) if code is not None else crashed
-            return Compiled(candidate, None, status, _said(error), time.monotonic() - began)
-        return Compiled(candidate, made, seconds=time.monotonic() - began)
+            return CompileOutcome(candidate, None, status, _said(error), time.monotonic() - began)
+        return CompileOutcome(candidate, made, seconds=time.monotonic() - began)
 
     def _made(self, recipe: Recipe | None) -> Artifact:
         subject, options = self.subject, self._options
         options = replace(options, recipe=recipe)
         limit = self.timeout_seconds
-        with Job(subject.source, subject.inputs, options, logged, give_up_seconds=limit) as job:
+        with CompileJob(
+            subject.source, subject.inputs, options, logged, give_up_seconds=limit
+        ) as job:
             return job.compile()
 
     @cached_property
@@ -119,7 +121,7 @@ class Compiler:
         options = resolve(self.subject.options)
         return replace(options, passes=self.subject.passes) if self.subject.passes else options
 
-    def _recipe(self, candidate: Candidate) -> Recipe:
+    def _recipe(self, candidate: MeasuredChoice) -> Recipe:
         """The candidate's choices by site. Raises PycError (RECIPE_MISMATCH)."""
         choices: dict[str, str] = {}
         for key, choice in candidate.recipe.items():

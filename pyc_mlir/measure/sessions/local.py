@@ -23,14 +23,14 @@ from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import COLD, CRASH, OK, REFUSED, TIMEOUT, WRONG, samples
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.machine import measure_token
-from pyc_mlir.measure.sessions.compiling import Compiled, Compiler
+from pyc_mlir.measure.sessions.compiling import CompileOutcome, Compiler
 from pyc_mlir.measure.sessions.data import arguments_of
 from pyc_mlir.measure.sessions.processes import (
     CHECK,
     TIME,
-    Job,
+    MeasureJob,
     OnDevice,
-    Outcome,
+    ProcessOutcome,
     run_job,
     stored,
 )
@@ -38,16 +38,16 @@ from pyc_mlir.measure.sessions.reference import Reference, described
 from pyc_mlir.measure.sessions.session import (
     CPU,
     WALL,
-    Candidate,
-    Measurement,
-    Plan,
+    ChoiceResult,
+    MeasuredChoice,
+    MeasuredProgram,
     ProcessTimes,
-    Result,
-    Subject,
+    SessionPlan,
+    SessionResult,
     require_candidates,
 )
 from pyc_mlir.measure.sessions.subjects import subject_of_work
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.util.children import temporary_folder
 
 ALLOCATOR = "recycling"
@@ -67,8 +67,8 @@ def nothing() -> bytes:
 
     Raises PycError (RUNTIME_FAILED) where it cannot be compiled.
     """
-    subject = subject_of_work(Work((Input(_ONE),), (Node("relu", (0,), {}, _ONE),), ("",)))
-    made = Compiler(subject, Plan().timeout_seconds).compile(Candidate())
+    subject = subject_of_work(Work((Input(_ONE),), (WorkOp("relu", (0,), {}, _ONE),), ("",)))
+    made = Compiler(subject, SessionPlan().timeout_seconds).compile(MeasuredChoice())
     if made.artifact is None:
         raise PycError(
             ReasonCode.RUNTIME_FAILED,
@@ -89,7 +89,9 @@ class LocalMeasurer:
     _compilers: dict[tuple[int, float], Compiler] = field(default_factory=dict, init=False)
     _references: dict[tuple[str, str, int], _Expected] = field(default_factory=dict, init=False)
 
-    def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
+    def measure(
+        self, subject: MeasuredProgram, candidates: Sequence[MeasuredChoice], plan: SessionPlan
+    ) -> SessionResult:
         """See `Measurer`. Raises PycError also where the subject itself has no reference."""
         require_candidates(candidates)
         arguments, reference = self._expected(subject, plan)
@@ -109,7 +111,7 @@ class LocalMeasurer:
                 session.run()
                 after = machine.read_counters()
         told = machine.disturbances(before, after, session.cpu_seconds)
-        return Measurement(
+        return SessionResult(
             subject,
             plan,
             current_place(session.device.kind, plan.threads, ALLOCATOR),
@@ -124,7 +126,7 @@ class LocalMeasurer:
             (*told, *_apart(session.probes)),
         )
 
-    def _expected(self, subject: Subject, plan: Plan) -> _Expected:
+    def _expected(self, subject: MeasuredProgram, plan: SessionPlan) -> _Expected:
         """The arguments of a call, and what it must compute."""
         if subject.arguments is not None and subject.reference is not None:
             return subject.arguments, subject.reference
@@ -140,8 +142,8 @@ class LocalMeasurer:
         return self._references[key]
 
     def _compiled(
-        self, subject: Subject, candidates: Sequence[Candidate], plan: Plan
-    ) -> list[Compiled]:
+        self, subject: MeasuredProgram, candidates: Sequence[MeasuredChoice], plan: SessionPlan
+    ) -> list[CompileOutcome]:
         key = (id(subject), plan.timeout_seconds)
         compiler = self._compilers.get(key)
         if compiler is None or compiler.subject is not subject:
@@ -174,8 +176,8 @@ class _Session:
 
     def __init__(
         self,
-        plan: Plan,
-        compiled: Sequence[Compiled],
+        plan: SessionPlan,
+        compiled: Sequence[CompileOutcome],
         reference: Reference,
         folder: Path,
         arguments: Sequence[np.ndarray],
@@ -213,12 +215,12 @@ class _Session:
         for process in range(self.plan.processes):
             self._time(process)
 
-    def results(self) -> list[Result]:
+    def results(self) -> list[ChoiceResult]:
         """One for each candidate, in order."""
         made = []
         for number, one in enumerate(self.compiled):
             status, reason = self._failed.get(number, (OK, ""))
-            result = Result(
+            result = ChoiceResult(
                 one.candidate,
                 status,
                 reason,
@@ -235,7 +237,9 @@ class _Session:
         """Compare each candidate's results with the reference."""
         waiting = self._alive
         while waiting:
-            outcome = self._run(Job(CHECK, self._given(waiting), self._arguments, self.device))
+            outcome = self._run(
+                MeasureJob(CHECK, self._given(waiting), self._arguments, self.device)
+            )
             for message in outcome.messages:
                 if "results" in message:
                     self._compare(waiting[message["results"]], message["peak_bytes"])
@@ -259,7 +263,7 @@ class _Session:
             given = [*alive, alive[0]] if probing else alive
             flush = machine.flush_bytes() if plan.constants == COLD else 0
             outcome = self._run(
-                Job(
+                MeasureJob(
                     TIME,
                     self._given(given),
                     self._arguments,
@@ -278,7 +282,7 @@ class _Session:
                 self._keep(outcome, given, process, probing)
                 return
 
-    def _run(self, job: Job) -> Outcome:
+    def _run(self, job: MeasureJob) -> ProcessOutcome:
         outcome = run_job(job, self._folder, self._timeout)
         self.cpu_seconds += outcome.cpu_seconds
         return outcome
@@ -286,7 +290,7 @@ class _Session:
     def _given(self, numbers: Sequence[int]) -> tuple[str, ...]:
         return tuple(self._paths[n] for n in numbers)
 
-    def _blame(self, outcome: Outcome, given: Sequence[int]) -> int | None:
+    def _blame(self, outcome: ProcessOutcome, given: Sequence[int]) -> int | None:
         """Note whom the process failed by; the place at which it ended, None where it did not."""
         for message in outcome.messages:
             if "failed" in message:
@@ -299,7 +303,9 @@ class _Session:
             self._failed[given[place]] = (status, outcome.reason)
         return outcome.failed if outcome.failed >= 0 else len(given)
 
-    def _keep(self, outcome: Outcome, given: Sequence[int], process: int, probing: bool) -> None:
+    def _keep(
+        self, outcome: ProcessOutcome, given: Sequence[int], process: int, probing: bool
+    ) -> None:
         single = self.device.kind == "local-sync"
         made: dict[int, ProcessTimes] = {}
         for message in outcome.messages:

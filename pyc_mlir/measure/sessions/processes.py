@@ -48,7 +48,7 @@ class OnDevice:
 
 
 @dataclass(frozen=True)
-class Job:
+class MeasureJob:
     """What a process is to do: run each candidate once (`CHECK`), or time them in rounds (`TIME`).
 
     candidates: paths of artifacts. arguments: of every call. flush_bytes: of memory that is
@@ -73,7 +73,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessOutcome:
     """What a process said, and how it ended.
 
     messages: see child.py. failed: the number of the candidate during which it ended before its
@@ -105,7 +105,7 @@ def stored(
     return tuple(made)
 
 
-def run_job(job: Job, folder: Path, timeout_seconds: float) -> Outcome:
+def run_job(job: MeasureJob, folder: Path, timeout_seconds: float) -> ProcessOutcome:
     """Do a job in a fresh process.
 
     timeout_seconds: how long the process may say nothing before it is ended.
@@ -171,11 +171,11 @@ def _messages(reading: int, timeout_seconds: float) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def _outcome(messages: tuple[dict[str, Any], ...], status: int, words: str) -> Outcome:
+def _outcome(messages: tuple[dict[str, Any], ...], status: int, words: str) -> ProcessOutcome:
     timed_out = messages[-1:] == (_TIMEOUT,)
     if any("done" in m for m in messages):
-        return Outcome(messages)
+        return ProcessOutcome(messages)
     at = next((m["at"] for m in reversed(messages) if "at" in m), -1)
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     reason = "it said nothing for too long" if timed_out else f"the process ended by {how}"
-    return Outcome(messages, at, timed_out, f"{reason}: {words}" if words else reason)
+    return ProcessOutcome(messages, at, timed_out, f"{reason}: {words}" if words else reason)

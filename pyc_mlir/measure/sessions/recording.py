@@ -9,17 +9,17 @@ Adding a measurement again changes nothing.
 
 from collections.abc import Iterator
 
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.rows import CRASH, DISTURBED, OK, WRONG, Session, SessionEnd, Trace
 from pyc_mlir.evidence.states import EXPERIMENTAL, QUARANTINED, Scope
-from pyc_mlir.measure.sessions.session import PROTOCOL, Measurement, Result
+from pyc_mlir.measure.sessions.session import PROTOCOL, ChoiceResult, SessionResult
 
 # Who is named as having taken a recipe from one state to another.
 _BY = "measuring"
 _FAILURES = (WRONG, CRASH)
 
 
-def session_of(measurement: Measurement) -> Session:
+def session_of(measurement: SessionResult) -> Session:
     """The row of the session."""
     plan = measurement.plan
     return Session(
@@ -34,10 +34,10 @@ def session_of(measurement: Measurement) -> Session:
     )
 
 
-def record(store: Store, measurement: Measurement) -> list[str]:
+def record(store: EvidenceStore, measurement: SessionResult) -> list[str]:
     """Add a measurement; return the ids of its implementations in the order of the candidates.
 
-    Raises PycError as `Store.add`.
+    Raises PycError as `EvidenceStore.add`.
     """
     subject, session = measurement.subject, session_of(measurement)
     store.add_place(measurement.place)
@@ -61,7 +61,7 @@ def record(store: Store, measurement: Measurement) -> list[str]:
 
 
 def _traces(
-    measurement: Measurement, session_id: str, impl_id: str, result: Result
+    measurement: SessionResult, session_id: str, impl_id: str, result: ChoiceResult
 ) -> Iterator[Trace]:
     """One for each process; one without samples for a candidate that has no times."""
     load, constants = measurement.subject.workload.id, measurement.plan.constants
@@ -83,7 +83,9 @@ def _traces(
         )
 
 
-def _quarantine(store: Store, measurement: Measurement, impl_id: str, result: Result) -> None:
+def _quarantine(
+    store: EvidenceStore, measurement: SessionResult, impl_id: str, result: ChoiceResult
+) -> None:
     """A candidate that computed something else, or ended its process, is not offered again."""
     if result.status not in _FAILURES:
         return

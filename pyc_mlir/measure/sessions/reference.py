@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.artifact.signature import Signature
-from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.artifact.verification import Oracle
 from pyc_mlir.compilation.lower import bytecode_of
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
@@ -32,7 +32,7 @@ from pyc_mlir.iree.entry import read_entry
 class Reference:
     """The expected results of one call."""
 
-    expected: tuple[Expected, ...]
+    expected: tuple[ExpectedResult, ...]
 
     @property
     def finite_share(self) -> float:

@@ -1,4 +1,5 @@
-"""What a measuring session takes and gives: `Subject`, `Candidate`, `Plan`, `Measurement`.
+"""What a measuring session takes and gives: `MeasuredProgram`, `MeasuredChoice`, `SessionPlan`,
+`SessionResult`.
 
     measurer.measure(subject, candidates, plan) -> Measurement
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import (
     CONSTANTS,
     OK,
@@ -35,7 +36,7 @@ CPU, WALL = "cpu", "wall"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MeasuredChoice:
     """A way to compile a subject: {site or pass:work or pass: choice}; empty is PyC's own way.
 
     label: its name in messages and within a measurement; empty takes the choices.
@@ -64,7 +65,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class MeasuredProgram:
     """What is measured: a program, and what it is run on.
 
     graph, workload: the rows that its times are kept under.
@@ -85,7 +86,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SessionPlan:
     """How a session is done.
 
     rounds: samples of each candidate in each process. processes: fresh ones, one after the other.
@@ -142,7 +143,7 @@ class ProcessTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class ChoiceResult:
     """What one candidate came to.
 
     status: ``ok``, ``wrong`` (results outside their tolerance), ``crash``, ``timeout`` or
@@ -150,7 +151,7 @@ class Result:
     chosen: what the compile chose, {site: choice}. artifact_key: SHA-256 of the artifact.
     """
 
-    candidate: Candidate
+    candidate: MeasuredChoice
     status: str = OK
     reason: str = ""
     processes: tuple[ProcessTimes, ...] = ()
@@ -181,27 +182,27 @@ class Result:
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class SessionResult:
     """One session: what its candidates came to, in the order in which they were given.
 
     probe_before, probe_after: ratios of a fixed program to itself (`machine.py`). disturbed: why
     the machine was no place to measure, empty where it was: decisions are then ``unclear``.
     """
 
-    subject: Subject
-    plan: Plan
-    place: Place
+    subject: MeasuredProgram
+    plan: SessionPlan
+    place: Environments
     nonce: str
     started: str
     ended: str
-    results: tuple[Result, ...]
+    results: tuple[ChoiceResult, ...]
     probe_before: Mapping[str, float] = field(default_factory=dict)
     probe_after: Mapping[str, float] = field(default_factory=dict)
     steal: float = 0.0
     load: float = 0.0
     disturbed: tuple[str, ...] = ()
 
-    def of(self, name: str) -> Result:
+    def of(self, name: str) -> ChoiceResult:
         """The result of the candidate of that name. Raises KeyError."""
         return {r.candidate.name: r for r in self.results}[name]
 
@@ -216,7 +217,9 @@ class Measurement:
 class Measurer(Protocol):
     """Measures candidates of a subject in one session."""
 
-    def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
+    def measure(
+        self, subject: MeasuredProgram, candidates: Sequence[MeasuredChoice], plan: SessionPlan
+    ) -> SessionResult:
         """Time the candidates, whose names differ.
 
         Raises PycError: BAD_ARGUMENT for no candidates or equal names, MACHINE_BUSY.
@@ -224,7 +227,7 @@ class Measurer(Protocol):
         ...
 
 
-def require_candidates(candidates: Sequence[Candidate]) -> None:
+def require_candidates(candidates: Sequence[MeasuredChoice]) -> None:
     """Raise PycError (BAD_ARGUMENT) unless there are candidates with names of their own."""
     names = [c.name for c in candidates]
     if not names or len(set(names)) < len(names):

@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyc_mlir.evidence.environment import Place, digest
+from pyc_mlir.evidence.environment import Environments, digest
 from pyc_mlir.evidence.rows import REFUSED
 from pyc_mlir.measure.sessions.session import (
-    Candidate,
-    Measurement,
-    Plan,
+    ChoiceResult,
+    MeasuredChoice,
+    MeasuredProgram,
     ProcessTimes,
-    Result,
-    Subject,
+    SessionPlan,
+    SessionResult,
     require_candidates,
 )
 
-SIMULATED_PLACE = Place({"cpu": "simulated"}, {"source": "simulated"}, {"threads": 1}, "simulated")
+SIMULATED_PLACE = Environments(
+    {"cpu": "simulated"}, {"source": "simulated"}, {"threads": 1}, "simulated"
+)
 _MOMENT = "2026-01-01T00:00:00+00:00"
 
 
@@ -35,7 +37,7 @@ class Failed:
     reason: str = "simulated"
 
 
-Cost = Callable[[Subject, Candidate], float | Failed]
+Cost = Callable[[MeasuredProgram, MeasuredChoice], float | Failed]
 
 
 @dataclass
@@ -48,16 +50,18 @@ class Simulated:
 
     cost: Cost
     noise: float = 0.0
-    place: Place = SIMULATED_PLACE
+    place: Environments = SIMULATED_PLACE
     disturbed: tuple[str, ...] = ()
     sessions: int = field(default=0, init=False)
 
-    def measure(self, subject: Subject, candidates: Sequence[Candidate], plan: Plan) -> Measurement:
+    def measure(
+        self, subject: MeasuredProgram, candidates: Sequence[MeasuredChoice], plan: SessionPlan
+    ) -> SessionResult:
         """See `Measurer`."""
         require_candidates(candidates)
         self.sessions += 1
         asked = [subject.graph.graph_id, [dict(c.recipe) for c in candidates]]
-        return Measurement(
+        return SessionResult(
             subject,
             plan,
             self.place,
@@ -68,10 +72,12 @@ class Simulated:
             disturbed=self.disturbed,
         )
 
-    def _result(self, subject: Subject, candidate: Candidate, plan: Plan) -> Result:
+    def _result(
+        self, subject: MeasuredProgram, candidate: MeasuredChoice, plan: SessionPlan
+    ) -> ChoiceResult:
         seconds = self.cost(subject, candidate)
         if isinstance(seconds, Failed):
-            return Result(candidate, seconds.status, seconds.reason)
+            return ChoiceResult(candidate, seconds.status, seconds.reason)
         asked = [subject.graph.graph_id, dict(candidate.recipe), plan.seed, plan.constants]
         chance = np.random.default_rng(int(digest([*asked, self.sessions])[:16], 16))
         processes = []
@@ -79,4 +85,4 @@ class Simulated:
             level = seconds * np.exp(chance.normal(0, self.noise))
             cpu, wall = level * np.exp(chance.normal(0, self.noise, (2, plan.rounds)))
             processes.append(ProcessTimes(number, wall, cpu))
-        return Result(candidate, processes=tuple(processes))
+        return ChoiceResult(candidate, processes=tuple(processes))

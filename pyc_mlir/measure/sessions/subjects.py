@@ -19,7 +19,7 @@ from pyc_mlir.evidence.identity import PROGRAM, graph_of_work, works_of
 from pyc_mlir.evidence.rows import Graph, Workload
 from pyc_mlir.measure.sessions.data import POSITIVE, SIGNED, arguments_of, values_of
 from pyc_mlir.measure.sessions.reference import Described, Reference, described
-from pyc_mlir.measure.sessions.session import Subject
+from pyc_mlir.measure.sessions.session import MeasuredProgram
 from pyc_mlir.measure.sessions.works import PASSES, work_module, work_of
 from pyc_mlir.pipelines.choices.choices import Decision
 from pyc_mlir.pipelines.target.work import Work
@@ -35,7 +35,7 @@ def subject_of_program(
     options: CompileOptions | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
-) -> Subject:
+) -> MeasuredProgram:
     """A whole program; arguments are made from its types.
 
     dims: sizes of dynamic dimensions; nominal where it has none.
@@ -45,7 +45,7 @@ def subject_of_program(
     arguments = arguments_of(program.signature, seed, dims)
     graph = program.graph or _foreign(program)
     load = _workload(graph, dims, arguments, {"seed": seed})
-    return Subject(graph, load, source, inputs, arguments, options or CompileOptions())
+    return MeasuredProgram(graph, load, source, inputs, arguments, options or CompileOptions())
 
 
 def _foreign(program: Described) -> Graph:
@@ -61,7 +61,7 @@ def subject_of_work(
     options: CompileOptions | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
-) -> Subject:
+) -> MeasuredProgram:
     """A kernel group's work by itself; constants stay constants, with contents made from the seed.
 
     dims: sizes of dynamic dimensions, ``0[1]`` for the second one of the first input.
@@ -71,7 +71,7 @@ def subject_of_work(
     text, arguments, reference, data = _finite(work, seed, dims, grouped=True)
     graph = graph_of_work(work)
     load = _workload(graph, dims, arguments, data)
-    return Subject(
+    return MeasuredProgram(
         graph, load, text, None, arguments, options or CompileOptions(), PASSES, reference
     )
 
@@ -81,7 +81,7 @@ def subject_of_subgraph(
     options: CompileOptions | None = None,
     dims: Mapping[str, int] | None = None,
     seed: int = 0,
-) -> Subject:
+) -> MeasuredProgram:
     """Some ops of a pyc module, in their order, as a program that takes the whole pipeline.
 
     Values that they read are arguments, constants stay constants with contents made from the seed.
@@ -92,7 +92,7 @@ def subject_of_subgraph(
     graph = described(text).graph
     assert graph is not None
     load = _workload(graph, dims, arguments, data)
-    return Subject(
+    return MeasuredProgram(
         graph, load, text, None, arguments, options or CompileOptions(), reference=reference
     )
 
@@ -119,7 +119,7 @@ def _finite(work: Work, seed: int, dims: Mapping[str, int] | None, grouped: bool
 
 def subject_of_decision(
     decision: Decision, module: ir.Module, options: CompileOptions | None = None
-) -> Subject:
+) -> MeasuredProgram:
     """The work that a decision on kernels is about, in the fused module that it was made for.
 
     Raises PycError (BAD_ARGUMENT) where the module has no such work.

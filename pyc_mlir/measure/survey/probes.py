@@ -22,10 +22,10 @@ from pyc_mlir.measure import machine
 from pyc_mlir.measure.machine import measure_token
 from pyc_mlir.measure.sessions.compiling import Compiler
 from pyc_mlir.measure.sessions.local import ALLOCATOR
-from pyc_mlir.measure.sessions.processes import TIME, Job, OnDevice, run_job, stored
-from pyc_mlir.measure.sessions.session import Candidate, Plan
+from pyc_mlir.measure.sessions.processes import TIME, MeasureJob, OnDevice, run_job, stored
+from pyc_mlir.measure.sessions.session import MeasuredChoice, SessionPlan
 from pyc_mlir.measure.sessions.subjects import subject_of_work
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 # Calls of a sample of A; 5 and 10 % more are whole calls.
 CALLS = 20
@@ -40,8 +40,8 @@ def probe_works() -> dict[str, Work]:
     wide = tensor("f32", 256, 1024)
     constant = Input(w, lambda: np.zeros((_INNER, _COLUMNS), np.float32))
     return {
-        "gemm": Work((Input(x), constant), (Node("matmul", (0, 1), {}, out),), ("",)),
-        "softmax": Work((Input(wide),), (Node("softmax", (0,), {"axis": -1}, wide),), ("",)),
+        "gemm": Work((Input(x), constant), (WorkOp("matmul", (0, 1), {}, out),), ("",)),
+        "softmax": Work((Input(wide),), (WorkOp("softmax", (0,), {"axis": -1}, wide),), ("",)),
     }
 
 
@@ -61,7 +61,7 @@ class ProbeSession:
 
 
 def probe_sessions(
-    sessions: int, plan: Plan, programs: Sequence[str] = ("gemm", "softmax")
+    sessions: int, plan: SessionPlan, programs: Sequence[str] = ("gemm", "softmax")
 ) -> Iterator[ProbeSession]:
     """Measure so many sessions of each program, one after the other.
 
@@ -78,15 +78,15 @@ def probe_sessions(
                 yield _session(program, number, ready[program], plan, Path(name))
 
 
-def _job(program: str, plan: Plan, folder: Path) -> Job:
+def _job(program: str, plan: SessionPlan, folder: Path) -> MeasureJob:
     """A job that times the program under its four names."""
     subject = subject_of_work(probe_works()[program])
-    made = Compiler(subject, plan.timeout_seconds).compile(Candidate())
+    made = Compiler(subject, plan.timeout_seconds).compile(MeasuredChoice())
     if made.artifact is None or subject.arguments is None:
         raise PycError(ReasonCode.RUNTIME_FAILED, f"probe {program}: {made.reason}")
     path = folder / f"{program}.vmfb"
     write_file(path, made.data)
-    return Job(
+    return MeasureJob(
         TIME,
         (str(path),) * len(KINDS),
         stored(subject.arguments, folder, program),
@@ -97,7 +97,9 @@ def _job(program: str, plan: Plan, folder: Path) -> Job:
     )
 
 
-def _session(program: str, number: int, job: Job, plan: Plan, folder: Path) -> ProbeSession:
+def _session(
+    program: str, number: int, job: MeasureJob, plan: SessionPlan, folder: Path
+) -> ProbeSession:
     before, own = machine.read_counters(), 0.0
     clocks: dict[str, list[list[list[float]]]] = {"wall": [], "cpu": []}
     for process in range(plan.processes):

@@ -16,16 +16,22 @@ from typing import Any
 from pyc_mlir.compilation.compile_options import CompileOptions
 from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, current_place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.evidence.rows import OK, WARM
 from pyc_mlir.measure.sessions.local import ALLOCATOR
 from pyc_mlir.measure.sessions.recording import record
-from pyc_mlir.measure.sessions.session import Candidate, Measurement, Measurer, Plan, Subject
+from pyc_mlir.measure.sessions.session import (
+    MeasuredChoice,
+    MeasuredProgram,
+    Measurer,
+    SessionPlan,
+    SessionResult,
+)
 from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
 from pyc_mlir.measure.survey.wanted import (
     Enough,
-    Known,
+    MeasuredVariant,
     WantedWork,
     choice_recipe,
     known_choices,
@@ -35,7 +41,7 @@ from pyc_mlir.measure.survey.wanted import (
 from pyc_mlir.util.units import quantity
 
 ORIGIN = "profile"
-OWN = Candidate(label="default", origin=ORIGIN)
+OWN = MeasuredChoice(label="default", origin=ORIGIN)
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,14 @@ class Survey:
     seconds, for the budget. place: where the measurer's numbers are taken; None is this machine.
     """
 
-    store: Store
+    store: EvidenceStore
     measurer: Measurer
-    plan: Plan = field(default_factory=Plan)
+    plan: SessionPlan = field(default_factory=SessionPlan)
     constants: Sequence[str] = (WARM,)
     enough: Enough = field(default_factory=Enough)
     whole: bool = False
     clock: Callable[[], float] = time.monotonic
-    place: Place | None = None
+    place: Environments | None = None
     measured: int = field(default=0, init=False)
     disturbed: int = field(default=0, init=False)
     skipped: dict[str, str] = field(default_factory=dict, init=False)
@@ -120,7 +126,7 @@ class Survey:
         return tasks
 
     @property
-    def here(self) -> Place:
+    def here(self) -> Environments:
         """Where numbers are taken."""
         kind = "local-sync" if self.plan.threads == 1 else "local-task"
         return self.place or current_place(kind, self.plan.threads, ALLOCATOR)
@@ -152,7 +158,7 @@ class _Task:
     options: CompileOptions
     work: WantedWork | None = None
     program: Surveyed | None = None
-    _subject: Subject | None = field(default=None, init=False)
+    _subject: MeasuredProgram | None = field(default=None, init=False)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -174,7 +180,7 @@ class _Task:
         survey.skipped.update(failed)
         return any(not one.is_enough(survey.enough) for one in known.values())
 
-    def _known(self, survey: Survey) -> dict[str, Known]:
+    def _known(self, survey: Survey) -> dict[str, MeasuredVariant]:
         if self.work is not None:
             graph, choices = self.work.graph, self.work.choices
             return known_choices(survey.store, graph, choices, survey.here, self.constants)
@@ -184,7 +190,7 @@ class _Task:
         own = OWN.implementation(subject.graph)
         return {OWN.name: known_of(survey.store, own, survey.here, self.constants)}
 
-    def _made(self, survey: Survey) -> Subject | None:
+    def _made(self, survey: Survey) -> MeasuredProgram | None:
         """The subject; None where there is none, with the reason among those that are skipped."""
         if self._subject is None:
             try:
@@ -204,7 +210,7 @@ class _Task:
             return f"{self.title}: skipped"
         known = self._known(survey)
         candidates = [
-            OWN if self.work is None else Candidate(choice_recipe(name), name, ORIGIN)
+            OWN if self.work is None else MeasuredChoice(choice_recipe(name), name, ORIGIN)
             for name, one in known.items()
             if not one.failure
         ]
@@ -225,7 +231,7 @@ class _Task:
         return f"{self.title}: {_said(found)}"
 
 
-def _said(found: Measurement) -> str:
+def _said(found: SessionResult) -> str:
     parts = []
     for result in found.results:
         seconds = result.seconds()

@@ -13,8 +13,8 @@ from typing import Any
 
 from pyc_mlir.compilation.lower import optimized
 from pyc_mlir.compilation.options import Options
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.identity import works_of
 from pyc_mlir.evidence.rows import (
     DISTURBED,
@@ -89,7 +89,7 @@ class Enough:
 
 
 @dataclass(frozen=True)
-class Known:
+class MeasuredVariant:
     """What the database has of one way to compile a graph, in one place and state of constants.
 
     sessions, processes: on a machine that was not disturbed. failure: the status and reason of a
@@ -108,7 +108,9 @@ class Known:
         )
 
 
-def known_of(store: Store, made: Implementation, place: Place, constants: str) -> Known:
+def known_of(
+    store: EvidenceStore, made: Implementation, place: Environments, constants: str
+) -> MeasuredVariant:
     """What was measured of an implementation in this place."""
     traces = [t for t in store.find(Trace, impl_id=made.id) if t.constants == constants]
     sessions: set[str] = set()
@@ -126,10 +128,10 @@ def known_of(store: Store, made: Implementation, place: Place, constants: str) -
         else:
             sessions.add(session.id)
             processes += 1
-    return Known(len(sessions), processes, len(noisy), failure)
+    return MeasuredVariant(len(sessions), processes, len(noisy), failure)
 
 
-def _was_disturbed(store: Store, session: Session) -> bool:
+def _was_disturbed(store: EvidenceStore, session: Session) -> bool:
     ends = store.find(SessionEnd, session_id=session.id)
     return any(end.probe.get(DISTURBED) for end in ends)
 
@@ -140,8 +142,8 @@ def choice_recipe(choice: str) -> dict[str, str]:
 
 
 def known_choices(
-    store: Store, graph: Graph, choices: Sequence[str], place: Place, constants: str
-) -> dict[str, Known]:
+    store: EvidenceStore, graph: Graph, choices: Sequence[str], place: Environments, constants: str
+) -> dict[str, MeasuredVariant]:
     """By choice, what the database has of a work in this place."""
     return {
         choice: known_of(

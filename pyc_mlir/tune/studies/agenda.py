@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyc_mlir.evidence.rows import CRASH, WRONG
 from pyc_mlir.tune.chains import Chain
 from pyc_mlir.tune.sites import TunedWork
-from pyc_mlir.tune.studies.ledger import Ledger, Outcome, verdict_of
-from pyc_mlir.tune.studies.study import Asked, Stage, WorkResult
-from pyc_mlir.tune.verdict import ALPHA, Answer, Verdict
+from pyc_mlir.tune.studies.ledger import Ledger, TrialOutcome, verdict_of
+from pyc_mlir.tune.studies.study import Asked, TrialStage, WorkResult
+from pyc_mlir.tune.verdict import ALPHA, Judgement, VerdictKind
 
 # A choice whose single measurement saves less than this share is not measured again.
 LEAST_GAIN = 0.02
@@ -34,15 +34,15 @@ class Agenda:
     chains: Sequence[Chain]
     top: int
     ahead: int
-    may_begin: Callable[[Stage], bool]
+    may_begin: Callable[[TrialStage], bool]
 
     def __call__(self, ledger: Ledger) -> list[Asked]:
         """What is to be measured now; nothing while all that depends on is under way."""
-        if not ledger.asked(Stage.RERANK) and self.may_begin(Stage.SEARCH):
+        if not ledger.asked(TrialStage.RERANK) and self.may_begin(TrialStage.SEARCH):
             found = self._searches(ledger)
             if found:
                 return found
-        if ledger.asked(Stage.SEARCH, only_open=True):
+        if ledger.asked(TrialStage.SEARCH, only_open=True):
             return []
         return self._finals(ledger)
 
@@ -54,7 +54,7 @@ class Agenda:
         for chain in sorted(self.chains, key=lambda chain: -chain.priority):
             choice = chain.next(known)
             if choice is not None:
-                asked = asked_of(chain.work, Stage.SEARCH, (choice,))
+                asked = asked_of(chain.work, TrialStage.SEARCH, (choice,))
                 waiting += [] if ledger.knows(asked) else [asked]
         return waiting[: max(0, room)]
 
@@ -62,10 +62,10 @@ class Agenda:
         """Rerank, then confirm; works that may save most first."""
         asked = []
         for work in self._by_gain(ledger):
-            rerank = asked_of(work, Stage.RERANK, [c for c, _ in self.leaders(work, ledger)])
+            rerank = asked_of(work, TrialStage.RERANK, [c for c, _ in self.leaders(work, ledger)])
             outcome = ledger.outcome(rerank)
             if outcome is None:
-                if ledger.knows(rerank) or self.may_begin(Stage.RERANK):
+                if ledger.knows(rerank) or self.may_begin(TrialStage.RERANK):
                     asked.append(rerank)
             elif (best := winner(outcome, work.pass_name)) is not None:
                 asked += self._confirm(work, best, ledger)
@@ -75,12 +75,14 @@ class Agenda:
         """Another look while the verdict is unclear; the first one is always taken."""
         looks = self._looks(work, best, ledger)
         verdict = _verdict(looks)
-        unclear = verdict is not None and verdict.answer is Answer.UNCLEAR
-        again = unclear and len(looks) < LOOKS and self.may_begin(Stage.CONFIRM)
-        return [asked_of(work, Stage.CONFIRM, (best,), len(looks))] if not looks or again else []
+        unclear = verdict is not None and verdict.answer is VerdictKind.UNCLEAR
+        again = unclear and len(looks) < LOOKS and self.may_begin(TrialStage.CONFIRM)
+        return (
+            [asked_of(work, TrialStage.CONFIRM, (best,), len(looks))] if not looks or again else []
+        )
 
-    def _looks(self, work: TunedWork, best: str, ledger: Ledger) -> list[Outcome]:
-        asked = (asked_of(work, Stage.CONFIRM, (best,), n) for n in range(LOOKS))
+    def _looks(self, work: TunedWork, best: str, ledger: Ledger) -> list[TrialOutcome]:
+        asked = (asked_of(work, TrialStage.CONFIRM, (best,), n) for n in range(LOOKS))
         return [outcome for one in asked if (outcome := ledger.outcome(one)) is not None]
 
     def _by_gain(self, ledger: Ledger) -> list[TunedWork]:
@@ -105,14 +107,14 @@ class Agenda:
         leaders = self.leaders(work, ledger)
         best, verdict, sessions, workload = work.incumbent, None, (), ""
         if leaders:
-            rerank = ledger.outcome(asked_of(work, Stage.RERANK, [c for c, _ in leaders]))
+            rerank = ledger.outcome(asked_of(work, TrialStage.RERANK, [c for c, _ in leaders]))
             won = None if rerank is None else winner(rerank, work.pass_name)
             if rerank is not None and won is not None:
                 looks = self._looks(work, won, ledger)
                 if looks:
                     verdict, workload = _verdict(looks), looks[0].workload
                     sessions = (rerank.session, *(look.session for look in looks))
-                if verdict is not None and verdict.answer is Answer.FASTER:
+                if verdict is not None and verdict.answer is VerdictKind.FASTER:
                     best = won
         return WorkResult(
             work.graph.graph_id,
@@ -130,23 +132,23 @@ class Agenda:
         )
 
 
-def _verdict(looks: Sequence[Outcome]) -> Verdict | None:
+def _verdict(looks: Sequence[TrialOutcome]) -> Judgement | None:
     """On all confirming sessions together; each look has its share of the error."""
     return verdict_of([r for look in looks for r in look.rounds[1]], ALPHA / LOOKS)
 
 
-def asked_of(work: TunedWork, stage: Stage, choices: Sequence[str], repeat: int = 0) -> Asked:
+def asked_of(work: TunedWork, stage: TrialStage, choices: Sequence[str], repeat: int = 0) -> Asked:
     """A trial of a work's choices beside its incumbent."""
     recipes = tuple({work.pass_name: choice} for choice in (work.incumbent, *choices))
     return Asked(stage, work.graph.graph_id, recipes, repeat)
 
 
-def winner(rerank: Outcome, pass_name: str) -> str | None:
+def winner(rerank: TrialOutcome, pass_name: str) -> str | None:
     """The choice that is faster than the incumbent and has the least ratio; None if none is."""
     faster: list[tuple[float, str]] = []
     for number, recipe in enumerate(rerank.asked.recipes[1:], 1):
         verdict, cost = rerank.verdict(number), rerank.cost(number)
-        if verdict is not None and cost is not None and verdict.answer is Answer.FASTER:
+        if verdict is not None and cost is not None and verdict.answer is VerdictKind.FASTER:
             faster.append((cost, recipe[pass_name]))
     return min(faster)[1] if faster else None
 

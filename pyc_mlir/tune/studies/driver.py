@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.tune.studies.ledger import Ledger
 from pyc_mlir.tune.studies.study import Asked
-from pyc_mlir.tune.studies.worker import Job, work_once
+from pyc_mlir.tune.studies.worker import TrialJob, work_once
 
 # Gives the trials that are to be known next, all of them at once; none ends the drive.
 Propose = Callable[[Ledger], Sequence[Asked]]
@@ -24,7 +24,9 @@ AHEAD = 2
 _DEATHS = 3
 
 
-def drive(store: Store, job: Job, propose: Propose, executor: Executor, workers: int) -> Ledger:
+def drive(
+    store: EvidenceStore, job: TrialJob, propose: Propose, executor: Executor, workers: int
+) -> Ledger:
     """Measure what `propose` asks for until it asks for nothing new and no trial is open.
 
     workers: calls at a time; 0 leaves all measuring to workers of other processes.

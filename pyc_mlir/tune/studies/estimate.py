@@ -8,7 +8,7 @@ is the estimate for the whole program. What it finds is a candidate, never evide
 
 from dataclasses import dataclass
 
-from pyc_mlir.pipelines.choices.space import Axis, Config, Space
+from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
 from pyc_mlir.simulation.estimate import Estimate
 from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tune.strategies import Strategy, Tempering, best, run
@@ -36,12 +36,12 @@ class Estimated:
         )
 
 
-def space_of(simulator: Simulator) -> Space:
+def space_of(simulator: Simulator) -> KnobSpace:
     """The sites of a program with several alternatives, each an axis; the default is its own."""
     sites = [one for one in simulator.program.kernels if len(one.costs) > 1]
-    axes = tuple(Axis(one.site.key, tuple(one.costs)) for one in sites)
+    axes = tuple(Knob(one.site.key, tuple(one.costs)) for one in sites)
     default = tuple(a.values.index(s.chosen) for a, s in zip(axes, sites, strict=True))
-    return Space(axes, default=default)
+    return KnobSpace(axes, default=default)
 
 
 def estimated(

@@ -1,22 +1,23 @@
 """What the trials of a study came to, as the database has it.
 
-Comes in: ended trials and the traces of their sessions. Goes out: `Outcome`s: of each candidate its
-status and its rounds beside the incumbent's; and from those the costs that searches learn from.
+Comes in: ended trials and the traces of their sessions. Goes out: `TrialOutcome`s: of each
+candidate its status and its rounds beside the incumbent's; and from those the costs that searches
+learn from.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.database.trials import DONE, FAILED, Trial
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.database.trials import DONE, FAILED, StoredTrial
 from pyc_mlir.evidence.environment import digest
 from pyc_mlir.evidence.rows import OK, REFUSED, Implementation, Samples, Trace
-from pyc_mlir.tune.studies.study import Asked, Stage
-from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Rounds, Verdict, judge
+from pyc_mlir.tune.studies.study import Asked, TrialStage
+from pyc_mlir.tune.verdict import ALPHA, MIN_ROUNDS, Judgement, Rounds, judge
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class TrialOutcome:
     """One ended trial.
 
     statuses: (status, reason) of each candidate, the incumbent first. rounds: of each candidate,
@@ -30,7 +31,7 @@ class Outcome:
     session: str = ""
     workload: str = ""
 
-    def verdict(self, number: int) -> Verdict | None:
+    def verdict(self, number: int) -> Judgement | None:
         """Of a candidate against the incumbent; None without times of both."""
         return verdict_of(self.rounds[number])
 
@@ -43,7 +44,7 @@ class Outcome:
         return None if found is None else found.intervals.get("cpu", found.interval).ratio
 
 
-def verdict_of(processes: Sequence[Rounds], alpha: float = ALPHA) -> Verdict | None:
+def verdict_of(processes: Sequence[Rounds], alpha: float = ALPHA) -> Judgement | None:
     """The verdict of rounds; None of too few."""
     enough = any(len(p.candidate_wall) >= MIN_ROUNDS for p in processes)
     return judge(processes, alpha) if enough else None
@@ -52,12 +53,12 @@ def verdict_of(processes: Sequence[Rounds], alpha: float = ALPHA) -> Verdict | N
 class Ledger:
     """The outcomes of a study's trials; `update` reads those that ended since."""
 
-    def __init__(self, store: Store, study_id: str) -> None:
+    def __init__(self, store: EvidenceStore, study_id: str) -> None:
         self._store, self._study_id = store, study_id
-        self._outcomes: dict[str, Outcome] = {}
+        self._outcomes: dict[str, TrialOutcome] = {}
         self._recipes: dict[str, Mapping[str, str]] = {}
         self._costs: dict[tuple[str, str], float | None] = {}
-        self.trials: list[Trial] = []
+        self.trials: list[StoredTrial] = []
 
     def update(self) -> None:
         """Read the trials, and the traces of those that are new."""
@@ -66,12 +67,12 @@ class Ledger:
             if trial.state in (DONE, FAILED) and trial.config_hash not in self._outcomes:
                 found = self._outcome(trial)
                 self._outcomes[trial.config_hash] = found
-                if found.asked.stage is Stage.SEARCH:
+                if found.asked.stage is TrialStage.SEARCH:
                     (choice,) = found.asked.recipes[1].values()
                     self._costs[found.asked.graph_id, choice] = found.cost(1)
 
     @property
-    def open(self) -> list[Trial]:
+    def open(self) -> list[StoredTrial]:
         """The trials that have not ended."""
         return [t for t in self.trials if t.state not in (DONE, FAILED)]
 
@@ -80,7 +81,7 @@ class Ledger:
         """What all trials took."""
         return sum(t.seconds or 0.0 for t in self.trials)
 
-    def asked(self, stage: Stage, only_open: bool = False) -> bool:
+    def asked(self, stage: TrialStage, only_open: bool = False) -> bool:
         """Whether there is a trial of a stage."""
         trials = self.open if only_open else self.trials
         return any(t.config["stage"] == stage for t in trials)
@@ -90,11 +91,11 @@ class Ledger:
         name = digest(asked.to_json())
         return any(t.config_hash == name for t in self.trials)
 
-    def outcome(self, asked: Asked) -> Outcome | None:
+    def outcome(self, asked: Asked) -> TrialOutcome | None:
         """Of a trial that ended; None of others."""
         return self._outcomes.get(digest(asked.to_json()))
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[TrialOutcome]:
         """Of all trials that ended."""
         return list(self._outcomes.values())
 
@@ -103,12 +104,12 @@ class Ledger:
         """The cost of each searched choice by graph id and choice; None where it failed."""
         return self._costs
 
-    def _outcome(self, trial: Trial) -> Outcome:
+    def _outcome(self, trial: StoredTrial) -> TrialOutcome:
         asked = Asked.from_json(trial.config)
         known = None if trial.trace_id is None else self._store.get(Trace, trial.trace_id)
         if known is None:
             failed = ((REFUSED, trial.reason),) * len(asked.recipes)
-            return Outcome(asked, failed, ((),) * len(asked.recipes))
+            return TrialOutcome(asked, failed, ((),) * len(asked.recipes))
         traces = self._store.find(Trace, session_id=known.session_id)
         mine = [
             [t for t in traces if self._recipe(t.impl_id) == dict(recipe)]
@@ -116,7 +117,7 @@ class Ledger:
         ]
         statuses = tuple(map(_status, mine))
         beside = tuple(_beside(ours, mine[0]) for ours in mine)
-        return Outcome(asked, statuses, beside, known.session_id, known.workload_id)
+        return TrialOutcome(asked, statuses, beside, known.session_id, known.workload_id)
 
     def _recipe(self, impl_id: str) -> Mapping[str, str]:
         if impl_id not in self._recipes:

@@ -18,18 +18,18 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.evidence.database.exchange import measured
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.identity import WORK, works_of
 from pyc_mlir.evidence.rows import Graph, Implementation
 from pyc_mlir.evidence.states import MEASURED
 from pyc_mlir.frontends.sources import load_source
-from pyc_mlir.measure.sessions.session import Subject
+from pyc_mlir.measure.sessions.session import MeasuredProgram
 from pyc_mlir.measure.sessions.subjects import subject_of_program
 from pyc_mlir.pipelines.choices.choices import TunableSite
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.select_kernels import select
-from pyc_mlir.tune.sites import WITH_KNOBS, WITHOUT_KNOBS, ChoiceSpace, TunedWork, Way
+from pyc_mlir.tune.sites import WITH_KNOBS, WITHOUT_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 
 # Choices of a neighbour that are tried first.
 _NEIGHBOURS = 8
@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"\d+")
 class TunedProgram:
     """A model: as a subject, and the works at which something can be chosen."""
 
-    subject: Subject
+    subject: MeasuredProgram
     works: tuple[TunedWork, ...]
 
 
@@ -84,7 +84,7 @@ def _works(sites: Sequence[TunableSite], graphs: Mapping[str, Graph]) -> tuple[T
 
 def _work(graph: Graph, group: Sequence[TunableSite]) -> TunedWork:
     first = group[0]
-    ways = [Way(a.name, first.spaces.get(a.name)) for a in first.alternatives]
+    ways = [SiteAlternative(a.name, first.spaces.get(a.name)) for a in first.alternatives]
     own = first.alternatives[0]
     return TunedWork(
         graph,
@@ -97,7 +97,9 @@ def _work(graph: Graph, group: Sequence[TunableSite]) -> TunedWork:
     )
 
 
-def with_known(store: Store, works: Sequence[TunedWork], place: Place) -> tuple[TunedWork, ...]:
+def with_known(
+    store: EvidenceStore, works: Sequence[TunedWork], place: Environments
+) -> tuple[TunedWork, ...]:
     """The works with what the database knows of them.
 
     What to try first: choices that it calls measured, those of the work itself, then those of its

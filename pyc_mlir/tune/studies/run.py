@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, digest
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments, digest
 from pyc_mlir.evidence.rows import Graph, Implementation, Study
 from pyc_mlir.evidence.rows import Verdict as VerdictRow
 from pyc_mlir.evidence.states import (
@@ -29,9 +29,9 @@ from pyc_mlir.tune.sites import TunedWork
 from pyc_mlir.tune.studies.agenda import Agenda
 from pyc_mlir.tune.studies.driver import AHEAD, drive
 from pyc_mlir.tune.studies.ledger import Ledger
-from pyc_mlir.tune.studies.study import Budget, Effort, Stage, WorkResult
-from pyc_mlir.tune.studies.worker import TUNER, Job
-from pyc_mlir.tune.verdict import Verdict
+from pyc_mlir.tune.studies.study import Effort, StudyBudget, TrialStage, WorkResult
+from pyc_mlir.tune.studies.worker import TUNER, TrialJob
+from pyc_mlir.tune.verdict import Judgement
 
 WORKS, PROGRAM = "seconds of works", "seconds of the program"
 # Of the sessions that a verdict names one chose the candidate, the others judged it.
@@ -52,7 +52,7 @@ class Setting:
     graph: Graph
     works: tuple[TunedWork, ...]
     effort: Effort
-    budget: Budget
+    budget: StudyBudget
     seed: int = 0
     lanes: int = 1
 
@@ -63,7 +63,7 @@ class Setting:
             return self.budget.evaluations
         return self.effort.evaluations * sum(work.space.size > 1 for work in self.works)
 
-    def study(self, place: Place, notes: Mapping[str, object]) -> Study:
+    def study(self, place: Environments, notes: Mapping[str, object]) -> Study:
         """The row; `notes` is what a resume needs, and no part of the study's id."""
         spaces = [
             [w.graph.graph_id, w.pass_name, w.incumbent, w.space.size, len(w.sites)]
@@ -84,9 +84,9 @@ class Setting:
 
 
 def run_study(
-    store: Store,
+    store: EvidenceStore,
     setting: Setting,
-    job: Job,
+    job: TrialJob,
     executor: Executor,
     workers: int,
     clock: Callable[[], float] = time.monotonic,
@@ -96,7 +96,9 @@ def run_study(
     return drive(store, job, agenda, executor, workers)
 
 
-def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int = 1) -> Agenda:
+def agenda_of(
+    setting: Setting, may_begin: Callable[[TrialStage], bool], workers: int = 1
+) -> Agenda:
     """The proposals of a study."""
     effort = setting.effort
     made = chains(setting.works, effort.strategy, setting.evaluations, setting.seed, setting.lanes)
@@ -104,8 +106,8 @@ def agenda_of(setting: Setting, may_begin: Callable[[Stage], bool], workers: int
 
 
 def _limit(
-    store: Store, setting: Setting, job: Job, workers: int, clock: Callable[[], float]
-) -> Callable[[Stage], bool]:
+    store: EvidenceStore, setting: Setting, job: TrialJob, workers: int, clock: Callable[[], float]
+) -> Callable[[TrialStage], bool]:
     """Whether the budget's time allows another trial; what was spent before counts."""
     seconds = setting.budget.seconds
     if seconds is None:
@@ -113,8 +115,8 @@ def _limit(
     spent = sum(t.seconds or 0.0 for t in store.trials(job.study_id)) / max(1, workers)
     begin = clock() - spent
 
-    def may_begin(stage: Stage) -> bool:
-        share = _SEARCH_SHARE if stage is Stage.SEARCH else 1.0
+    def may_begin(stage: TrialStage) -> bool:
+        share = _SEARCH_SHARE if stage is TrialStage.SEARCH else 1.0
         return clock() - begin < share * seconds
 
     return may_begin
@@ -127,7 +129,7 @@ def results_of(setting: Setting, ledger: Ledger) -> tuple[WorkResult, ...]:
 
 
 def keep_results(
-    store: Store, setting: Setting, results: Sequence[WorkResult], place: Place
+    store: EvidenceStore, setting: Setting, results: Sequence[WorkResult], place: Environments
 ) -> None:
     """Write verdicts and states of works: what was confirmed is `measured`.
 
@@ -152,9 +154,9 @@ def implementation(graph: Graph, recipe: Mapping[str, str]) -> Implementation:
 def verdict_row(
     ours: Implementation,
     theirs: Implementation,
-    verdict: Verdict,
+    verdict: Judgement,
     sessions: Sequence[str],
-    place: Place,
+    place: Environments,
     workload: str,
 ) -> VerdictRow:
     """A verdict as the database keeps it."""
@@ -166,7 +168,7 @@ def verdict_row(
 
 
 def move(
-    store: Store,
+    store: EvidenceStore,
     one: Implementation,
     scope: Scope,
     steps: Sequence[str],

@@ -15,11 +15,11 @@ from enum import StrEnum
 from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.measure.sessions.session import Plan
-from pyc_mlir.tune.verdict import Verdict
+from pyc_mlir.measure.sessions.session import SessionPlan
+from pyc_mlir.tune.verdict import Judgement
 
 
-class Stage(StrEnum):
+class TrialStage(StrEnum):
     """What a trial is for."""
 
     SEARCH = "search"
@@ -41,16 +41,16 @@ class Effort:
     strategy: str
     evaluations: int
     top: int
-    plans: Mapping[Stage, Plan]
+    plans: Mapping[TrialStage, SessionPlan]
 
 
-def _plans(rounds: int, processes: int) -> dict[Stage, Plan]:
-    several = Plan(rounds=rounds, processes=processes)
+def _plans(rounds: int, processes: int) -> dict[TrialStage, SessionPlan]:
+    several = SessionPlan(rounds=rounds, processes=processes)
     return {
-        Stage.SEARCH: Plan(rounds=12, processes=1),
-        Stage.RERANK: several,
-        Stage.CONFIRM: Plan(rounds=rounds, processes=max(5, processes)),
-        Stage.PROGRAM: several,
+        TrialStage.SEARCH: SessionPlan(rounds=12, processes=1),
+        TrialStage.RERANK: several,
+        TrialStage.CONFIRM: SessionPlan(rounds=rounds, processes=max(5, processes)),
+        TrialStage.PROGRAM: several,
     }
 
 
@@ -66,7 +66,7 @@ EFFORTS: Mapping[str, Effort] = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class StudyBudget:
     """When a study's search ends: seconds of measuring and compiling, or evaluations, or neither.
 
     Stages after the search take what they need. A study with a limit on evaluations alone gives
@@ -80,13 +80,13 @@ class Budget:
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def budget_of(text: "str | float | Budget | None") -> Budget:
+def budget_of(text: "str | float | StudyBudget | None") -> StudyBudget:
     """A budget of ``10min``, ``90s``, ``2h``, ``500`` (evaluations) or a number of seconds.
 
     Raises PycError (BAD_ARGUMENT).
     """
-    if text is None or isinstance(text, Budget):
-        return text or Budget()
+    if text is None or isinstance(text, StudyBudget):
+        return text or StudyBudget()
     if isinstance(text, int | float):
         number, unit = float(text), "s"
     else:
@@ -101,7 +101,7 @@ def budget_of(text: "str | float | Budget | None") -> Budget:
             f"budget: expected a time such as 90s, 10min or 2h, or a number of evaluations, got "
             f"{text!r}",
         )
-    return Budget(number * _UNITS[unit]) if unit else Budget(evaluations=int(number))
+    return StudyBudget(number * _UNITS[unit]) if unit else StudyBudget(evaluations=int(number))
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Asked:
     repeat: tells sessions of equal candidates apart, and seeds them.
     """
 
-    stage: Stage
+    stage: TrialStage
     graph_id: str
     recipes: tuple[Mapping[str, str], ...]
     repeat: int = 0
@@ -131,7 +131,7 @@ class Asked:
     def from_json(data: Mapping[str, Any]) -> "Asked":
         """Read what `to_json` wrote."""
         recipes = tuple(data["recipes"])
-        return Asked(Stage(data["stage"]), data["graph"], recipes, data["repeat"])
+        return Asked(TrialStage(data["stage"]), data["graph"], recipes, data["repeat"])
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class WorkResult:
     best: str
     tried: int
     choices: int
-    verdict: Verdict | None = None
+    verdict: Judgement | None = None
     leader: tuple[str, float] | None = None
     sessions: tuple[str, ...] = ()
     workload: str = ""
@@ -178,7 +178,7 @@ class StudyResult:
     graph_id: str
     works: tuple[WorkResult, ...]
     recipe: Mapping[str, str]
-    program: Verdict | None
+    program: Judgement | None
     state: str
     trials: int
     seconds: float

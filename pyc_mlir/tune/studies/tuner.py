@@ -22,12 +22,12 @@ from pyc_mlir.compilation.options import resolve
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.suggestions import did_you_mean
 from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.environment import Place, digest
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.environment import Environments, digest
 from pyc_mlir.evidence.rows import OK, Graph, Study
 from pyc_mlir.evidence.states import CANDIDATE, MEASURED, RETIRED, VERIFIED, Scope
 from pyc_mlir.measure.sessions.local import LocalMeasurer
-from pyc_mlir.measure.sessions.session import Measurer, Subject
+from pyc_mlir.measure.sessions.session import MeasuredProgram, Measurer
 from pyc_mlir.measure.sessions.subjects import subject_of_work
 from pyc_mlir.simulation.simulator import Simulator
 from pyc_mlir.tune.studies.driver import drive
@@ -48,15 +48,15 @@ from pyc_mlir.tune.studies.run import (
 from pyc_mlir.tune.studies.study import (
     EFFORTS,
     Asked,
-    Budget,
     Effort,
-    Stage,
+    StudyBudget,
     StudyResult,
+    TrialStage,
     WorkResult,
     budget_of,
 )
-from pyc_mlir.tune.studies.worker import LEASE_SECONDS, Job, here
-from pyc_mlir.tune.verdict import Answer, Verdict
+from pyc_mlir.tune.studies.worker import LEASE_SECONDS, TrialJob, here
+from pyc_mlir.tune.verdict import Judgement, VerdictKind
 
 # Sessions of the whole program.
 _SESSIONS = 2
@@ -74,7 +74,7 @@ class Bench:
     executor: str | Executor = PROCESSES
     workers: int = 1
     measurer: Measurer = field(default_factory=LocalMeasurer)
-    place: Place = field(default_factory=here)
+    place: Environments = field(default_factory=here)
     lease_seconds: float = LEASE_SECONDS
 
 
@@ -82,7 +82,7 @@ def tune(
     model: Any,
     inputs: Sequence[Any] | None = None,
     *,
-    budget: str | float | Budget | None = None,
+    budget: str | float | StudyBudget | None = None,
     db: str,
     effort: str = "patient",
     executor: str | Executor = PROCESSES,
@@ -114,7 +114,7 @@ def tune(
     if how.strategy:
         return result
     lowered = lower(model, inputs, resolve(given))
-    with Store.open(db) as store:
+    with EvidenceStore.open(db) as store:
         wisdom = export_wisdom(store, bench.place.hardware, bench.place.toolchain)
     found = estimated(Simulator.of(lowered, wisdom), seed=seed)
     return replace(result, recipe=found.recipe, estimate=str(found))
@@ -123,20 +123,20 @@ def tune(
 def tune_program(
     program: TunedProgram,
     effort: Effort,
-    budget: Budget,
+    budget: StudyBudget,
     db: str,
     bench: Bench,
     seed: int = 0,
     notes: Mapping[str, Any] | None = None,
 ) -> StudyResult:
     """Tune what was read. notes: what a resume needs beside budget and effort."""
-    with Store.open(db) as store:
+    with EvidenceStore.open(db) as store:
         lanes = max(1, -(-bench.workers // max(1, len(program.works))))
         works = with_known(store, program.works, bench.place)
         setting = Setting(program.subject.graph, works, effort, budget, seed, lanes)
         setting, study = _begun(store, setting, bench, notes or {})
         options = program.subject.options
-        job = Job(
+        job = TrialJob(
             db, study.id, bench.measurer, partial(work_subject, options), effort.plans,
             bench.place, bench.lease_seconds,
         )  # fmt: skip
@@ -171,13 +171,13 @@ def effort_of(name: str) -> Effort:
     return EFFORTS[name]
 
 
-def work_subject(options: CompileOptions, graph: Graph) -> Subject:
+def work_subject(options: CompileOptions, graph: Graph) -> MeasuredProgram:
     """A work as what is measured, made of its text, so that any machine can."""
     return subject_of_work(graph.text, options)
 
 
 def _begun(
-    store: Store, setting: Setting, bench: Bench, notes: Mapping[str, Any]
+    store: EvidenceStore, setting: Setting, bench: Bench, notes: Mapping[str, Any]
 ) -> tuple[Setting, Study]:
     """Add the study's rows. One that was begun before keeps what it knew then.
 
@@ -207,7 +207,9 @@ def _begun(
     return setting, before
 
 
-def _searched(store: Store, setting: Setting, job: Job, bench: Bench) -> tuple[Ledger, str]:
+def _searched(
+    store: EvidenceStore, setting: Setting, job: TrialJob, bench: Bench
+) -> tuple[Ledger, str]:
     """Search, rank again, confirm; and why it is not at its end."""
     if not setting.effort.strategy:
         return Ledger(store, job.study_id), "nothing is measured with the effort `estimate`"
@@ -221,7 +223,7 @@ def _searched(store: Store, setting: Setting, job: Job, bench: Bench) -> tuple[L
 
 
 def _check_program(
-    store: Store, job: Job, subject: Subject, recipe: Mapping[str, str]
+    store: EvidenceStore, job: TrialJob, subject: MeasuredProgram, recipe: Mapping[str, str]
 ) -> tuple[Ledger, float]:
     """Measure the whole program with and without a recipe, in this process: it has the model."""
     works = store.get(Study, job.study_id)
@@ -229,15 +231,19 @@ def _check_program(
     study = replace(works, objective=PROGRAM, space_hash=digest(recipe), budget={})
     store.add(study)
     own = replace(job, study_id=study.id, subject_of=lambda graph: subject)
-    asked = [Asked(Stage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)]
+    asked = [Asked(TrialStage.PROGRAM, study.graph_id, ({}, recipe), n) for n in range(_SESSIONS)]
     with ThreadPoolExecutor(1) as executor:
         ledger = drive(store, own, lambda ledger: asked, executor, 1)
     return ledger, ledger.seconds
 
 
 def _judged(
-    store: Store, subject: Subject, recipe: Mapping[str, str], checked: Ledger, place: Place
-) -> tuple[Verdict | None, str]:
+    store: EvidenceStore,
+    subject: MeasuredProgram,
+    recipe: Mapping[str, str],
+    checked: Ledger,
+    place: Environments,
+) -> tuple[Judgement | None, str]:
     """The verdict on the whole program, and the state that the recipe is in.
 
     A recipe that makes the program slower is retired.
@@ -253,14 +259,18 @@ def _judged(
     sessions = [outcome.session for outcome in outcomes]
     row = verdict_row(ours, theirs, verdict, sessions, place, subject.workload.id)
     store.add(row)
-    slower = verdict.answer is Answer.SLOWER
+    slower = verdict.answer is VerdictKind.SLOWER
     steps = (CANDIDATE, VERIFIED, RETIRED if slower else MEASURED)
     scope = Scope(subject.graph.structure_id, "", place.hardware, place.toolchain)
     return verdict, move(store, ours, scope, steps, str(verdict), row.id)
 
 
 def _retire(
-    store: Store, setting: Setting, results: Sequence[WorkResult], place: Place, reason: str
+    store: EvidenceStore,
+    setting: Setting,
+    results: Sequence[WorkResult],
+    place: Environments,
+    reason: str,
 ) -> None:
     """Choices that are faster by themselves but no good in the program are not offered."""
     for work, result in zip(setting.works, results, strict=True):

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
-from pyc_mlir.evidence.database.trials import Trial
-from pyc_mlir.evidence.environment import Place, current_place
+from pyc_mlir.evidence.database.store import EvidenceStore
+from pyc_mlir.evidence.database.trials import StoredTrial
+from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.evidence.rows import Graph, Trace
 from pyc_mlir.measure.sessions.local import ALLOCATOR, LocalMeasurer
 from pyc_mlir.measure.sessions.recording import record, session_of
-from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Subject
-from pyc_mlir.tune.studies.study import Asked, Stage
+from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, Measurer, SessionPlan
+from pyc_mlir.tune.studies.study import Asked, TrialStage
 
 LEASE_SECONDS = 60.0
 INCUMBENT, TUNER = "incumbent", "tuner"
@@ -32,7 +32,7 @@ _REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Job:
+class TrialJob:
     """What a worker needs besides the trial; it pickles, to reach other processes.
 
     url: the database. subject_of: makes what is measured of a graph's row. plans: how each stage
@@ -43,13 +43,13 @@ class Job:
     url: str
     study_id: str
     measurer: Measurer
-    subject_of: Callable[[Graph], Subject]
-    plans: Mapping[Stage, Plan]
-    place: Place
+    subject_of: Callable[[Graph], MeasuredProgram]
+    plans: Mapping[TrialStage, SessionPlan]
+    place: Environments
     lease_seconds: float = LEASE_SECONDS
 
 
-def work_once(job: Job) -> bool:
+def work_once(job: TrialJob) -> bool:
     """Claim a trial of the study and measure it; False where none was free.
 
     Raises PycError (BAD_ARGUMENT) on a machine that is not like the study's.
@@ -64,12 +64,12 @@ def work_once(job: Job) -> bool:
 
 
 @cache
-def here() -> Place:
+def here() -> Environments:
     """Where a local measurer measures: programs run in the caller's thread."""
     return current_place("local-sync", 1, ALLOCATOR)
 
 
-def require_alike(study: Place, own: Place) -> None:
+def require_alike(study: Environments, own: Environments) -> None:
     """Raise PycError (BAD_ARGUMENT) unless numbers of one place decide at the other."""
     for part in ("hardware", "toolchain", "context"):
         theirs, ours = getattr(study, part), getattr(own, part)
@@ -82,9 +82,9 @@ def require_alike(study: Place, own: Place) -> None:
 
 
 @lru_cache(maxsize=4)
-def _opened(url: str, process: int) -> Store:
+def _opened(url: str, process: int) -> EvidenceStore:
     """The store of this process: opening one takes longer than a claim."""
-    return Store.open(url)
+    return EvidenceStore.open(url)
 
 
 def _owner() -> str:
@@ -92,7 +92,7 @@ def _owner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
 
 
-def _measure(store: Store, trial: Trial, job: Job) -> None:
+def _measure(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
     """Measure a claimed trial and end it.
 
     What cannot be measured ends it with the reason. An interrupt gives it back. What was measured
@@ -109,12 +109,12 @@ def _measure(store: Store, trial: Trial, job: Job) -> None:
             raise
 
 
-def _measure_held(store: Store, trial: Trial, job: Job) -> None:
+def _measure_held(store: EvidenceStore, trial: StoredTrial, job: TrialJob) -> None:
     asked, begin = Asked.from_json(trial.config), time.monotonic()
     graph = store.get(Graph, asked.graph_id)
     assert graph is not None, "a study's graphs are added with it"
     candidates = [
-        Candidate(recipe, str(number), TUNER if number else INCUMBENT)
+        MeasuredChoice(recipe, str(number), TUNER if number else INCUMBENT)
         for number, recipe in enumerate(asked.recipes)
     ]
     plan = replace(job.plans[asked.stage], seed=trial.number)
@@ -131,7 +131,7 @@ def _measure_held(store: Store, trial: Trial, job: Job) -> None:
     store.finish(trial, trace, seconds=time.monotonic() - begin)
 
 
-def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
+def _bench(job: TrialJob, graph: Graph) -> tuple[MeasuredProgram, Measurer]:
     """A subject and a measurer of its own, which may keep what it compiled of it: the incumbent."""
     kept = _kept(job.url, job.study_id, graph.graph_id)
     if not kept:
@@ -140,13 +140,13 @@ def _bench(job: Job, graph: Graph) -> tuple[Subject, Measurer]:
 
 
 @lru_cache(maxsize=4)
-def _kept(url: str, study_id: str, graph_id: str) -> list[tuple[Subject, Measurer]]:
+def _kept(url: str, study_id: str, graph_id: str) -> list[tuple[MeasuredProgram, Measurer]]:
     """What this process keeps of a graph between trials."""
     return []
 
 
 @contextmanager
-def _held(store: Store, trial: Trial, seconds: float) -> Iterator[None]:
+def _held(store: EvidenceStore, trial: StoredTrial, seconds: float) -> Iterator[None]:
     """Renew a lease in a thread until the block ends, or the lease is lost."""
     ended = threading.Event()
 

@@ -47,6 +47,6 @@ func.func @family(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 func.func @weights(%x: tensor<1x4x4x16xf32>) -> tensor<1x4x4x32xf32> {
   %w = "pyc.constant"() {value = dense<1.0> : tensor<1x1x16x32xf32>} : () -> tensor<1x1x16x32xf32>
   // expected-error @+1 {{pyc.kernel: expected a constant of (16, 31) as w, got (16, 32)}}
-  %0 = "pyc.conv2d"(%x, %w) {layout = "NHWC", pyc.kernel = {family = "conv", covers = 1 : i64, feeds = ["0|1,2,3", "1|3"], knobs = "Conv(images=1, rows=Axis(size=4), columns=Axis(size=4), channels=16, filters=31)"}} : (tensor<1x4x4x16xf32>, tensor<1x1x16x32xf32>) -> tensor<1x4x4x32xf32>
+  %0 = "pyc.conv2d"(%x, %w) {layout = "NHWC", pyc.kernel = {family = "conv", covers = 1 : i64, feeds = ["0|1,2,3", "1|3"], knobs = "DirectConv(images=1, rows=ConvAxis(size=4), columns=ConvAxis(size=4), channels=16, filters=31)"}} : (tensor<1x4x4x16xf32>, tensor<1x1x16x32xf32>) -> tensor<1x4x4x32xf32>
   return %0 : tensor<1x4x4x32xf32>
 }

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 import pyc_mlir
 from pyc_mlir import TensorSpec, nn, trace
 from pyc_mlir.artifact.artifact import from_bytes, to_bytes
-from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.compilation.lower import report_import
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.elementwise import Tanh
@@ -282,7 +282,7 @@ def round_trip(report: ImportReport) -> ImportReport:
 
 
 GOOD = ImportReport(4, "nodes", "m.onnx", flops=9, lost_flops=2, untried=1, foreign=1)
-BREAK = Finding("n", "LSTM", ReasonCode.UNSUPPORTED_OP, "unknown", 2, "rnn")
+BREAK = GraphBreak("n", "LSTM", ReasonCode.UNSUPPORTED_OP, "unknown", 2, "rnn")
 
 
 def test_reports_survive_json():

@@ -16,7 +16,7 @@ from pyc_mlir.compilation.attempts import (
 from pyc_mlir.compilation.generate import UNFUSED
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.choices.choices import Choices, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -32,7 +32,7 @@ def no_code(said: str = "stack") -> CompileError:
 
 
 def over(arena: int) -> BudgetNotKept:
-    return BudgetNotKept(Budget(100, 0), Need(0, 0, arena, 1.0, 1.0), proven=False)
+    return BudgetNotKept(ByteBudget(100, 0), SmallestProgram(0, 0, arena, 1.0, 1.0), proven=False)
 
 
 def after(*ends: PycError | None, options: Options = BUDGET) -> tuple[list[str], list[Failure]]:

@@ -15,7 +15,14 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need, Shares, Together, squeeze
+from pyc_mlir.iree.memory.budget import (
+    BudgetNotKept,
+    ByteBudget,
+    Shares,
+    SmallestProgram,
+    Together,
+    squeeze,
+)
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.array import to_device
@@ -158,9 +165,9 @@ def test_a_budget_needs_a_planner():
 
 
 def test_the_allowance_is_what_the_fixed_parts_leave():
-    budget = Budget(1000, inputs=100, concurrency=3)
+    budget = ByteBudget(1000, inputs=100, concurrency=3)
     assert budget.allowance(100, 200) == 200
-    assert budget.needed(Need(100, 200, 200, 1.0, 1.0)) == 1000
+    assert budget.needed(SmallestProgram(100, 200, 200, 1.0, 1.0)) == 1000
     with pytest.raises(PycError, match="unknown constants"):
         budget.allowance(None, 200)
     assert replace(budget, total=300).allowance(100, 200) < 0

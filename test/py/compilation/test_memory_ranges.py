@@ -14,13 +14,13 @@ import pyc_mlir.nn as nn
 from pyc_mlir import jit
 from pyc_mlir.api import build, compile
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.compilation.lower import emit
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.python.specs import TensorSpec
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.streams.ir import find
 from pyc_mlir.pipelines.streams.ranges import interval_of
@@ -123,7 +123,7 @@ def test_wrong_ranges_are_refused():
 
 
 def test_a_signature_knows_its_ranges():
-    x = Argument("x", np.dtype(np.float32), ("n", 3, None))
+    x = SignatureEntry("x", np.dtype(np.float32), ("n", 3, None))
     signature = Signature((x, x), ()).with_ranges({"n": (1, 4), "x[2]": (0, 7)})
     assert signature.ranges_of_inputs == {
         (i, axis): ends for i in (0, 1) for axis, ends in ((0, (1, 4)), (2, (0, 7)))
@@ -278,7 +278,7 @@ def _interval(lines, ranges):
     body.append(f"util.return {lines[-1][0]} : index")
     arguments = "%a0: !hal.buffer_view, %a1: !hal.buffer_view"
     code = f"util.func public @f({arguments}) -> index {{\n" + "\n".join(body) + "\n}"
-    with Session() as session:
+    with IreeSession() as session:
         session.parse(code.encode(), "test")
         with session.context:
             (end,) = find(session.module, "util.return")

@@ -16,7 +16,7 @@ from pyc_mlir.artifact.artifact import to_bytes
 from pyc_mlir.artifact.compile_log import read_compile_log
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import current_identity, make_key, plugin_kernels
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.debug.replay import replay
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -140,7 +140,7 @@ def test_the_cache_key_has_the_hash_of_the_wisdom(wisdom):
 
 
 def test_a_cached_program_is_the_one_of_its_wisdom(wisdom, made, plain, tmp_path):
-    cache = Cache(Store(tmp_path), identity=lambda: current_identity(began=2e9))
+    cache = Cache(CacheStore(tmp_path), identity=lambda: current_identity(began=2e9))
     by_wisdom = make_options(policy="fastest", wisdom=wisdom)
     first = build(model, [X], by_wisdom, cache=cache)
     again = build(model, [X], by_wisdom, cache=cache)

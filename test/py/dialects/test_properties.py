@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from random_graphs import Graph
 from random_ops import draw_graph
 
-from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.compilation.lower import TO_LINALG
 from pyc_mlir.compilation.options import HIGH_LEVEL
 from pyc_mlir.compilation.signatures import shapes_text
@@ -147,7 +147,7 @@ def test_compiled_programs_compute_the_reference(batch: int, passes: str):
     for i, got in enumerate(run_together(graphs, passes)):
         graphs[i].check(got, f"seed {first + i}")
         known = interpret_uncertain(graphs[i].module(), graphs[i].inputs)
-        expected = [Expected(u.value, u.tolerance) for u in known]
+        expected = [ExpectedResult(u.value, u.tolerance) for u in known]
         assert not compare(got, expected).wrong, f"seed {first + i}"
 
 

@@ -6,7 +6,7 @@ from compiled import OwnKernels
 from op_cases import CASES, inputs
 
 import pyc_mlir
-from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.dialects.numerics.rounding import Uncertain
 from pyc_mlir.dialects.numerics.rules import RULES
 from pyc_mlir.dialects.numerics.uncertain import UncertainBuilder
@@ -53,7 +53,7 @@ def test_products_in_any_order_are_within_and_another_term_is_not(k: int):
     one_by_one = np.zeros((16, 16), np.float32)
     for i in order:
         one_by_one += np.outer(a[:, i], b[i])
-    expected = [Expected(found.value, found.tolerance)]
+    expected = [ExpectedResult(found.value, found.tolerance)]
     assert not compare([one_by_one], expected).wrong
     assert compare([one_by_one - np.outer(a[:, 0], b[0])], expected).wrong
 
@@ -111,7 +111,7 @@ def test_an_operation_without_a_rule_leaves_nothing_to_compare(monkeypatch):
 
 def test_comparing():
     value = np.array([1.0, np.nan, np.inf, 100.0], np.float32)
-    want = [Expected(value, np.array([1e-3, 0, 0, np.inf], np.float32))]
+    want = [ExpectedResult(value, np.array([1e-3, 0, 0, np.inf], np.float32))]
     assert not compare([np.array([1.0005, np.nan, np.inf, -5], np.float32)], want).wrong
     assert compare([np.array([1.0005, np.nan, np.inf, 9], np.float32)], want).compared == 3
     for wrong in ([1.1, np.nan, np.inf, 0], [1, 0, np.inf, 0], [1, np.nan, -np.inf, 0]):
@@ -119,8 +119,8 @@ def test_comparing():
     assert "expected float32[4]" in compare([value[:3]], want).wrong
     assert "expected float32[4]" in compare([value.astype(np.float64)], want).wrong
     big = np.array([2**60], np.int64)
-    assert compare([big + 1], [Expected(big, np.zeros(1, np.float32))]).wrong
-    tight = [Expected(np.ones(2, np.float32), np.ones(2, np.float32))]
+    assert compare([big + 1], [ExpectedResult(big, np.zeros(1, np.float32))]).wrong
+    tight = [ExpectedResult(np.ones(2, np.float32), np.ones(2, np.float32))]
     got = [np.array([1, 1.01], np.float32)]
     assert not compare(got, tight, 0.1).wrong and compare(got, tight, 1e-3).wrong
 
@@ -131,7 +131,7 @@ def test_subnormal_halves_may_be_zero_where_doubles_are_converted():
     for source, allowed in ((np.float64, True), (np.float32, False)):
         found = B.cast(B.constant(tiny.astype(source)), dtype=half)
         flushed = np.where(np.abs(tiny) < 6.1e-5, 0, tiny).astype(half)
-        expected = [Expected(found.value, found.tolerance)]
+        expected = [ExpectedResult(found.value, found.tolerance)]
         assert bool(compare([flushed], expected).wrong) is not allowed
         assert compare([np.where(tiny > 0.5, half.type(0.5), flushed)], expected).wrong
 

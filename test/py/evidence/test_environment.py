@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyc_mlir.evidence import environment
-from pyc_mlir.evidence.environment import PACKAGES, Place, canonical, current_place, digest
+from pyc_mlir.evidence.environment import PACKAGES, Environments, canonical, current_place, digest
 from pyc_mlir.measure import hardware
 from pyc_mlir.measure.hardware import Gpu, machine_id, parse_nvidia, parse_vulkan, sniff
 from pyc_mlir.pipelines.kernels import registry
@@ -148,7 +148,7 @@ def test_the_group_of_kernel_families_is_the_registry_s():
 
 def test_facts_travel_as_json(machine):
     place = current_place(root=machine())
-    again = Place.from_facts(place.facts(), place.machine)
+    again = Environments.from_facts(place.facts(), place.machine)
     assert again.id == place.id and again.differences(place) == []
     assert canonical({"b": 1, "a": (2.5,)}) == '{"a":[2.5],"b":1}'
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -12,7 +12,7 @@ from pyc_mlir.evidence.rows import ANSWERS
 from pyc_mlir.frontends.sources import load_source
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.tune.verdict import Answer
+from pyc_mlir.tune.verdict import VerdictKind
 
 
 def network(seed: int, layers: int = 3, width: int = 16, swapped: bool = False):
@@ -77,4 +77,4 @@ def test_a_deeper_model_shares_its_works(first):
 
 
 def test_verdicts_have_the_answers_of_the_test_that_makes_them():
-    assert set(ANSWERS) == {answer.value for answer in Answer}
+    assert set(ANSWERS) == {answer.value for answer in VerdictKind}

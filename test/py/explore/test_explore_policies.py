@@ -16,7 +16,7 @@ from wisdoms import row
 
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.explore.search import Conversion, Execution, Place, frontier
+from pyc_mlir.explore.search import Execution, Residence, Transfer, frontier
 from pyc_mlir.pipelines.choices.choices import Alternative, FirstIsBest, Site
 from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
@@ -115,8 +115,8 @@ def test_the_explorer_is_exhaustive_search_on_small_graphs(seed: int):
     class Line:
         ops: int = 6
         users: Mapping[str, frozenset[int]] = field(default_factory=dict)
-        inputs: Mapping[str, Place] = field(default_factory=dict)
-        outputs: Mapping[str, Place] = field(default_factory=dict)
+        inputs: Mapping[str, Residence] = field(default_factory=dict)
+        outputs: Mapping[str, Residence] = field(default_factory=dict)
 
         def executions(self, op: int):
             for i, cost in enumerate(lone[op]):
@@ -124,10 +124,10 @@ def test_the_explorer_is_exhaustive_search_on_small_graphs(seed: int):
             if op < ops - 1:
                 yield Execution(f"{op}+", (op, op + 1), (), (), float(fused[op]))
 
-        def conversions(self, value: str, place: Place) -> list[Conversion]:
+        def conversions(self, value: str, place: Residence) -> list[Transfer]:
             return []
 
-        def nbytes(self, value: str, place: Place) -> int:
+        def nbytes(self, value: str, place: Residence) -> int:
             return 0
 
     def best(op: int) -> float:

@@ -11,7 +11,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.compilation.build import build_here, plan_only
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.explore.programs import Effort, Explored, Kernels, explore
+from pyc_mlir.explore.programs import Explored, ExploreLimits, Kernels, explore
 from pyc_mlir.explore.search import frontier
 from pyc_mlir.frontends.python.specs import spec
 from pyc_mlir.pipelines.choices.recipe_file import RecipeFile
@@ -31,7 +31,7 @@ def branches(x):
 
 @cache
 def explored() -> Explored:
-    return explore(branches, INPUTS, make_options(), effort=Effort(lowerings=5, plans=1))
+    return explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
 
 
 def compiled(file: RecipeFile) -> Artifact:
@@ -79,7 +79,7 @@ def test_files_come_back_byte_for_byte(tmp_path):
 
 
 def test_equal_questions_have_equal_answers():
-    again = explore(branches, INPUTS, make_options(), effort=Effort(lowerings=5, plans=1))
+    again = explore(branches, INPUTS, make_options(), effort=ExploreLimits(lowerings=5, plans=1))
     assert again == explored()
 
 
@@ -91,7 +91,7 @@ def test_measured_rows_decide_and_are_named():
         for d in own
         for a in d.alternatives
     ]
-    wisdom, effort = Wisdom.of(rows, {}), Effort(lowerings=1, plans=1)
+    wisdom, effort = Wisdom.of(rows, {}), ExploreLimits(lowerings=1, plans=1)
     found = explore(branches, INPUTS, make_options(), wisdom, effort=effort)
     assert found.chosen() is found.best
     assert found.best.evidence == wisdom.label

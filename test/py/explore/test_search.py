@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from pyc_mlir.explore.search import (
-    Conversion,
     Execution,
     Frontier,
     Path,
-    Place,
+    Residence,
+    Transfer,
     frontier,
     pareto,
 )
 
-PLACES = [Place("NCHW", "cpu"), Place("NHWC", "cpu"), Place("NHWC", "gpu")]
+PLACES = [Residence("NCHW", "cpu"), Residence("NHWC", "cpu"), Residence("NHWC", "gpu")]
 
 
 @dataclass
@@ -29,10 +29,10 @@ class Graph:
 
     ops: int
     users: Mapping[str, frozenset[int]]
-    inputs: Mapping[str, Place]
-    outputs: Mapping[str, Place]
+    inputs: Mapping[str, Residence]
+    outputs: Mapping[str, Residence]
     known: Mapping[int, list[Execution]]
-    ways: Mapping[Place, list[Conversion]]
+    ways: Mapping[Residence, list[Transfer]]
     sizes: Mapping[str, int]
     asked: list[int] = field(default_factory=list)
 
@@ -40,10 +40,10 @@ class Graph:
         self.asked.append(op)
         return self.known.get(op, [])
 
-    def conversions(self, value: str, place: Place) -> Iterable[Conversion]:
+    def conversions(self, value: str, place: Residence) -> Iterable[Transfer]:
         return self.ways.get(place, [])
 
-    def nbytes(self, value: str, place: Place) -> int:
+    def nbytes(self, value: str, place: Residence) -> int:
         return self.sizes[value] * (2 if place.layout == "NHWC" else 1)
 
 
@@ -79,9 +79,7 @@ def random_graph(seed: int, ops: int = 4, places: int = 2) -> Graph:
             cost = float(chance.integers(1, 12))
             known[i].append(Execution(f"f{i}", (i, i + 1), fused, ((f"v{i + 1}", place),), cost, 8))
     users = {v: frozenset(i for i in reads if v in reads[i]) for v in values}
-    ways = {
-        a: [Conversion(b, float(chance.integers(0, 4)), 4) for b in some if b != a] for a in some
-    }
+    ways = {a: [Transfer(b, float(chance.integers(0, 4)), 4) for b in some if b != a] for a in some}
     sizes = {v: int(chance.integers(1, 50)) for v in values}
     last = values[-1]
     return Graph(ops, users, {"x": some[0]}, {last: some[0]}, known, ways, sizes)
@@ -237,7 +235,7 @@ def test_executions_are_asked_for_when_their_op_is_reached():
 
 def test_moving_frees_the_copy_that_was_converted():
     """A value that is large where it begins is moved before the other one is made."""
-    a, b = Place("a"), Place("b")
+    a, b = Residence("a"), Residence("b")
     graph = Graph(
         2,
         {"x": frozenset({1}), "y": frozenset({1}), "v0": frozenset({1}), "z": frozenset()},
@@ -247,7 +245,7 @@ def test_moving_frees_the_copy_that_was_converted():
             0: [Execution("make", (0,), (), (("v0", b),), 1, 100)],
             1: [Execution("join", (1,), (("x", b), ("v0", b)), (("z", b),), 1)],
         },
-        {a: [Conversion(b, 1)]},
+        {a: [Transfer(b, 1)]},
         {"x": 10, "v0": 1, "z": 1},
     )
     assert points(frontier(graph)) == pareto(exhaustive(graph))

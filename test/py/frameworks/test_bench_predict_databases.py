@@ -11,10 +11,10 @@ from wisdoms import KERNELS, reversed_wisdom
 
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
-from pyc_mlir.measure.sessions.session import Plan
+from pyc_mlir.measure.sessions.session import SessionPlan
 from pyc_mlir.measure.sessions.simulated import Simulated
 from pyc_mlir.tools.bench.predict.gather import observe
-from pyc_mlir.tools.bench.predict.observed import HERE, Observed, Row, Way
+from pyc_mlir.tools.bench.predict.observed import HERE, Observed, ObservedChoice, ObservedRecipe
 from pyc_mlir.tools.bench.predict.policies import compared
 from pyc_mlir.tools.bench.predict.programs import nothing, programs
 from pyc_mlir.tools.bench.predict.score import (
@@ -44,7 +44,9 @@ def observed(noise: float, wrong: float = 0.3, count: int = 16, seed: int = 0) -
                 predicted = true[work, choice] * np.exp(chance.normal(0.5, wrong))
                 seconds = true[work, choice] + CALL
                 rows.append(
-                    Row(work, choice, predicted, seconds, seconds * 0.98, seconds * 1.02, 5)
+                    ObservedChoice(
+                        work, choice, predicted, seconds, seconds * 0.98, seconds * 1.02, 5
+                    )
                 )
         for label in range(4):
             kernels = tuple(
@@ -52,7 +54,7 @@ def observed(noise: float, wrong: float = 0.3, count: int = 16, seed: int = 0) -
             )
             seconds = CALL + sum(true[k] for k in kernels) + 1e-6 * (len(works) - 1)
             seconds *= float(np.exp(chance.normal(0, noise)))
-            ways.append(Way(f"p{number}", str(label), kernels, 0.0, seconds, 64, 64))
+            ways.append(ObservedRecipe(f"p{number}", str(label), kernels, 0.0, seconds, 64, 64))
     return Observed(tuple(rows), tuple(ways), CALL)
 
 
@@ -85,8 +87,8 @@ def test_what_is_left_out_has_no_say():
 
 
 def test_ties_are_no_question():
-    way = Way("p", "a", (("w", "iree"),), 0.0, 1e-3)
-    rows = (Row("w", "iree", 1e-3, 1e-3, 1e-3, 1e-3),)
+    way = ObservedRecipe("p", "a", (("w", "iree"),), 0.0, 1e-3)
+    rows = (ObservedChoice("w", "iree", 1e-3, 1e-3, 1e-3, 1e-3),)
     close = Observed(rows, (way, replace(way, label="b", seconds=1.04e-3)))
     (judged,) = scores(close, ROWS_KNOWN).judged
     assert (judged.pairs, judged.regret) == (0, 0)
@@ -120,7 +122,7 @@ def test_programs_are_measured_by_work_and_by_recipe():
         chosen = list(candidate.recipe.values())
         return CALL + 1e-5 * (1 + 2 * sum(c == "iree" for c in chosen))
 
-    (found,) = observe(programs(quick=True)[:1], nothing(), Simulated(cost), Plan(3, 2))
+    (found,) = observe(programs(quick=True)[:1], nothing(), Simulated(cost), SessionPlan(3, 2))
     assert found.call_seconds == pytest.approx(CALL + 1e-5)
     labels = [way.label for way in found.ways]
     assert labels[:2] == ["own", "IREE"]
@@ -142,7 +144,9 @@ def test_policies_are_compared_in_one_session():
         kernels = [c for s, c in candidate.recipe.items() if s.startswith(KERNELS)]
         return 1e-5 * (4 - sum(c == "iree" for c in kernels))
 
-    found = {r["candidate"]: r for r in compared(program, wisdom, Simulated(cost), Plan(3, 2))}
+    found = {
+        r["candidate"]: r for r in compared(program, wisdom, Simulated(cost), SessionPlan(3, 2))
+    }
     assert list(found) == ["heuristic", "fastest", "explore", "exhaustive"]
     assert found["fastest"]["of_heuristic"] > 1.2
     assert found["exhaustive"]["value"] <= found["fastest"]["value"] * 1.001

@@ -17,10 +17,10 @@ from databases import postgres_server
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database import engine, migrations
 from pyc_mlir.evidence.database.engine import file_system
-from pyc_mlir.evidence.database.store import APPEND_ONLY, Store
+from pyc_mlir.evidence.database.store import APPEND_ONLY, EvidenceStore
 from pyc_mlir.evidence.database.tables import METADATA
 from pyc_mlir.evidence.database.trials import DONE, FAILED, LEASED, MAX_ATTEMPTS, WAITING
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import (
     COLD,
     CRASH,
@@ -48,7 +48,7 @@ from pyc_mlir.evidence.states import (
     Scope,
 )
 
-PLACE = Place({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
+PLACE = Environments({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
 GRAPH = Graph("w1-1", "work", "w1-1", "work 1\n", 1)
 WORKLOAD = Workload(GRAPH.graph_id, {"n": 4}, ("f32",), {"seed": 0}, "small")
 DEFAULT = Implementation(GRAPH.graph_id, {"pyc-select-kernels": "gemm:matmul"}, origin="heuristic")
@@ -100,7 +100,7 @@ def clock():
 
 @pytest.fixture
 def store(url, clock):
-    with Store.open(url, clock) as opened:
+    with EvidenceStore.open(url, clock) as opened:
         opened.add_place(PLACE)
         opened.add(*BASE)
         yield opened
@@ -281,17 +281,17 @@ def test_a_schema_is_upgraded_once_and_keeps_its_rows(store, url, monkeypatch):
         done.append(1)
 
     monkeypatch.setattr(engine, "STEPS", [*migrations.STEPS, second])
-    openers = [threading.Thread(target=lambda: Store.open(url).close()) for _ in range(4)]
+    openers = [threading.Thread(target=lambda: EvidenceStore.open(url).close()) for _ in range(4)]
     for opener in openers:
         opener.start()
     for opener in openers:
         opener.join()
     assert done == [1]
-    with Store.open(url) as upgraded:
+    with EvidenceStore.open(url) as upgraded:
         assert [trace.figures for trace in upgraded.find(Trace)] == [TRACE.figures]
         assert upgraded.counts()["schema_version"] == 2
     monkeypatch.setattr(engine, "STEPS", migrations.STEPS)
-    assert code_of(lambda: Store.open(url)) is ReasonCode.DATABASE_UNUSABLE
+    assert code_of(lambda: EvidenceStore.open(url)) is ReasonCode.DATABASE_UNUSABLE
 
 
 def test_a_failed_upgrade_leaves_the_schema_as_it_was(store, url, monkeypatch):
@@ -301,9 +301,9 @@ def test_a_failed_upgrade_leaves_the_schema_as_it_was(store, url, monkeypatch):
 
     monkeypatch.setattr(engine, "STEPS", [*migrations.STEPS, broken])
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        Store.open(url)
+        EvidenceStore.open(url)
     monkeypatch.setattr(engine, "STEPS", migrations.STEPS)
-    with Store.open(url) as same:
+    with EvidenceStore.open(url) as same:
         assert same.counts()["schema_version"] == 1
         assert same.find(Workload) == [WORKLOAD]
 
@@ -317,7 +317,7 @@ def test_readers_do_not_wait_for_a_writer(store):
 
 
 def _in_child(url: str, results) -> None:
-    with Store.open(url) as mine:
+    with EvidenceStore.open(url) as mine:
         results.put(mine.counts()["workloads"])
 
 
@@ -356,13 +356,13 @@ def test_new_databases_are_made_once_by_many(url):
 def test_databases_that_cannot_be_used(url):
     if url.startswith("postgresql"):
         pytest.importorskip("psycopg", reason="psycopg is not installed")
-    assert code_of(lambda: Store.open(url)) is ReasonCode.DATABASE_UNUSABLE
+    assert code_of(lambda: EvidenceStore.open(url)) is ReasonCode.DATABASE_UNUSABLE
 
 
 def test_passwords_are_not_told():
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     with pytest.raises(PycError) as caught:
-        Store.open("postgresql://pyc:secret@127.0.0.1:1/gone")
+        EvidenceStore.open("postgresql://pyc:secret@127.0.0.1:1/gone")
     assert "secret" not in str(caught.value)
 
 

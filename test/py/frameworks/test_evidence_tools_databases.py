@@ -11,9 +11,9 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.evidence.database.exchange import export_wisdom, import_wisdom, measured
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.upkeep import collect, problems
-from pyc_mlir.evidence.environment import Place, current_place
+from pyc_mlir.evidence.environment import Environments, current_place
 from pyc_mlir.evidence.rows import (
     COLD,
     CRASH,
@@ -31,14 +31,14 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Site
 from pyc_mlir.pipelines.choices.fastest import Fastest
 from pyc_mlir.pipelines.choices.wisdom import WHOLE as RECIPE
 from pyc_mlir.pipelines.choices.wisdom import Wisdom, recipe_name
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import NORMALIZER, work_id, work_text
 from pyc_mlir.tools import pyc_tune
 
 KERNELS = "pyc-select-kernels"
 HERE = current_place()
 ROW = tensor("f32", 8, 64)
-WORK = Work((Input(ROW),), (Node("softmax", (0,), {"axis": 1}, ROW),), ("func.return",))
+WORK = Work((Input(ROW),), (WorkOp("softmax", (0,), {"axis": 1}, ROW),), ("func.return",))
 TEXT, ID = work_text(WORK), work_id(WORK)
 GRAPH = Graph(ID, "work", ID, TEXT, 1, NORMALIZER)
 PROGRAM = Graph("0123", "program", "s1-abc", "graph 1\n", 3)
@@ -77,7 +77,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def store(url):
-    with Store.open(url) as opened:
+    with EvidenceStore.open(url) as opened:
         opened.add_place(HERE)
         opened.add(GRAPH, PROGRAM, LOAD, WHOLE, DEFAULT, IREE, PLAIN, MIXED, *SESSIONS)
         opened.add(*traces(DEFAULT, LOAD, 2e-5), *traces(IREE, LOAD, 1e-5))
@@ -135,7 +135,7 @@ def test_whole_recipes_are_exported_under_what_they_apply_to(store, tmp_path, re
     name = recipe_name(recipe)
     assert {r.subject for r in rows} == subjects and {r.choice for r in rows} == {name}
     assert wisdom.recipes == ({name: recipe} if recipe else {})
-    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+    with EvidenceStore.open(f"sqlite:///{tmp_path}/other.db") as other:
         import_wisdom(other, wisdom)
         assert other.get(Implementation, whole.id) is not None
     assert export_wisdom(store, least_sessions=3).rows == ()
@@ -145,7 +145,7 @@ def test_whole_recipes_are_exported_under_what_they_apply_to(store, tmp_path, re
 
 
 def test_times_of_several_threads_are_wall_times(store):
-    there = Place.from_facts({**HERE.facts(), "context": {"device": "local-task"}}, "m")
+    there = Environments.from_facts({**HERE.facts(), "context": {"device": "local-task"}}, "m")
     session = replace(SESSIONS[0], env_id=there.id)
     store.add_place(there)
     store.add(session)
@@ -156,7 +156,7 @@ def test_times_of_several_threads_are_wall_times(store):
 
 def test_imports_are_candidates_without_numbers(store, tmp_path):
     wisdom = export_wisdom(store)
-    with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
+    with EvidenceStore.open(f"sqlite:///{tmp_path}/other.db") as other:
         assert import_wisdom(other, wisdom) == 2
         assert import_wisdom(other, wisdom) == 0
         assert [s.state for s in other.states()] == [CANDIDATE, CANDIDATE]
@@ -197,7 +197,7 @@ def test_damage_is_found(store):
 def test_old_toolchains_are_collected_and_what_decisions_rest_on_stays(store):
     facts = HERE.facts()
     for age in range(1, 4):
-        place = Place.from_facts({**facts, "toolchain": {"source": str(age)}}, HERE.machine)
+        place = Environments.from_facts({**facts, "toolchain": {"source": str(age)}}, HERE.machine)
         session = Session(place.id, "x", 1, 3, 0, 1, f"2025-01-0{4 - age}T00:00:00+00:00")
         store.add_place(place)
         store.add(session)

@@ -8,7 +8,7 @@ from lane_sessions import BETTER, DEFAULT, EQUAL, LARGE, OTHER, SMALL, Bench, pl
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.upkeep import problems
 from pyc_mlir.evidence.rows import CRASH, WRONG, Verdict
 from pyc_mlir.evidence.states import (
@@ -23,7 +23,7 @@ from pyc_mlir.evidence.states import (
     Scope,
 )
 from pyc_mlir.lanes.baselines import freeze, reports_of, rows_of
-from pyc_mlir.lanes.conditions import Limits
+from pyc_mlir.lanes.conditions import RecipeLimits
 from pyc_mlir.lanes.promotion import Wanted, promote, quarantined, standing, state_of
 from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Report, record
@@ -51,7 +51,7 @@ def clock():
 
 @pytest.fixture
 def store(tmp_path, clock):
-    with Store.open(f"sqlite:///{tmp_path}/pyc.db", clock) as opened:
+    with EvidenceStore.open(f"sqlite:///{tmp_path}/pyc.db", clock) as opened:
         yield opened
 
 
@@ -131,10 +131,13 @@ def test_other_workloads_must_not_suffer(store, bench):
 def test_costs_are_limits(store, bench):
     for _ in range(2):
         bench.session(0.8)
-    assert "arena of at most 999" in refused(store, limits=Limits(arena_bytes=999))
-    assert "compiled within 1 s" in refused(store, limits=Limits(compile_seconds=1.0))
+    assert "arena of at most 999" in refused(store, limits=RecipeLimits(arena_bytes=999))
+    assert "compiled within 1 s" in refused(store, limits=RecipeLimits(compile_seconds=1.0))
     assert states(store)[-1] == MEASURED
-    assert promote(store, BETTER, HERE, Wanted(limits=Limits(1000, 2.0)), "test").state == PROMOTED
+    assert (
+        promote(store, BETTER, HERE, Wanted(limits=RecipeLimits(1000, 2.0)), "test").state
+        == PROMOTED
+    )
 
 
 @pytest.mark.parametrize("probe", [{}, {"wall_ratio": 1.2}, {"cpu_ratio": 1.0, "disturbed": 1.0}])

@@ -17,7 +17,7 @@ from pyc_mlir import nn
 from pyc_mlir.api import build
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.upkeep import problems
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import (
@@ -35,7 +35,7 @@ from pyc_mlir.evidence.rows import (
 from pyc_mlir.evidence.states import QUARANTINED
 from pyc_mlir.measure.sessions.local import ALLOCATOR
 from pyc_mlir.measure.sessions.recording import record
-from pyc_mlir.measure.sessions.session import Candidate, Plan, Subject
+from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
 from pyc_mlir.measure.sessions.simulated import Failed, Simulated
 from pyc_mlir.measure.survey.survey import Survey, Surveyed
 from pyc_mlir.measure.survey.wanted import KERNELS, Enough, wanted_works
@@ -44,8 +44,8 @@ from pyc_mlir.tools.tune import profile
 
 HERE = current_place(allocator=ALLOCATOR)
 X = np.zeros((8, 32), np.float32)
-SUBJECT = Subject(Graph("p", "program", "s1-p", "graph", 1), Workload("p"))
-PLAN = Plan(rounds=4, processes=3)
+SUBJECT = MeasuredProgram(Graph("p", "program", "s1-p", "graph", 1), Workload("p"))
+PLAN = SessionPlan(rounds=4, processes=3)
 
 
 def model(x):
@@ -58,7 +58,7 @@ PROGRAM = Surveyed("model", model, [X])
 
 @pytest.fixture
 def store(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/pyc.db") as opened:
+    with EvidenceStore.open(f"sqlite:///{tmp_path}/pyc.db") as opened:
         yield opened
 
 
@@ -77,7 +77,7 @@ def test_a_measurement_is_recorded_once(store):
             candidate.recipe["pass"]
         ]
 
-    names = [Candidate({"pass": name}) for name in "abc"]
+    names = [MeasuredChoice({"pass": name}) for name in "abc"]
     found = Simulated(cost).measure(SUBJECT, names, PLAN)
     ids = record(store, found)
     assert record(store, found) == ids and list(problems(store)) == []
@@ -91,10 +91,10 @@ def test_a_measurement_is_recorded_once(store):
 
 
 def test_a_disturbed_session_stands_but_decides_nothing(store):
-    candidates = [Candidate({"pass": "a"})]
+    candidates = [MeasuredChoice({"pass": "a"})]
     record(store, Simulated(lambda s, c: 1e-3).measure(SUBJECT, candidates, PLAN))
     noisy = Simulated(lambda s, c: 1e-4, disturbed=("others used 50%",))
-    record(store, noisy.measure(SUBJECT, candidates, Plan(seed=1)))
+    record(store, noisy.measure(SUBJECT, candidates, SessionPlan(seed=1)))
     rows = {(row.seconds, row.sessions) for row in export_wisdom(store).rows}
     assert rows == {(1e-3, 1)} and len(store.find(Session)) == 2
 
@@ -219,7 +219,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_was(tmp_path):
             time.sleep(chance.random() * 0.15)
             child.send_signal(signal.SIGKILL)
             told += sum(": default " in line or " constants " in line for line in child.stdout)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert list(problems(store)) == [] and len(store.find(SessionEnd)) >= told
         list(survey(store).run([PROGRAM]))
         assert list(survey(store).run([PROGRAM]))[-1] == "0 sessions measured"

@@ -9,18 +9,18 @@ from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.latency import rounds
 from pyc_mlir.tools.bench.latency.rounds import specialized
 from pyc_mlir.tools.bench.peers import candidates
-from pyc_mlir.tools.bench.peers.systems import SYSTEMS, Task
+from pyc_mlir.tools.bench.peers.systems import SYSTEMS, SystemTask
 from pyc_mlir.tools.bench.peers.xla import evaluate, temporary_memory
 from pyc_mlir.tools.bench.workloads.cpu import ROWS
 from pyc_mlir.tools.bench.workloads.cpu import make as make_row
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
-from pyc_mlir.tools.bench.workloads.workloads import Workload, relative_error
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload, relative_error
 
 MLP = "mlp 784-512-512-10, batch 64"
 FUNCTIONS = [name for name in WORKLOADS if callable(make(name, quick=True).source)]
 
 
-def close(workload: Workload, got: list[np.ndarray]) -> bool:
+def close(workload: BenchWorkload, got: list[np.ndarray]) -> bool:
     return relative_error(got, workload.expected) < 1e-5
 
 
@@ -88,7 +88,7 @@ def test_jax_computes_a_latency_workload(tmp_path):
     pytest.importorskip("jax", reason="jax is not installed")
     workload = make_row("gpt block, decode 1, cache 128", tiny=True)
     rounds.store(workload, tmp_path)
-    task = Task(workload.name, tmp_path, 1, True)
+    task = SystemTask(workload.name, tmp_path, 1, True)
     (prepared,) = dict(SYSTEMS["jax"].settings(task, workload.inputs)).values()
     assert close(workload, list(prepared.results()))
 

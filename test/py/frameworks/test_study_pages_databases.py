@@ -9,7 +9,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 
 from lane_sessions import DEFAULT, GRAPH, SMALL, place
 
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.rows import Implementation, Prediction, Session, Study, Trace, samples
 from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_facts import best_so_far, facts_of
@@ -37,7 +37,7 @@ def study(store, budget) -> Study:
 
 @pytest.fixture
 def store(tmp_path):
-    with Store.open(f"sqlite:///{tmp_path}/pyc.db") as opened:
+    with EvidenceStore.open(f"sqlite:///{tmp_path}/pyc.db") as opened:
         yield opened
 
 

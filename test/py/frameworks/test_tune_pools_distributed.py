@@ -14,7 +14,7 @@ pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip insta
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.measure.sessions.simulated import Simulated
 from pyc_mlir.tune.studies.driver import drive
 from pyc_mlir.tune.studies.pools import pool
@@ -52,7 +52,7 @@ def test_workers_that_die_are_replaced(url, in_one_thread):
 
 def test_workers_that_only_die_end_the_study_and_lose_nothing(url):
     setting = setting_of(WORKS)
-    with Store.open(url) as store, pool("processes", 1) as executor:
+    with EvidenceStore.open(url) as store, pool("processes", 1) as executor:
         job = prepared(store, setting, Simulated(Mortal(1)), lease_seconds=1)
         with pytest.raises(PycError, match="pyc-tune resume") as caught:
             drive(store, job, agenda_of(setting, lambda stage: True), executor, 1)

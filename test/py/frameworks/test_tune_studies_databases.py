@@ -19,15 +19,15 @@ import simulated_studies
 from simulated_studies import Costs, known_of, prepared, setting_of, studied, work
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.trials import DONE, LEASED, WAITING
 from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import Trace, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED
 from pyc_mlir.measure.sessions.simulated import Simulated
 from pyc_mlir.tune.studies.run import results_of, run_study
-from pyc_mlir.tune.studies.study import Budget, Stage
+from pyc_mlir.tune.studies.study import StudyBudget, TrialStage
 from pyc_mlir.tune.studies.worker import require_alike, work_once
 
 WORKS = tuple(map(work, range(3)))
@@ -52,7 +52,7 @@ def test_a_study_finds_the_best_and_keeps_it(url):
         "gemm:matmul[rows=4,columns=64,unroll=2]",
     ]
     assert all(r.verdict is not None and r.verdict.processes >= 5 for r in results)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         states = {(s.state) for s in store.states()}
         measured = store.states(state=MEASURED)
         verdicts = store.find(Verdict)
@@ -60,7 +60,7 @@ def test_a_study_finds_the_best_and_keeps_it(url):
         assert {s.impl_id for s in measured} == {v.candidate for v in verdicts}
         assert len(verdicts) == 3 and not list(problems(store))
         # Verdicts rest on two sessions that the search had no part in.
-        searched = {o.session for o in ledger.outcomes() if o.asked.stage is Stage.SEARCH}
+        searched = {o.session for o in ledger.outcomes() if o.asked.stage is TrialStage.SEARCH}
         assert all(len(v.sessions) == 2 and not searched & {*v.sessions} for v in verdicts)
 
 
@@ -78,7 +78,7 @@ def test_what_is_wrong_is_quarantined(url):
     works = (work(3),)
     _, (result,) = studied(url, setting_of(works, 96), Costs())
     assert result.wrong == ("gemm:matmul[rows=8,columns=64,unroll=4]",)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         (bad,) = store.states(state=QUARANTINED)
         assert "off by 1" in bad.reason
 
@@ -107,7 +107,7 @@ def test_killed_at_random_moments(url, uninterrupted, tmp_path):
         time.sleep(chance.random() * 0.15)
         running.send_signal(signal.SIGKILL)
         running.wait()
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         lines = [line.split() for line in said.read_text().splitlines() if line.count(" ") == 1]
         (study,) = {t.study_id for t in _trials(store)}
         done = {t.config_hash for t in store.trials(study) if t.state == DONE}
@@ -129,7 +129,7 @@ def test_an_interrupt_gives_the_trial_back(url):
         raise KeyboardInterrupt
 
     setting = setting_of(WORKS)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         job = prepared(store, setting, Simulated(interrupted))
         store.add_trials(job.study_id, [_first()])
         with pytest.raises(KeyboardInterrupt):
@@ -141,7 +141,7 @@ def test_an_interrupt_gives_the_trial_back(url):
 def _first():
     from pyc_mlir.tune.studies.agenda import asked_of
 
-    return asked_of(WORKS[0], Stage.SEARCH, ("iree",)).to_json()
+    return asked_of(WORKS[0], TrialStage.SEARCH, ("iree",)).to_json()
 
 
 def test_a_measurer_that_refuses_ends_the_trial_with_its_reason(url):
@@ -150,7 +150,7 @@ def test_a_measurer_that_refuses_ends_the_trial_with_its_reason(url):
 
     _, results = studied(url, setting_of(WORKS, 16), refuses)
     assert all(not r.changed and r.leader is None for r in results)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert all("BAD_ARGUMENT: no such work" in t.reason for t in _trials(store))
 
 
@@ -161,7 +161,7 @@ def test_a_lost_lease_drops_the_result(url):
         clock[0] += 10
         return 1e-3
 
-    with Store.open(url, clock=lambda: clock[0]) as store:
+    with EvidenceStore.open(url, clock=lambda: clock[0]) as store:
         job = prepared(store, setting, Simulated(slow), lease_seconds=5)
         store.add_trials(job.study_id, [_first()])
         trial = store.claim(job.study_id, "me", 5)
@@ -174,7 +174,7 @@ def test_a_lost_lease_drops_the_result(url):
 
 
 def test_a_machine_that_is_not_alike_measures_nothing():
-    place = Place({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
+    place = Environments({"cpu": "A"}, {"source": "1"}, {"threads": 1}, "m")
     for part in ("hardware_facts", "toolchain_facts", "context_facts"):
         other = replace(place, **{part: {"other": 1}})
         name = part.removesuffix("_facts")
@@ -191,12 +191,12 @@ def test_a_time_limit_leaves_half_for_ranking_again(url):
         now[0] += 1.0
         return Costs()(subject, candidate)
 
-    setting = replace(setting_of(WORKS), budget=Budget(seconds=40.0))
-    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+    setting = replace(setting_of(WORKS), budget=StudyBudget(seconds=40.0))
+    with EvidenceStore.open(url) as store, ThreadPoolExecutor(1) as executor:
         job = prepared(store, setting, Simulated(slow))
         ledger = run_study(store, setting, job, executor, 1, clock=lambda: now[0])
         results = results_of(setting, ledger)
-    searched = [o for o in ledger.outcomes() if o.asked.stage is Stage.SEARCH]
+    searched = [o for o in ledger.outcomes() if o.asked.stage is TrialStage.SEARCH]
     # Two candidates a session take two seconds; one trial may be open when the time is over.
     assert 10 <= len(searched) <= 12
     assert any(r.changed for r in results)
@@ -206,7 +206,7 @@ def test_a_time_limit_leaves_half_for_ranking_again(url):
 def test_workers_of_other_processes_may_do_it_all(url, uninterrupted):
     """With no calls of its own a study waits for `pyc-tune worker`."""
     setting, ended = setting_of(WORKS), threading.Event()
-    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+    with EvidenceStore.open(url) as store, ThreadPoolExecutor(1) as executor:
         job = prepared(store, setting, Simulated(Costs()))
 
         def other():
@@ -233,11 +233,11 @@ def test_an_unclear_winner_gets_a_second_look(url, gain, noise):
         return 1e-3 * (gain if "rows=4" in choice else 1.0)
 
     setting = setting_of((work(0),), 24)
-    with Store.open(url) as store, ThreadPoolExecutor(1) as executor:
+    with EvidenceStore.open(url) as store, ThreadPoolExecutor(1) as executor:
         job = prepared(store, setting, Simulated(costs, noise=noise))
         ledger = run_study(store, setting, job, executor, 1)
         (result,) = results_of(setting, ledger)
-    confirmed = [o for o in ledger.outcomes() if o.asked.stage is Stage.CONFIRM]
+    confirmed = [o for o in ledger.outcomes() if o.asked.stage is TrialStage.CONFIRM]
     assert len(confirmed) <= 2
     if confirmed:
         assert result.verdict is not None and result.verdict.processes == 5 * len(confirmed)

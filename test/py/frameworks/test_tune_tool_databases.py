@@ -14,7 +14,7 @@ from pyc_mlir import compile as compile_program
 from pyc_mlir import nn
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.evidence.database.exchange import export_wisdom
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.environment import current_place
 from pyc_mlir.evidence.rows import WRONG, Study, Verdict
 from pyc_mlir.evidence.states import MEASURED, QUARANTINED, RETIRED
@@ -24,9 +24,9 @@ from pyc_mlir.tools import pyc_tune
 from pyc_mlir.tools.tune.study_flags import with_command
 from pyc_mlir.tools.tune.tuning import told
 from pyc_mlir.tune.studies.program import program_of, with_known
-from pyc_mlir.tune.studies.study import EFFORTS, Budget, budget_of
+from pyc_mlir.tune.studies.study import EFFORTS, StudyBudget, budget_of
 from pyc_mlir.tune.studies.tuner import Bench, tune_program
-from pyc_mlir.tune.verdict import Answer
+from pyc_mlir.tune.verdict import VerdictKind
 
 RNG = np.random.default_rng(0)
 WEIGHTS = [RNG.normal(size=(64, 64)).astype(np.float32) for _ in range(2)]
@@ -72,7 +72,7 @@ def url(tmp_path: Path) -> str:
 def tuned(program, url, costs=cost, effort="measure", evaluations=64):
     executor = ThreadPoolExecutor(1)
     bench = Bench(executor, 1, Simulated(costs, place=HERE), HERE)
-    return tune_program(program, EFFORTS[effort], Budget(evaluations=evaluations), url, bench)
+    return tune_program(program, EFFORTS[effort], StudyBudget(evaluations=evaluations), url, bench)
 
 
 def test_the_works_of_a_program(program):
@@ -88,9 +88,9 @@ def test_the_works_of_a_program(program):
 def test_a_program_is_tuned_and_wisdom_picks_the_result(program, url):
     result = tuned(program, url)
     assert len(result.changed) == 2 and result.state == MEASURED and not result.left
-    assert result.program is not None and result.program.answer is Answer.FASTER
+    assert result.program is not None and result.program.answer is VerdictKind.FASTER
     assert all("height=4" in choice for choice in result.recipe.values())
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert len(store.find(Verdict)) == 3
         wisdom = export_wisdom(store, HERE.hardware, HERE.toolchain)
     made = compile_program(mlp, [X], policy="fastest", wisdom=wisdom)
@@ -119,7 +119,7 @@ def test_the_same_call_measures_nothing_again(program, url):
 def test_choices_that_make_the_program_slower_are_retired(program, url):
     result = tuned(program, url, slower_as_a_whole)
     assert result.state == RETIRED
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert not store.states(state=MEASURED)
         rows = export_wisdom(store).rows
     # The program's own way has a row too.
@@ -136,17 +136,17 @@ def test_choices_that_make_the_program_wrong_are_retired(program, url):
     result = tuned(program, url, wrong)
     assert result.program is None and result.state == QUARANTINED
     assert "the recipe does not count" in "".join(told(result))
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert not store.states(state=MEASURED) and len(store.states(state=RETIRED)) == 2
         before = store.counts()["transitions"]
     assert tuned(program, url, wrong).state == QUARANTINED
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         assert store.counts()["transitions"] == before, "the same evidence moves nothing again"
 
 
 def test_wrong_choices_are_quarantined_and_left_out(program, url):
     tuned(program, url, evaluations=64)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         bad = {s.impl_id for s in store.states(state=QUARANTINED)}
         assert bad
         assert not any("unroll=8" in row.choice for row in export_wisdom(store).rows)
@@ -180,7 +180,7 @@ def test_a_neighbour_s_choice_is_tried_first(program, url):
     tuned(program, url)
     wide = RNG.normal(size=(64, 96)).astype(np.float32)
     other = program_of(lambda x: x @ wide, [X])
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         (work,) = with_known(store, other.works, HERE)
         again = with_known(store, program.works, HERE)
     assert work.known and all("height=4" in choice for choice in work.known)
@@ -192,12 +192,12 @@ def test_a_neighbour_s_choice_is_tried_first(program, url):
 @pytest.mark.parametrize(
     ("text", "budget"),
     (
-        ("10min", Budget(600.0)),
-        ("90s", Budget(90.0)),
-        ("2h", Budget(7200.0)),
-        ("500", Budget(evaluations=500)),
-        (1.5, Budget(1.5)),
-        (None, Budget()),
+        ("10min", StudyBudget(600.0)),
+        ("90s", StudyBudget(90.0)),
+        ("2h", StudyBudget(7200.0)),
+        ("500", StudyBudget(evaluations=500)),
+        (1.5, StudyBudget(1.5)),
+        (None, StudyBudget()),
     ),
 )
 def test_budgets(text, budget):
@@ -246,7 +246,7 @@ def test_the_command_line(url, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "nothing is measured with the effort `estimate`" in said
     assert "estimated: " in said
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         (study,) = store.find(Study)
     assert pyc_tune.main(["--db", url, "resume", study.id[:12]]) == 0
     assert study.id[:16] in capsys.readouterr().out

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyc_mlir.pipelines.linalg.base.dims import Dim, product, reassociation
+from pyc_mlir.pipelines.linalg.base.dims import LoweredDim, product, reassociation
 
 ATOMS = {0: 2, 1: 3, 2: 5}
 dims = st.builds(
-    lambda c, atoms: Dim(c) * Dim(1, tuple(sorted(atoms))),
+    lambda c, atoms: LoweredDim(c) * LoweredDim(1, tuple(sorted(atoms))),
     st.integers(0, 6),
     st.lists(st.sampled_from(sorted(ATOMS)), max_size=2),
 )
 sizes = dims.filter(lambda d: d.coefficient > 0)
 
 
-def value(dim: Dim) -> int:
+def value(dim: LoweredDim) -> int:
     """The size when the atoms have theirs. Distinct primes: equal values are equal atoms."""
     return dim.coefficient * math.prod(ATOMS[a] for a in dim.atoms)
 
@@ -27,13 +27,13 @@ def test_multiplication_is_that_of_the_sizes(a, b, c):
     assert value(a * b) == value(a) * value(b)
     assert a * b == b * a
     assert (a * b) * c == a * (b * c)
-    assert a * Dim(1) == a
-    assert a * Dim(0) == Dim(0)
+    assert a * LoweredDim(1) == a
+    assert a * LoweredDim(0) == LoweredDim(0)
 
 
 @given(dims, sizes)
 def test_division_undoes_multiplication(a, b):
-    assert (a * b).divide(b) == a or a == Dim(0)
+    assert (a * b).divide(b) == a or a == LoweredDim(0)
 
 
 @given(dims, dims)
@@ -50,15 +50,15 @@ def test_static_sizes_are_those_without_atoms(a):
 
 
 def test_products_of_lists():
-    assert product([]) == Dim(1)
-    assert product([Dim(2), Dim(1, (3,)), Dim(4)]) == Dim(8, (3,))
+    assert product([]) == LoweredDim(1)
+    assert product([LoweredDim(2), LoweredDim(1, (3,)), LoweredDim(4)]) == LoweredDim(8, (3,))
 
 
 @st.composite
 def groupings(draw):
     """Two shapes with the groups that they were made from."""
-    source: list[Dim] = []
-    target: list[Dim] = []
+    source: list[LoweredDim] = []
+    target: list[LoweredDim] = []
     count = draw(st.integers(0, 4))
     for _ in range(count):
         parts = draw(st.lists(sizes, min_size=1, max_size=3))
@@ -69,7 +69,7 @@ def groupings(draw):
     return source, target, count
 
 
-def assert_valid(groups, source: list[Dim], target: list[Dim]) -> None:
+def assert_valid(groups, source: list[LoweredDim], target: list[LoweredDim]) -> None:
     """Consecutive groups that cover both shapes, with equal sizes."""
     for side, shape in ((0, source), (1, target)):
         assert [i for g in groups for i in g[side]] == list(range(len(shape)))
@@ -103,24 +103,28 @@ def test_shapes_of_different_size_have_no_groups(source, target):
         assert reassociation(source, target) is None
 
 
-A, B = Dim(1, (0,)), Dim(1, (1,))
+A, B = LoweredDim(1, (0,)), LoweredDim(1, (1,))
 
 
 @pytest.mark.parametrize(
     "source, target, expected",
     [
-        ([Dim(6)], [Dim(2), Dim(3)], [([0], [0, 1])]),
-        ([Dim(2), Dim(3)], [Dim(6)], [([0, 1], [0])]),
-        ([A, B, Dim(4)], [A * B, Dim(4)], [([0, 1], [0]), ([2], [1])]),
-        ([A, Dim(4)], [A, Dim(2), Dim(2)], [([0], [0]), ([1], [1, 2])]),
-        ([Dim(3)], [Dim(3), Dim(1), Dim(1)], [([0], [0, 1, 2])]),
-        ([Dim(2), Dim(3)], [Dim(2), Dim(1), Dim(3)], [([0], [0]), ([1], [1, 2])]),
-        ([], [Dim(1)], []),
-        ([Dim(1), Dim(1)], [], []),
-        ([Dim(2), Dim(3)], [Dim(3), Dim(2)], [([0, 1], [0, 1])]),
+        ([LoweredDim(6)], [LoweredDim(2), LoweredDim(3)], [([0], [0, 1])]),
+        ([LoweredDim(2), LoweredDim(3)], [LoweredDim(6)], [([0, 1], [0])]),
+        ([A, B, LoweredDim(4)], [A * B, LoweredDim(4)], [([0, 1], [0]), ([2], [1])]),
+        ([A, LoweredDim(4)], [A, LoweredDim(2), LoweredDim(2)], [([0], [0]), ([1], [1, 2])]),
+        ([LoweredDim(3)], [LoweredDim(3), LoweredDim(1), LoweredDim(1)], [([0], [0, 1, 2])]),
+        (
+            [LoweredDim(2), LoweredDim(3)],
+            [LoweredDim(2), LoweredDim(1), LoweredDim(3)],
+            [([0], [0]), ([1], [1, 2])],
+        ),
+        ([], [LoweredDim(1)], []),
+        ([LoweredDim(1), LoweredDim(1)], [], []),
+        ([LoweredDim(2), LoweredDim(3)], [LoweredDim(3), LoweredDim(2)], [([0, 1], [0, 1])]),
         ([A], [B], None),
         ([A, B], [B, A], [([0, 1], [0, 1])]),
-        ([], [Dim(2)], None),
+        ([], [LoweredDim(2)], None),
     ],
 )
 def test_examples(source, target, expected):

@@ -15,7 +15,7 @@ from onnx_models import node_model
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.frontends.onnx.importer import import_onnx
-from pyc_mlir.frontends.onnx.model_files import MAX_USES, Part, check_parts, inside, read_part
+from pyc_mlir.frontends.onnx.model_files import MAX_USES, FileRange, check_parts, inside, read_part
 
 F = np.float32
 
@@ -126,7 +126,7 @@ def test_constants_and_inner_graphs_keep_to_the_folder_too(folder):
 
 def test_what_takes_a_files_place_is_not_read(folder):
     """After the look at the parts, before they are read."""
-    part = Part(inside(folder, "w"), 0, 12)
+    part = FileRange(inside(folder, "w"), 0, 12)
     check_parts([part])
     out = np.zeros(3, F)
     read_part(folder, part, out)

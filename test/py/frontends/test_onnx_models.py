@@ -293,9 +293,11 @@ def test_mod_of_doubles_is_refused() -> None:
 
 def test_what_a_newer_version_adds_is_not_passed_over() -> None:
     from pyc_mlir.dialects.ir.builder import NumpyBuilder
-    from pyc_mlir.frontends.onnx.frame.handler import Node
+    from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
 
-    node = Node(helper.make_node("Relu", ["x", "y"], ["z"], extra=1), NumpyBuilder(), [1, 2], id)
+    node = OnnxNode(
+        helper.make_node("Relu", ["x", "y"], ["z"], extra=1), NumpyBuilder(), [1, 2], id
+    )
     node.x(0)
     with pytest.raises(PycError, match="attribute `extra`"):
         node.require_all_read()

@@ -5,7 +5,7 @@ import pytest
 from iree.compiler import ir
 
 import pyc_mlir
-from pyc_mlir.iree.session import Session
+from pyc_mlir.iree.session import IreeSession
 from pyc_mlir.iree.workarounds.scalar_stores import flatten_stores
 
 TEXT = """
@@ -56,7 +56,7 @@ def test_one_element_changes(shape, kind, sizes, tmp_path):
 
 @pytest.mark.parametrize(("shape", "count"), [("12", 0), ("3x4", 1), ("?x?", 1)])
 def test_only_stores_into_several_dimensions_are_rewritten(shape, count):
-    with Session(("--iree-hal-target-backends=vmvx",)) as session:
+    with IreeSession(("--iree-hal-target-backends=vmvx",)) as session:
         session.parse(text(shape, "f32").encode())
         session.run(to="flow")
         assert flatten_stores(session.module) == count

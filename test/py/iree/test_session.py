@@ -7,7 +7,7 @@ from modules import add_text
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
-from pyc_mlir.iree.session import CompileError, Diagnostic, Session
+from pyc_mlir.iree.session import CompileError, IreeDiagnostic, IreeSession
 from pyc_mlir.pipelines.target.target import TARGETS, Target
 
 CPU = Target.named("cpu")
@@ -111,7 +111,7 @@ def test_assertions_of_the_program_are_kept():
 
 
 def test_passes_between_phases():
-    with Session(CPU.flags) as session:
+    with IreeSession(CPU.flags) as session:
         session.parse(add_text())
         session.run(to="flow")
         session.run_passes(
@@ -129,7 +129,7 @@ def test_passes_between_phases():
 
 
 def test_pass_pipelines_that_would_do_nothing_are_refused():
-    with Session(CPU.flags) as session:
+    with IreeSession(CPU.flags) as session:
         session.parse(add_text())
         with pytest.raises(PycError, match=r"without `builtin\.module") as caught:
             session.run_passes("builtin.module(cse)")
@@ -141,11 +141,11 @@ def test_pass_pipelines_that_would_do_nothing_are_refused():
 
 def test_diagnostics_are_records():
     text = 'loc("a(b"("f":1:2)): bad thing\n\n loc("x"): called from'
-    assert Diagnostic.parse(1, "m.mlir:3:4: odd: thing\n\nm.mlir:1:1: called from") == Diagnostic(
-        "warning", "odd: thing", "m.mlir:3:4", ("m.mlir:1:1: called from",)
-    )
-    assert Diagnostic.parse(2, text.replace("a(b", "ab")).location == 'loc("ab"("f":1:2))'
-    assert str(Diagnostic.parse(2, "no place")) == "no place"
+    assert IreeDiagnostic.parse(
+        1, "m.mlir:3:4: odd: thing\n\nm.mlir:1:1: called from"
+    ) == IreeDiagnostic("warning", "odd: thing", "m.mlir:3:4", ("m.mlir:1:1: called from",))
+    assert IreeDiagnostic.parse(2, text.replace("a(b", "ab")).location == 'loc("ab"("f":1:2))'
+    assert str(IreeDiagnostic.parse(2, "no place")) == "no place"
 
 
 def test_empty_module_is_an_error():
@@ -155,7 +155,7 @@ def test_empty_module_is_an_error():
 
 def test_a_closed_session_frees_its_context():
     before = ir.Context._get_live_count()
-    with Session(CPU.flags) as session:
+    with IreeSession(CPU.flags) as session:
         session.parse(add_text())
         session.use(session.module.clone())
         held = session.module

@@ -8,12 +8,12 @@ import pytest
 from pyc_mlir.evidence.rows import Implementation
 from pyc_mlir.evidence.states import MEASURED, PROMOTED, SHADOW, STABLE, VERIFIED, Scope
 from pyc_mlir.lanes.conditions import (
-    Case,
-    Finding,
-    Limits,
+    ConditionResult,
     OnWorkload,
     Pair,
-    Probe,
+    PromotionCase,
+    RecipeLimits,
+    SelfComparison,
     assess,
     measured_enough,
     missing,
@@ -33,10 +33,12 @@ def pair(rng, ratio: float, session: str, process: int, noise=0.02, between=0.02
     return Pair(session, "m", process, rounds)
 
 
-def case(pairs, **changes) -> Case:
-    probes = tuple(Probe(p.session_id, 1.01) for p in pairs)
+def case(pairs, **changes) -> PromotionCase:
+    probes = tuple(SelfComparison(p.session_id, 1.01) for p in pairs)
     loads = (OnWorkload("w", tuple(pairs)),)
-    return replace(Case(OURS, THEIRS, Scope(), loads, len(pairs), probes=probes), **changes)
+    return replace(
+        PromotionCase(OURS, THEIRS, Scope(), loads, len(pairs), probes=probes), **changes
+    )
 
 
 def promoted(rng, ratio: float, looks: int) -> bool:
@@ -89,14 +91,14 @@ def test_each_step_has_its_own_conditions():
     judged = verdicts(good)
     assert 1.1 < speedup(judged["w"]) < 1.3
 
-    def failing(now: Case, **wanted) -> tuple[str, str]:
+    def failing(now: PromotionCase, **wanted) -> tuple[str, str]:
         first = next(s for s in assess(now, STABLE, judged, **wanted) if not s.met)
         return first.state, " ".join(str(f) for f in first.findings if not f.met)
 
     assert all(s.met for s in assess(good, STABLE, judged))
     assert failing(replace(good, faults=("wrong: x",)))[0] == VERIFIED
     assert failing(replace(good, machines=2))[0] == MEASURED
-    assert failing(good, limits=Limits(arena_bytes=5))[0] == SHADOW
+    assert failing(good, limits=RecipeLimits(arena_bytes=5))[0] == SHADOW
     assert failing(good, least=1.5)[0] == PROMOTED
     assert "rollback" in failing(replace(good, stale=True))[1]
     assert "0 of 2 sessions" in failing(replace(good, probes=()))[1]
@@ -106,5 +108,5 @@ def test_each_step_has_its_own_conditions():
 
 
 def test_a_finding_reads():
-    assert str(Finding("a", False, "1 of 2", "1 more")) == "a: no, 1 of 2; needed: 1 more"
-    assert str(Finding("a", True, "2 of 2", "1 more")) == "a: yes, 2 of 2"
+    assert str(ConditionResult("a", False, "1 of 2", "1 more")) == "a: no, 1 of 2; needed: 1 more"
+    assert str(ConditionResult("a", True, "2 of 2", "1 more")) == "a: yes, 2 of 2"

@@ -12,16 +12,16 @@ from pyc_mlir.evidence.states import (
     SUSPENDED,
     may_follow,
 )
-from pyc_mlir.lanes.service import MIN_CALLS, Window, next_step
+from pyc_mlir.lanes.service import MIN_CALLS, ServiceSpan, next_step
 
 BASE = 1e-3
 
 
-def window(rng, slower: float = 1.0, count: int = 200, disturbed: float = 0.3) -> Window:
+def window(rng, slower: float = 1.0, count: int = 200, disturbed: float = 0.3) -> ServiceSpan:
     """The low quantile of calls of which a share is disturbed by load, as services see them."""
     times = BASE * slower * np.exp(0.03 * np.abs(rng.standard_normal(count)))
     times *= np.where(rng.random(count) < disturbed, 1 + 3 * rng.random(count), 1.0)
-    return Window(count, float(np.quantile(times, 0.1)))
+    return ServiceSpan(count, float(np.quantile(times, 0.1)))
 
 
 def test_noise_suspends_nothing():
@@ -44,19 +44,19 @@ def test_drift_is_found_after_two_windows(slower):
 
 
 def test_a_slow_machine_is_no_drift():
-    slow = [Window(100, 2 * BASE, slowed=2.0)] * 2
+    slow = [ServiceSpan(100, 2 * BASE, slowed=2.0)] * 2
     assert next_step(PROMOTED, BASE, slow) is None
-    assert next_step(PROMOTED, BASE, [Window(100, 2 * BASE)] * 2) is not None
+    assert next_step(PROMOTED, BASE, [ServiceSpan(100, 2 * BASE)] * 2) is not None
 
 
 def test_windows_of_few_calls_say_nothing():
-    few = Window(MIN_CALLS - 1, 9 * BASE)
+    few = ServiceSpan(MIN_CALLS - 1, 9 * BASE)
     assert next_step(PROMOTED, BASE, [few, few]) is None
-    assert next_step(PROMOTED, BASE, [Window(100, 9 * BASE), few]) is None
+    assert next_step(PROMOTED, BASE, [ServiceSpan(100, 9 * BASE), few]) is None
 
 
 def test_faults_quarantine_at_once():
-    step = next_step(SHADOW, BASE, [Window(1, BASE, faults=1)])
+    step = next_step(SHADOW, BASE, [ServiceSpan(1, BASE, faults=1)])
     assert step is not None and step.state == QUARANTINED
 
 
@@ -65,7 +65,7 @@ def test_every_step_is_a_legal_transition_and_none_promotes():
     for state in FOLLOWERS:
         for _ in range(200):
             windows = [
-                Window(int(rng.integers(0, 300)), BASE * rng.uniform(0.5, 3), 1.0,
+                ServiceSpan(int(rng.integers(0, 300)), BASE * rng.uniform(0.5, 3), 1.0,
                        int(rng.random() < 0.05))
                 for _ in range(rng.integers(0, 6))
             ]  # fmt: skip
@@ -76,5 +76,5 @@ def test_every_step_is_a_legal_transition_and_none_promotes():
 
 def test_stored_windows():
     row = Feedback("i", "c", "e", "w", 300, {"p10": 2e-3})
-    assert Window.of(row) == Window(300, 2e-3)
-    assert Window.of(Feedback("i", "c", "e", "w", 300, {})).count == 0
+    assert ServiceSpan.of(row) == ServiceSpan(300, 2e-3)
+    assert ServiceSpan.of(Feedback("i", "c", "e", "w", 300, {})).count == 0

@@ -9,9 +9,9 @@ import pyc_mlir
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.dispatch_timer import (
     Clock,
-    How,
-    Span,
+    DispatchSpan,
     TimedCall,
+    TimerSettings,
     read_calls,
     read_clock,
     time_calls,
@@ -63,7 +63,15 @@ def test_calls_that_differ_are_refused(names: str):
 
 
 def test_dispatches_that_overlap_share_the_time():
-    call = TimedCall(10.0, (Span("a", 0, 4), Span("b", 2, 6), Span("c", 2, 3), Span("d", 7, 8)))
+    call = TimedCall(
+        10.0,
+        (
+            DispatchSpan("a", 0, 4),
+            DispatchSpan("b", 2, 6),
+            DispatchSpan("c", 2, 3),
+            DispatchSpan("d", 7, 8),
+        ),
+    )
     # Alone to 2, three to 3, two to 4, b alone to 6; nothing from 6 to 7.
     third = 1 / 3
     assert call.shares == pytest.approx((2 + third + 0.5, third + 0.5 + 2, third, 1))
@@ -89,7 +97,7 @@ def test_the_clock_of_each_repetition():
 )
 def test_wrong_ways_are_refused(arguments: dict, code: ReasonCode):
     with pytest.raises(PycError, match="dispatch timer") as caught:
-        How(**arguments)
+        TimerSettings(**arguments)
     assert caught.value.code is code
 
 
@@ -98,14 +106,16 @@ def test_a_program_is_timed(tmp_path):
     x = np.ones((8, 64), np.float32)
     pyc_mlir.compile(lambda x: x @ weights, [x]).save(tmp_path / "p.vmfb")
     for device in ("local-sync", "local-task"):
-        calls = time_calls(tmp_path / "p.vmfb", "main", [x], How(device, 1, 3))
+        calls = time_calls(tmp_path / "p.vmfb", "main", [x], TimerSettings(device, 1, 3))
         assert len(calls) == 3 and all(c.seconds > 0 and c.spans for c in calls)
         assert all(sum(c.shares) <= c.seconds for c in calls)
-        plain = time_calls(tmp_path / "p.vmfb", "main", [x], How(device, 1, 2, profiling=False))
+        plain = time_calls(
+            tmp_path / "p.vmfb", "main", [x], TimerSettings(device, 1, 2, profiling=False)
+        )
         assert len(plain) == 2 and not any(c.spans for c in plain)
 
 
 def test_what_irees_tools_say_stands_in_the_error(tmp_path):
     (tmp_path / "p.vmfb").write_bytes(b"none")
     with pytest.raises(PycError, match="iree-benchmark-module"):
-        time_calls(tmp_path / "p.vmfb", "main", [], How(calls=1))
+        time_calls(tmp_path / "p.vmfb", "main", [], TimerSettings(calls=1))

@@ -16,11 +16,11 @@ from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.memory_report import MemoryReport, RegionReport, TaskReport
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
-from pyc_mlir.pipelines.memory.layout import Layout, Run
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, TaskRun
 from pyc_mlir.profile.build import placed, predict
 from pyc_mlir.profile.known import (
     SELECT,
-    Known,
+    KnownDispatch,
     assigned,
     family_of,
     groups_of,
@@ -72,8 +72,12 @@ def test_families_by_symbol(symbol, family):
 
 
 def test_dispatches_are_joined_by_place_or_not_at_all():
-    a, b, c = Known("d", sources=("x.1",)), Known("d", sources=("y.2",)), Known("e")
-    known = [a, Known("stream.async.copy"), c, b]
+    a, b, c = (
+        KnownDispatch("d", sources=("x.1",)),
+        KnownDispatch("d", sources=("y.2",)),
+        KnownDispatch("e"),
+    )
+    known = [a, KnownDispatch("stream.async.copy"), c, b]
     assert assigned(["d", "e", "d"], known) == [a, c, b]
     # In another order nobody knows which of both `d` this is; `e` is the only one.
     assert assigned(["e", "d", "d"], known) == [c, None, None]
@@ -82,8 +86,8 @@ def test_dispatches_are_joined_by_place_or_not_at_all():
 
 def test_the_order_is_that_of_the_plan_which_runs():
     tasks = (TaskReport("first"), TaskReport("second"))
-    runs = (Run(1, 0, 0), Run(0, 0, 1), Run(1, 1, 2))
-    region = RegionReport("g#0", tasks, {"planned": Layout(0, runs, ())}, "planned")
+    runs = (TaskRun(1, 0, 0), TaskRun(0, 0, 1), TaskRun(1, 1, 2))
+    region = RegionReport("g#0", tasks, {"planned": ArenaLayout(0, runs, ())}, "planned")
     assert [k.symbol for k in recorded(MemoryReport((region,)))] == ["second", "first", "second"]
     unplanned = replace(region, layouts={}, chosen="")
     assert [k.symbol for k in recorded(MemoryReport((unplanned,)))] == ["first", "second"]

@@ -23,7 +23,7 @@ from pyc_mlir.cache.cache import Cache, choose, open_cache
 from pyc_mlir.cache.compile_key import SEEN, Identity
 from pyc_mlir.cache.folder import default_folder
 from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.store import ARTIFACT, Store
+from pyc_mlir.cache.store import ARTIFACT, CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
@@ -43,7 +43,7 @@ def model(x: Tensor["f32", 2, 32]):  # noqa: F821
 
 
 def cache_in(folder: Path, identity=lambda: WHO, ahead: float = 0.0) -> Cache:
-    return Cache(Store(folder, clock=lambda: time.time() + ahead), identity=identity)
+    return Cache(CacheStore(folder, clock=lambda: time.time() + ahead), identity=identity)
 
 
 def compiled(cache: Cache, source=model, inputs=None, options=OPTIONS):
@@ -116,8 +116,8 @@ def test_a_miss_says_what_differs(folder, quick):
 
 
 def test_a_damaged_entry_is_compiled_again(folder, plain):
-    (entry,) = Store(folder).entries()
-    path = Store(folder).path(entry.name) / ARTIFACT
+    (entry,) = CacheStore(folder).entries()
+    path = CacheStore(folder).path(entry.name) / ARTIFACT
     path.write_bytes(path.read_bytes()[:-9] + b"unheard-of"[:9])
     cache = cache_in(folder)
     made, outcome, codes = compiled(cache)
@@ -217,7 +217,7 @@ def test_programs_that_enter_at_iree(tmp_path, quick):
 
 def test_memory_is_bounded(kept, plain):
     size = len(artifact.from_bytes(plain).vmfb)
-    none = Cache(Store(kept), memory_bytes=size - 1, identity=lambda: WHO)
+    none = Cache(CacheStore(kept), memory_bytes=size - 1, identity=lambda: WHO)
     assert [compiled(none)[1] for _ in range(2)] == ["hit", "hit"]
 
 
@@ -286,14 +286,14 @@ def check_tool(folder: Path, capsys) -> None:
     assert "options.contract.memory_budget_bytes: 1048576 / None" in out
     assert "options.planner_modes: ['balanced'] / []" in out
     assert tool("verify")[0] == 0
-    entries = Store(folder).entries()
+    entries = CacheStore(folder).entries()
     assert tool("why", *(e.name[:12] for e in entries))[0] == 0
-    nobody = Store(folder).path("f" * 64)
+    nobody = CacheStore(folder).path("f" * 64)
     nobody.mkdir()
     assert "memory_budget_bytes" in tool("why")[1], "of the latest one with a key"
     assert "[CACHE_DAMAGED]" in tool("why", "ffff")[2]
     nobody.rmdir()
-    (Store(folder).path(entries[0].name) / ARTIFACT).write_bytes(b"")
+    (CacheStore(folder).path(entries[0].name) / ARTIFACT).write_bytes(b"")
     status, out, err = tool("verify", "--drop")
     assert status == 1 and "1 damaged" in out and "dropped [CACHE_DAMAGED]" in err
     assert "no other entry" in tool("why")[1]
@@ -321,7 +321,7 @@ def test_processes_compile_the_same_model_at_once(tmp_path, processes, plain):
         line = json.loads((tmp_path / f"{number}.jsonl").read_text().splitlines()[-1])
         assert line["part"] == "cache" and line["outcome"] in ("miss", "hit")
         assert all(r["code"] == "CACHE_MISS" for r in line["reasons"])
-    store = Store(tmp_path / "cache")
+    store = CacheStore(tmp_path / "cache")
     assert [store.check(e.name) for e in store.entries()] == [""]
     assert os.listdir(store.root / "making") == []
 
@@ -437,4 +437,4 @@ def test_logs_and_artifacts_are_the_same_with_and_without_the_default(tmp_path, 
             logs.append([replace(decision, measured={}) for decision in read_log(log)])
     assert len(set(made)) == 1 and logs[0] == logs[1]
     assert any(decision.site.location for decision in decisions_of(logs[0]))
-    assert len(Store(tmp_path / ".cache" / "pyc-mlir").entries()) == 1
+    assert len(CacheStore(tmp_path / ".cache" / "pyc-mlir").entries()) == 1

@@ -13,14 +13,14 @@ from calibrations import calibration
 from onnx_models import info, model
 
 from pyc_mlir import Tensor
-from pyc_mlir.artifact.cache_record import Event
+from pyc_mlir.artifact.cache_record import CacheEvent
 from pyc_mlir.cache import compile_key as identities
 from pyc_mlir.cache.compile_key import Identity, current_identity, make_key
 from pyc_mlir.cache.files import sha256
 from pyc_mlir.cache.key import Unkeyed, differences, nearest, parse_key
 from pyc_mlir.cache.program import module_digests
 from pyc_mlir.cache.sources import Sources
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
@@ -313,7 +313,7 @@ class TestSources:
         return path
 
     def sources(self, tmp_path, ahead: float = 100.0) -> Sources:
-        return Sources(Store(tmp_path / "cache"), lambda _: None, lambda: time.time() + ahead)
+        return Sources(CacheStore(tmp_path / "cache"), lambda _: None, lambda: time.time() + ahead)
 
     def test_a_file_that_just_changed_or_will_is_not_trusted(self, tmp_path, model):
         assert self.sources(tmp_path, 0).contents(model) is None
@@ -378,8 +378,8 @@ class TestSources:
 
     def test_memos_that_cannot_be_written_are_told(self, tmp_path, model):
         (tmp_path / "cache").write_text("a file")
-        told: list[Event] = []
-        sources = Sources(Store(tmp_path / "cache"), told.extend, lambda: time.time() + 100)
+        told: list[CacheEvent] = []
+        sources = Sources(CacheStore(tmp_path / "cache"), told.extend, lambda: time.time() + 100)
         assert sources.contents(model) is not None
         assert [e.code for e in told] == [ReasonCode.CACHE_FOLDER]
 

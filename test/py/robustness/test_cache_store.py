@@ -12,7 +12,7 @@ import pytest
 from scenarios import count_of
 
 from pyc_mlir.cache.files import sha256, sweep
-from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store, side_name
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore, side_name
 from pyc_mlir.dialects.errors import ReasonCode
 
 SCRIPTS = Path(__file__).parents[1] / "support" / "cache_scripts.py"
@@ -26,10 +26,10 @@ def entry(number: int = 0) -> tuple[str, bytes]:
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "cache")
+    return CacheStore(tmp_path / "cache")
 
 
-def written(store: Store, number: int = 0, data: bytes = DATA) -> tuple[str, bytes]:
+def written(store: CacheStore, number: int = 0, data: bytes = DATA) -> tuple[str, bytes]:
     name, key = entry(number)
     assert store.write(name, key, data) == ()
     return name, key
@@ -140,7 +140,7 @@ class Clock:
 
 def test_least_recently_used_go_first(tmp_path):
     clock = Clock()
-    store = Store(tmp_path, 3 * 80_000, clock)
+    store = CacheStore(tmp_path, 3 * 80_000, clock)
     first, second, third = (written(store, i) for i in range(3))
     assert store.read(*first).data == DATA
     fourth = written(store, 3)
@@ -151,7 +151,7 @@ def test_least_recently_used_go_first(tmp_path):
 
 
 def test_what_is_larger_than_the_cache_is_not_kept(tmp_path):
-    store = Store(tmp_path, 100)
+    store = CacheStore(tmp_path, 100)
     (event,) = store.write(*entry(), DATA)
     assert event.code is ReasonCode.CACHE_BYPASSED and "70000 bytes" in event.why
     assert store.entries() == []
@@ -160,7 +160,7 @@ def test_what_is_larger_than_the_cache_is_not_kept(tmp_path):
 def test_clock_jumps(tmp_path):
     """Whatever the clock says, an answer is right, the bound holds and the newest entry stays."""
     clock, draw = Clock(), random.Random(7)
-    store = Store(tmp_path, 4 * 80_000, clock)
+    store = CacheStore(tmp_path, 4 * 80_000, clock)
     missed = 0
     for step in range(count_of("clock jumps by years between uses")):
         clock.now = max(1e9, clock.now + draw.choice((0, 1, 3e8, -3e8, 3600, -3600)))
@@ -190,7 +190,7 @@ def test_full_disk(store):
 
 def test_folder_that_cannot_be_written_or_read(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    store = Store(tmp_path / "file" / "cache")
+    store = CacheStore(tmp_path / "file" / "cache")
     name, key = entry()
     assert code_of(store.read(name, key)) is ReasonCode.CACHE_FOLDER
     (event,) = store.write(name, key, DATA)
@@ -269,7 +269,7 @@ def test_memos(store):
 
 def test_memos_count(tmp_path):
     """They go when the entries are gone, or when they are too many."""
-    store = Store(tmp_path, 3 * 80_000, Clock())
+    store = CacheStore(tmp_path, 3 * 80_000, Clock())
     first, _ = written(store, 0), written(store, 1)
     store.write_memo("m", bytes(110_000))
     third = written(store, 2)

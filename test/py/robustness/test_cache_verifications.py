@@ -14,7 +14,7 @@ from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
-from pyc_mlir.cache.store import Store, side_name
+from pyc_mlir.cache.store import CacheStore, side_name
 from pyc_mlir.cache.verifications import KIND, Verifications
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -49,15 +49,15 @@ def compared(monkeypatch) -> list[str]:
 
 def made(folder: Path) -> Artifact:
     """The program through a cache that has nothing in memory, and then loaded."""
-    cache = Cache(Store(folder), identity=lambda: WHO)
+    cache = Cache(CacheStore(folder), identity=lambda: WHO)
     artifact = build(model, None, OPTIONS, cache=cache)
     program = Program(artifact, Device("local-sync"))
     assert program.verification is not None and program.verification.passed
     return artifact
 
 
-def side(folder: Path) -> tuple[Store, str, str]:
-    store = Store(folder)
+def side(folder: Path) -> tuple[CacheStore, str, str]:
+    store = CacheStore(folder)
     (entry,) = store.entries()
     return store, entry.name, side_name(KIND, environment_of(Device("local-sync")))
 
@@ -154,7 +154,7 @@ def test_failed_comparisons_are_not_kept(tmp_path, compared, monkeypatch):
 
 
 def test_programs_past_the_cache_have_no_place_for_a_verdict(tmp_path):
-    assert Verifications.of(Cache(Store(tmp_path)), None) is None
+    assert Verifications.of(Cache(CacheStore(tmp_path)), None) is None
 
 
 @dataclass

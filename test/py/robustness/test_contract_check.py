@@ -15,11 +15,11 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.artifact import Artifact
 from pyc_mlir.artifact.compile_log import head_of, read_compile_log
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.test_vectors import SIZES, candidate_sizes, make_inputs
 from pyc_mlir.artifact.verification import Verification
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -442,14 +442,14 @@ def test_the_tools_print_and_show_the_contract(tmp_path, monkeypatch, capsys):
 
 
 def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):
-    cache = Cache(Store(tmp_path))
+    cache = Cache(CacheStore(tmp_path))
     contract = Contract(max_error=ROUNDING, latency_goal_seconds=1e3, latency_binding=True)
     options = make_options(contract=contract)
     made = build(TEXT, None, options, cache=cache)
     tried = []
     own = Monitor._compare_samples
     monkeypatch.setattr(Monitor, "_compare_samples", lambda self: (tried.append(1), own(self))[1])
-    found = build(TEXT, None, options, cache=Cache(Store(tmp_path)))
+    found = build(TEXT, None, options, cache=Cache(CacheStore(tmp_path)))
     assert found.cached is not None and found.cached.outcome == "hit" and tried == []
     assert found.samples == made.samples and found.contract_report == made.contract_report
     program = Program(found)
@@ -459,7 +459,7 @@ def test_a_program_from_the_cache_is_tried_again(tmp_path, monkeypatch):
 
 
 def test_samples_keep_to_declared_ranges():
-    given = Signature((Argument("x", np.dtype(np.float32), ("n", None)),), ())
+    given = Signature((SignatureEntry("x", np.dtype(np.float32), ("n", None)),), ())
     assert {s["n"] for s in candidate_sizes(given)} == set(SIZES)
     ranged = given.with_ranges({"n": (6, 7)})
     assert {s["n"] for s in candidate_sizes(ranged)} == {6, 7}

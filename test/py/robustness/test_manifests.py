@@ -23,7 +23,7 @@ from test_mutated_data import affine, keys_of, places, told
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact
 from pyc_mlir.artifact.declaration import DECLARATION, require_declared
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.test_vectors import make_inputs
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -247,14 +247,14 @@ def test_declared_types_are_the_manifests() -> None:
     text = "sync func @main(%input0: tensor<?x8xf32> {iree.abi.x = 1 : i64}, %n: tensor<i64>) -> "
     text += "(%output0: tensor<8x?xi1>)"
     f32, i64, i1 = (DTYPES[name] for name in ("f32", "i64", "i1"))
-    inputs = (Argument("x", f32, ("n", 8)), Argument("k", i64, ()))
-    good = Signature(inputs, (Argument("y", i1, (8, None)),))
+    inputs = (SignatureEntry("x", f32, ("n", 8)), SignatureEntry("k", i64, ()))
+    good = Signature(inputs, (SignatureEntry("y", i1, (8, None)),))
     require_declared("main", {DECLARATION: text}, good)
     for wrong in (
         Signature(inputs[:1], good.outputs),
         Signature(inputs, ()),
-        Signature(inputs, (Argument("y", i1, (8, 8)),)),
-        Signature(inputs, (Argument("y", DTYPES["i8"], (8, None)),)),
+        Signature(inputs, (SignatureEntry("y", i1, (8, 8)),)),
+        Signature(inputs, (SignatureEntry("y", DTYPES["i8"], (8, None)),)),
         Signature(inputs[::-1], good.outputs),
     ):
         with pytest.raises(PycError, match="of the manifest"):
@@ -262,7 +262,7 @@ def test_declared_types_are_the_manifests() -> None:
     with pytest.raises(PycError, match="declared for callers"):
         require_declared("main", {}, good)
     nothing = "sync func @f(%input0: tensor<8xf32>)"
-    require_declared("f", {DECLARATION: nothing}, Signature((Argument("x", f32, (8,)),), ()))
+    require_declared("f", {DECLARATION: nothing}, Signature((SignatureEntry("x", f32, (8,)),), ()))
 
 
 def test_arenas_are_made_when_they_are_needed() -> None:
@@ -274,6 +274,6 @@ def test_arenas_are_made_when_they_are_needed() -> None:
 
 
 def test_inputs_of_samples_are_no_larger_than_the_machine() -> None:
-    signature = Signature((Argument("x", DTYPES["f32"], ("n", 1 << 40)),), ())
+    signature = Signature((SignatureEntry("x", DTYPES["f32"], ("n", 1 << 40)),), ())
     with pytest.raises(PycError, match="expected a machine that can hold 8796093022208000 bytes"):
         make_inputs(signature, 0, {"n": 1000})

@@ -11,7 +11,7 @@ from contract_program import TEXT, W, X, reference
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.test_vectors import Expected
+from pyc_mlir.artifact.test_vectors import ExpectedResult
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.contract import ROUNDING, Contract
@@ -45,7 +45,7 @@ def test_calls_that_are_not_compared_wait_for_no_reference(honest):
     class Slow:
         name = oracle.name
 
-        def expect(self, inputs: Sequence[np.ndarray]) -> list[Expected]:
+        def expect(self, inputs: Sequence[np.ndarray]) -> list[ExpectedResult]:
             asked.set()
             assert go_on.wait(60)
             return oracle.expect(inputs)

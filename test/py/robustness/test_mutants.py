@@ -22,7 +22,7 @@ from random_ops import draw_graph
 from scenarios import SCENARIOS, count_of
 
 import pyc_mlir
-from pyc_mlir.artifact.test_vectors import Expected, compare, make_inputs
+from pyc_mlir.artifact.test_vectors import ExpectedResult, compare, make_inputs
 from pyc_mlir.compilation import lower as lowering
 from pyc_mlir.compilation.oracles import PycOracle, make_samples
 from pyc_mlir.compilation.signatures import signature_of
@@ -83,7 +83,7 @@ class Question:
     """What a program is asked, what is expected of it, and what the reference itself allows."""
 
     arrays: Sequence[np.ndarray]
-    expected: Sequence[Expected]
+    expected: Sequence[ExpectedResult]
     allowed: Sequence[Uncertain]
 
     def contradicts(self, got: Sequence[np.ndarray]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from conftest import sample
 
 from pyc_mlir.cache.files import sha256
-from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, Store
+from pyc_mlir.cache.store import ARTIFACT, CHECKSUMS, KEY, CacheStore
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.files import read_file
 
@@ -103,7 +103,7 @@ def test_what_is_as_good_as_a_file() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("part", [ARTIFACT, CHECKSUMS, KEY])
 def test_a_cache_entry_of_what_is_no_file(part: str, kind: str, tmp_path: Path) -> None:
-    store, key = Store(tmp_path), b"key"
+    store, key = CacheStore(tmp_path), b"key"
     name = sha256(key)
     store.path(name).mkdir(parents=True)
     odd(kind, store.path(name) / part)

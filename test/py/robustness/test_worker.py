@@ -34,7 +34,7 @@ from pyc_mlir.api import build
 from pyc_mlir.artifact.artifact import Artifact, to_bytes
 from pyc_mlir.artifact.import_report import UnsupportedModel
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Recipe
@@ -280,7 +280,7 @@ def test_keeping_a_program_counts(monkeypatch, tmp_path):
     kept, keep = [], Cache.keep
     monkeypatch.setattr(Cache, "keep", lambda *a: (kept.append(1), keep(*a))[1])
     with_clock(monkeypatch, Clock(1, 601, lambda job: bool(kept)))
-    made = build(TEXT, None, make_options(contract=LONG), cache=Cache(Store(tmp_path)))
+    made = build(TEXT, None, make_options(contract=LONG), cache=Cache(CacheStore(tmp_path)))
     assert Program(made).stats().contract["max_compile_seconds"].status is Status.BROKEN
 
 
@@ -294,7 +294,7 @@ def test_a_stand_in_is_made_again_by_its_recipe(degraded, monkeypatch):
 
 
 def test_a_clock_leaves_nothing_in_the_cache(degraded, tmp_path):
-    cache = Cache(Store(tmp_path))
+    cache = Cache(CacheStore(tmp_path))
     contract = Contract(max_compile_seconds=600)
     for _ in range(2):
         made = build(TEXT, None, make_options(contract=contract), cache=cache)
@@ -309,9 +309,9 @@ def test_what_was_made_in_time_is_found_again(tmp_path):
     path.write_text(TEXT)
     os.utime(path, (1e9, 1e9))
     contract = Contract(max_compile_seconds=600, max_error="rounding")
-    cache, options = Cache(Store(tmp_path / "cache")), make_options(contract=contract)
+    cache, options = Cache(CacheStore(tmp_path / "cache")), make_options(contract=contract)
     first = build(path, None, options, cache=cache)
-    second = build(path, None, options, cache=Cache(Store(tmp_path / "cache")))
+    second = build(path, None, options, cache=Cache(CacheStore(tmp_path / "cache")))
     assert first.cached is not None
     assert second.cached is not None
     assert (first.cached.outcome, second.cached.outcome) == ("miss", "hit")
@@ -377,7 +377,7 @@ def test_a_worker_that_was_killed_while_it_waited_is_replaced(folder, monkeypatc
     for worker in process.idle():
         os.kill(worker.pid, signal.SIGKILL)
     with monkeypatch.context() as patch:
-        patch.setattr(process.Worker, "alive", True)  # as it was a moment before
+        patch.setattr(process.WorkerProcess, "alive", True)  # as it was a moment before
         assert compiled(contract=LONG).vmfb
     assert not list(folder.glob("pyc-crash-*.request"))
 

@@ -165,5 +165,5 @@ def test_the_contracts_limit_replaces_the_default_one(monkeypatch):
     assert refusal_of_text().code is ReasonCode.COMPILE_TIMEOUT
     asked = make_options(contract=Contract(max_compile_seconds=600))
     assert build(FOREIGN, None, asked, untrusted=True).vmfb
-    with job.Job(FOREIGN, None, make_options(), logged) as trusted:
+    with job.CompileJob(FOREIGN, None, make_options(), logged) as trusted:
         assert trusted._left is None

@@ -21,7 +21,7 @@ from pyc_mlir import TensorSpec, compile
 from pyc_mlir.artifact.account import Account
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.iree.memory.arena_choice import ArenaEntry, Way
+from pyc_mlir.iree.memory.arena_choice import ArenaEntry, ArenaRoute
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.runtime.arenas import Arena, ArenaCall, ArenaFacts, ArenaPool, read_facts
 from pyc_mlir.runtime.array import Array, import_dlpack, overlap, to_device
@@ -155,7 +155,7 @@ def test_code_is_generated_once():
         with opened(branches(3).code, host_target()) as session:
             entry = ArenaEntry("main", wanted)
             session.run(to="flow")
-            entry.compile(session, Way(lambda s: s.run(start="flow", to="stream")))
+            entry.compile(session, ArenaRoute(lambda s: s.run(start="flow", to="stream")))
             assert not entry.missing and (entry.twin is not None) == wanted
             counts.append(session.text().count(b"stream.executable private"))
     assert counts[0] == counts[1] > 0

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyc_mlir.cache import store as stores
 from pyc_mlir.cache.files import sha256, sweep
-from pyc_mlir.cache.store import ARTIFACT, Store
+from pyc_mlir.cache.store import ARTIFACT, CacheStore
 
 NOBODY = 65534
 
@@ -27,7 +27,7 @@ def entry(number: int) -> tuple[str, bytes, bytes]:
     return sha256(key), key, random.Random(number).randbytes(200_000)
 
 
-def state(store: Store) -> dict:
+def state(store: CacheStore) -> dict:
     """What must be empty when nobody works in a store any more."""
     sweep(store.root / "making")
     left = [p.name for p in (store.root / "making").iterdir()]
@@ -35,7 +35,7 @@ def state(store: Store) -> dict:
     return {"making": left, "damaged": damaged}
 
 
-def full_disk(store: Store) -> dict:
+def full_disk(store: CacheStore) -> dict:
     name, key, data = entry(0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
     (event,) = store.write(name, key, data)
@@ -44,7 +44,7 @@ def full_disk(store: Store) -> dict:
     return {"code": event.code.name, "why": event.why, "making": making, "entries": entries}
 
 
-def read_only(store: Store) -> dict:
+def read_only(store: CacheStore) -> dict:
     """A folder that this user may read and not write."""
     (name, key, data), (other, other_key, other_data) = entry(0), entry(1)
     store.write(name, key, data)
@@ -56,7 +56,7 @@ def read_only(store: Store) -> dict:
         path.chmod(0o555 if path.is_dir() else 0o444)
     if os.geteuid() == 0:
         os.setuid(NOBODY)
-    here = Store(Path("."))
+    here = CacheStore(Path("."))
     (event,) = here.write(*entry(2))
     found = here.read(other, other_key)
     assert found.event is not None
@@ -66,7 +66,7 @@ def read_only(store: Store) -> dict:
     }  # fmt: skip
 
 
-def race(store: Store, processes: int, rounds: int) -> dict:
+def race(store: CacheStore, processes: int, rounds: int) -> dict:
     """Every process writes, reads and damages the same few entries."""
     pipes = []
     for number in range(processes):
@@ -83,7 +83,7 @@ def race(store: Store, processes: int, rounds: int) -> dict:
     return {"wrong": sum(one["wrong"] for one in told), "events": events, **state(store)}
 
 
-def _racer(store: Store, number: int, rounds: int) -> dict:
+def _racer(store: CacheStore, number: int, rounds: int) -> dict:
     draw, wrong, events = random.Random(number), 0, []
     for _ in range(rounds):
         name, key, data = entry(draw.randrange(3))
@@ -98,7 +98,7 @@ def _racer(store: Store, number: int, rounds: int) -> dict:
     return {"wrong": wrong, "events": events}
 
 
-def kill(store: Store, kills: int) -> dict:
+def kill(store: CacheStore, kills: int) -> dict:
     """Kill a writer again and again; every entry that it had finished is there and whole."""
     draw, lost, damaged, done = random.Random(1), 0, [], 0
     for number in range(kills):
@@ -121,7 +121,7 @@ def kill(store: Store, kills: int) -> dict:
     return {"lost": lost, "kills": done, **state(store), "damaged": damaged}
 
 
-def kill_in_drop(store: Store, damaged: int) -> dict:
+def kill_in_drop(store: CacheStore, damaged: int) -> dict:
     """Kill a process that has moved an entry of another one aside, before it looks at it."""
     name, key, data = entry(0)
     store.write(name, key, data)
@@ -145,7 +145,7 @@ def kill_in_drop(store: Store, damaged: int) -> dict:
 def main() -> None:
     name, folder, *numbers = sys.argv[1:]
     work = {f.__name__: f for f in (full_disk, read_only, race, kill, kill_in_drop)}[name]
-    print(json.dumps(work(Store(Path(folder)), *map(int, numbers))))
+    print(json.dumps(work(CacheStore(Path(folder)), *map(int, numbers))))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, Measured
+from pyc_mlir.pipelines.target.calibration import Calibration, Figure, Figures, MeasuredMachine
 from pyc_mlir.pipelines.target.target import V4_FEATURES, CpuInfo
 from pyc_mlir.runtime.device import host_cpu
 
@@ -18,7 +18,9 @@ def calibration(
     bandwidth: float = 2e10,
     dispatch: float = 1e-6,
 ) -> Calibration:
-    machine = Measured(cpu, tuple(sorted(features)), cores, "0123456789abcdef", (("numpy", "2"),))
+    machine = MeasuredMachine(
+        cpu, tuple(sorted(features)), cores, "0123456789abcdef", (("numpy", "2"),)
+    )
     rates = (flops / cores, flops, bandwidth)
     core, all_cores, memory = (Figure(rate, 7, 0.05) for rate in rates)
     waking, cache = Figure(8e-6, 7, 0.3), Figure(1e11, 7, 0.02)

@@ -16,7 +16,7 @@ from pyc_mlir.pipelines.memory.picture import layout_of_plan
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
 from pyc_mlir.pipelines.memory.planner.place import place
 from pyc_mlir.pipelines.memory.planner.planner import frontier, plan
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools import pyc_explain
@@ -33,12 +33,14 @@ FUSE = Decision(
 )
 
 
-def own_order(problem: Problem) -> Plan:
+def own_order(problem: PlanningProblem) -> SchedulePlan:
     """The problem's own order, packed without reuse."""
     return place(Expansion.of(problem), [(i,) for i in range(len(problem.tasks))], {}, work_limit=1)
 
 
-def planned(problem: Problem, name: str = "g#0", mode: str = "memory_first") -> RegionReport:
+def planned(
+    problem: PlanningProblem, name: str = "g#0", mode: str = "memory_first"
+) -> RegionReport:
     """The problem's own order as what was before, and the plan of a mode."""
     tasks = tuple(replace(t, seconds=t.seconds * 1e-3) for t in problem.tasks)
     problem = replace(problem, tasks=tasks)

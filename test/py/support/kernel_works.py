@@ -8,14 +8,14 @@ import numpy.typing as npt
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 
 def lone(name, *shapes, dtype: npt.DTypeLike = np.float32, **params):
     """A group of one op on arguments of these shapes; None is a dynamic dimension."""
     types = [TensorType(shape, np.dtype(dtype)) for shape in shapes]
     operands = tuple(range(len(types)))
-    node = Node(name, operands, params, OPS[name].infer(*types, **params))
+    node = WorkOp(name, operands, params, OPS[name].infer(*types, **params))
     return Work(tuple(map(Input, types)), (node,))
 
 

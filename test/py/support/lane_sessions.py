@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import (
     OK,
     Graph,
@@ -25,9 +25,9 @@ EQUAL = {"cpu_ratio": 1.01, "wall_ratio": 1.3}
 ROUNDS = 20
 
 
-def place(toolchain: str = "1", machine: str = "m1") -> Place:
+def place(toolchain: str = "1", machine: str = "m1") -> Environments:
     """An environment that is no machine's."""
-    return Place({"cpu": "made"}, {"source": toolchain}, {"threads": 1}, machine)
+    return Environments({"cpu": "made"}, {"source": toolchain}, {"threads": 1}, machine)
 
 
 @dataclass

@@ -1,22 +1,24 @@
 """One error of each kind, with all of its fields."""
 
-from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.frontends.python.source import SourcePoint, Untraceable
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
-from pyc_mlir.iree.session import CompileError, Diagnostic
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
+from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.driver.pipeline_text import PipelineError
 from pyc_mlir.pipelines.memory.planner.planner import BudgetRefused
 
 POINT = SourcePoint("model.py", 3, 7)
-BREAK = Finding("model.py:3", "Foo", ReasonCode.UNSUPPORTED_OP, "no rule", 1)
+BREAK = GraphBreak("model.py:3", "Foo", ReasonCode.UNSUPPORTED_OP, "no rule", 1)
 ERRORS: list[PycError] = [
     PycError(ReasonCode.BAD_ARGUMENT, "x: expected 1, got 2"),
     VerificationError("pyc.add: expected 2 operands, got 1"),
     Untraceable("model.py:3:7: sort", "np.sort", POINT, "sort"),
     UnsupportedModel(ImportReport(1, name="model.py", breaks=(BREAK,))),
-    BudgetNotKept(Budget(10, 4), Need(1, 2, 3, 1.0, 2.0), proven=True, optional=True),
-    CompileError(ReasonCode.PASS_FAILED, "passes", [Diagnostic("error", "no", "a.mlir:1:1")]),
+    BudgetNotKept(
+        ByteBudget(10, 4), SmallestProgram(1, 2, 3, 1.0, 2.0), proven=True, optional=True
+    ),
+    CompileError(ReasonCode.PASS_FAILED, "passes", [IreeDiagnostic("error", "no", "a.mlir:1:1")]),
     PipelineError("a,b", 2, "unknown pass"),
 ]
 

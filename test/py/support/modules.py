@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.artifact.signature import Argument, Dim, Signature
+from pyc_mlir.artifact.signature import Dim, Signature, SignatureEntry
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES
@@ -58,8 +58,8 @@ func.func @main(%a: {tensor}, %b: {tensor}) -> {tensor} {{
 
 
 def signature(inputs: int, dims: tuple[Dim, ...], dtype: str, outputs: int = 1) -> Signature:
-    def arguments(names: str) -> tuple[Argument, ...]:
-        return tuple(Argument(name, DTYPES[dtype], dims) for name in names)
+    def arguments(names: str) -> tuple[SignatureEntry, ...]:
+        return tuple(SignatureEntry(name, DTYPES[dtype], dims) for name in names)
 
     return Signature(arguments("abcd"[:inputs]), arguments("rstu"[:outputs]))
 

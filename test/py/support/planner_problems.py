@@ -5,61 +5,61 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.memory.planner.storage import storages
 
 MIB = 1 << 20
 
 
-def chain(count: int, size: int = 64, in_place: bool = False) -> Problem:
+def chain(count: int, size: int = 64, in_place: bool = False) -> PlanningProblem:
     """A pinned input, `count` tasks one after the other, the last result pinned."""
     buffers = [Buffer(size, pinned=True)]
     buffers += [Buffer(size, pinned=i == count - 1) for i in range(count)]
     tasks = [
-        Task(f"t{i}", (i,), (i + 1,), 1.0, True, ((i + 1, i),) if in_place else ())
+        PlannedTask(f"t{i}", (i,), (i + 1,), 1.0, True, ((i + 1, i),) if in_place else ())
         for i in range(count)
     ]
-    return Problem(tuple(tasks), tuple(buffers))
+    return PlanningProblem(tuple(tasks), tuple(buffers))
 
 
-def branches(count: int = 8, size: int = 4 * MIB) -> Problem:
+def branches(count: int = 8, size: int = 4 * MIB) -> PlanningProblem:
     """`count` branches of two tasks each, all reduced at the end: the order to avoid."""
     buffers = [Buffer(size, pinned=True)]
     tasks, ends = [], []
     for i in range(count):
         first = len(buffers)
         buffers += [Buffer(size), Buffer(size)]
-        tasks.append(Task(f"a{i}", (0,), (first,), 1.0, True))
-        tasks.append(Task(f"b{i}", (first,), (first + 1,), 1.0, True))
+        tasks.append(PlannedTask(f"a{i}", (0,), (first,), 1.0, True))
+        tasks.append(PlannedTask(f"b{i}", (first,), (first + 1,), 1.0, True))
         ends.append(first + 1)
     total = ends[0]
     for i in range(1, count):
         result = len(buffers)
         buffers.append(Buffer(size, pinned=i == count - 1))
-        tasks.append(Task(f"add{i}", (total, ends[i]), (result,), 1.0))
+        tasks.append(PlannedTask(f"add{i}", (total, ends[i]), (result,), 1.0))
         total = result
-    return Problem(tuple(tasks), tuple(buffers))
+    return PlanningProblem(tuple(tasks), tuple(buffers))
 
 
-def skips(depth: int = 6, size: int = 1024) -> Problem:
+def skips(depth: int = 6, size: int = 1024) -> PlanningProblem:
     """A U-Net: halved on the way down, doubled on the way up, which reads the way down again."""
     buffers = [Buffer(size, pinned=True)]
     tasks, down = [], []
     for level in range(depth):
         buffers += [Buffer(size >> level), Buffer(size >> (level + 1))]
         wide = len(buffers) - 2
-        tasks.append(Task(f"wide{level}", (wide - 1,), (wide,), 1.0, True))
-        tasks.append(Task(f"down{level}", (wide,), (wide + 1,), 1.0, True))
+        tasks.append(PlannedTask(f"wide{level}", (wide - 1,), (wide,), 1.0, True))
+        tasks.append(PlannedTask(f"down{level}", (wide,), (wide + 1,), 1.0, True))
         down.append(wide)
     at = len(buffers) - 1
     for level in reversed(range(depth)):
         buffers.append(Buffer(size >> level, pinned=level == 0))
-        tasks.append(Task(f"up{level}", (at, down[level]), (len(buffers) - 1,), 4.0))
+        tasks.append(PlannedTask(f"up{level}", (at, down[level]), (len(buffers) - 1,), 4.0))
         at = len(buffers) - 1
-    return Problem(tuple(tasks), tuple(buffers))
+    return PlanningProblem(tuple(tasks), tuple(buffers))
 
 
-def layered(count: int, seed: int, width: int = 20) -> Problem:
+def layered(count: int, seed: int, width: int = 20) -> PlanningProblem:
     """`count` tasks that read up to three of the last results, sizes over five octaves."""
     random = Random(seed)
     buffers, tasks = [Buffer(0, pinned=True)], []
@@ -70,8 +70,8 @@ def layered(count: int, seed: int, width: int = 20) -> Problem:
         own = len(buffers) - 1
         pairs = [(own, b) for b in reads if buffers[b].size == buffers[own].size]
         in_place = tuple(p for p in pairs if random.random() < 0.5)
-        tasks.append(Task(f"t{t}", reads, (own,), random.uniform(1, 10), True, in_place))
-    return Problem(tuple(tasks), tuple(buffers))
+        tasks.append(PlannedTask(f"t{t}", reads, (own,), random.uniform(1, 10), True, in_place))
+    return PlanningProblem(tuple(tasks), tuple(buffers))
 
 
 @st.composite
@@ -79,7 +79,7 @@ def problems(draw: st.DrawFn, max_tasks: int = 8, ties: bool = True, concurrency
     """Small problems with everything in them: pins, ties, several results, extra dependencies."""
     sizes = st.sampled_from([0, 64, 64, 128, 256, 1000])
     buffers = [Buffer(draw(sizes), pinned=True)]
-    tasks: list[Task] = []
+    tasks: list[PlannedTask] = []
     stale: set[int] = set()
     for t in range(draw(st.integers(1, max_tasks))):
         usable = [b for b in range(len(buffers)) if b not in stale]
@@ -101,11 +101,15 @@ def problems(draw: st.DrawFn, max_tasks: int = 8, ties: bool = True, concurrency
         after = tuple(draw(st.lists(st.integers(0, t - 1), max_size=1))) if t else ()
         again = not tied and draw(st.booleans())
         seconds = draw(st.integers(0, 9))
-        tasks.append(Task(f"t{t}", reads, tuple(writes), seconds, again, tuple(pairs), tied, after))
-    return Problem(tuple(tasks), tuple(buffers), concurrency)
+        tasks.append(
+            PlannedTask(f"t{t}", reads, tuple(writes), seconds, again, tuple(pairs), tied, after)
+        )
+    return PlanningProblem(tuple(tasks), tuple(buffers), concurrency)
 
 
-def naive_profile(problem: Problem, waves: list[list[int]], reuse: bool = True) -> list[int]:
+def naive_profile(
+    problem: PlanningProblem, waves: list[list[int]], reuse: bool = True
+) -> list[int]:
     """Live bytes per wave, straight from the definition."""
     model = storages(problem, reuse)
     when = {t: w for w, wave in enumerate(waves) for t in wave}
@@ -140,7 +144,7 @@ def best_saving(pairs, dying, size) -> int:
     return max(without, size[operand] + best_saving(apart, dying, size))
 
 
-def orders(problem: Problem):
+def orders(problem: PlanningProblem):
     """Every legal order of a small problem."""
 
     def extend(order: list[int]):
@@ -153,7 +157,7 @@ def orders(problem: Problem):
     yield from extend([])
 
 
-def topological(problem: Problem, order) -> bool:
+def topological(problem: PlanningProblem, order) -> bool:
     """Whether `order` holds each task once, after those that it has to follow."""
     at = {t: i for i, t in enumerate(order)}
     complete = sorted(order) == list(range(len(problem.tasks)))
@@ -165,7 +169,7 @@ def never_rising(values) -> bool:
     return all(b <= a for a, b in pairwise(values))
 
 
-def expressions(problem: Problem, steps, sources) -> dict[int, str]:
+def expressions(problem: PlanningProblem, steps, sources) -> dict[int, str]:
     """What every buffer's first copy and every pinned buffer holds at the end, symbolically.
 
     Storage is simulated for ties: an update spoils its operand, and reading that raises KeyError.

@@ -6,8 +6,8 @@ import numpy as np
 
 from pyc_mlir import compile
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.measure.dispatch_timer import Span
-from pyc_mlir.profile.profile import Disturbance, Profile, Row, with_rest
+from pyc_mlir.measure.dispatch_timer import DispatchSpan
+from pyc_mlir.profile.profile import Disturbance, Profile, ProfileRow, with_rest
 
 X = np.ones((8, 64), np.float32)
 WEIGHT = np.full((64, 64), 0.01, np.float32)
@@ -29,7 +29,7 @@ def artifact_of(kernels: str = "all", **options) -> Artifact:
 def made_by_hand() -> Profile:
     """A call of 10 s: a kernel, IREE's code twice, one of them of unknown ops."""
     rows = [
-        Row(
+        ProfileRow(
             "pyc_gemm_0",
             2.0,
             0.0,
@@ -47,8 +47,10 @@ def made_by_hand() -> Profile:
             1 << 20,
             0.5,
         ),
-        Row("main_dispatch_0", 6.0, 0.0, ("conv2d.2",), ("conv2d",), ("conv2d.2",), code="IREE"),
-        Row("main_dispatch_1", 1.0, 0.0, code="IREE"),
+        ProfileRow(
+            "main_dispatch_0", 6.0, 0.0, ("conv2d.2",), ("conv2d",), ("conv2d.2",), code="IREE"
+        ),
+        ProfileRow("main_dispatch_1", 1.0, 0.0, code="IREE"),
     ]
     return Profile(
         program="abcd",
@@ -56,14 +58,14 @@ def made_by_hand() -> Profile:
         how="measured by hand",
         roof="1 GFLOP/s",
         seconds=10.0,
-        rows=with_rest(rows, 10.0, Row("", 0.0, 0.0, calls=9)),
+        rows=with_rest(rows, 10.0, ProfileRow("", 0.0, 0.0, calls=9)),
         disturbance=Disturbance(10.0, 8.0, 9.0),
         device="local-sync",
         threads=1,
         entry="main",
         spans=(
-            Span("pyc_gemm_0", 0.0, 2.0, (2, 1, 1)),
-            Span("main_dispatch_0", 1.0, 7.0),
-            Span("main_dispatch_1", 8.0, 9.0),
+            DispatchSpan("pyc_gemm_0", 0.0, 2.0, (2, 1, 1)),
+            DispatchSpan("main_dispatch_0", 1.0, 7.0),
+            DispatchSpan("main_dispatch_1", 8.0, 9.0),
         ),
     )

@@ -325,9 +325,9 @@ def _study(here: Here) -> Any:
     """An open database with a study of one trial, its rows, and the trial's trace."""
     pytest.importorskip("sqlalchemy", reason="SQLAlchemy is not installed: pip install '.[tune]'")
     from pyc_mlir.evidence import rows
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
 
-    store, place = Store.open(f"sqlite:///{here.folder}/pyc.db"), current_place()
+    store, place = EvidenceStore.open(f"sqlite:///{here.folder}/pyc.db"), current_place()
     graph, load = rows.Graph("w1-a", "work", "w1-a", "text", 1), rows.Workload("w1-a")
     made = rows.Implementation("w1-a", {"pass": "choice"})
     session = rows.Session(place.id, "1", 1, 1, 0, 1, "2026-01-01")

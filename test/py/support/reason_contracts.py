@@ -25,7 +25,7 @@ from pyc_mlir.api import build
 from pyc_mlir.cache.cache import Cache
 from pyc_mlir.cache.compile_key import Identity
 from pyc_mlir.cache.key import Unkeyed
-from pyc_mlir.cache.store import ARTIFACT, Store
+from pyc_mlir.cache.store import ARTIFACT, CacheStore
 from pyc_mlir.compilation.generate import Generated, Request
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.compilation.stages import CHEAPEST, OFFERED
@@ -33,7 +33,7 @@ from pyc_mlir.compilation.stages import SITE as COMPILE_STAGE
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.frontends.mlir_text import parse_mlir
 from pyc_mlir.frontends.python.specs import spec
-from pyc_mlir.iree.memory.budget import Budget, BudgetNotKept, Need
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget, SmallestProgram
 from pyc_mlir.pipelines.choices.choices import FALLBACK, Decision, Recipe
 from pyc_mlir.pipelines.choices.contract import ROUNDING, STRICT
 from pyc_mlir.runtime.plans import Serving
@@ -155,7 +155,9 @@ def _(here: Here) -> Codes:
     def compile(self: Request, setting: str) -> Generated:
         tries.append(setting)
         if len(tries) == 1:
-            raise BudgetNotKept(Budget(1 << 20, 0, 1), Need(0, 0, 2 << 20, 1.0, 1.0), proven=False)
+            raise BudgetNotKept(
+                ByteBudget(1 << 20, 0, 1), SmallestProgram(0, 0, 2 << 20, 1.0, 1.0), proven=False
+            )
         return honest(self, setting)
 
     here.patch.setattr(Request, "compile", compile)
@@ -170,7 +172,7 @@ WHO = Identity({"numpy": "1"}, "s", {"cpu": "x"})
 
 def _cached(here: Here, identity: Callable[[], Identity] = lambda: WHO) -> Codes:
     """The codes of one compile through the cache in the scenario's folder."""
-    cache = Cache(Store(here.folder / "cache"), identity=identity)
+    cache = Cache(CacheStore(here.folder / "cache"), identity=identity)
     options = make_options(kernels="iree", planner_mode="iree")
     record = build(small, [X], options, cache=cache).cached
     assert record is not None
@@ -187,7 +189,7 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.CACHE_DAMAGED)
 def _(here: Here) -> Codes:
     _cached(here)
-    store = Store(here.folder / "cache")
+    store = CacheStore(here.folder / "cache")
     path = store.path(store.entries()[0].name) / ARTIFACT
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     return _cached(here)
@@ -196,7 +198,7 @@ def _(here: Here) -> Codes:
 @provokes(ReasonCode.CACHE_FOLDER)
 def _(here: Here) -> Codes:
     (here.folder / "file").write_bytes(b"")
-    store = Store(here.folder / "file" / "below")
+    store = CacheStore(here.folder / "file" / "below")
     return {e.code for e in store.write("0" * 64, b"{}", b"data")}
 
 

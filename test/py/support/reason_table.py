@@ -24,7 +24,7 @@ from modules import host_target
 import pyc_mlir
 from pyc_mlir import Contract, Device
 from pyc_mlir.artifact.artifact import Artifact, make_manifest
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.choices.choices import Decision
@@ -107,7 +107,7 @@ def two_plans() -> Program:
 @cache
 def checked() -> Program:
     """A program with a check of its own, and with the plain entry only."""
-    one = (Argument("a", np.dtype(np.float32), ("n",)),)
+    one = (SignatureEntry("a", np.dtype(np.float32), ("n",)),)
     manifest = make_manifest(host_target(), Signature(one, one), "checked")
     return Program(Artifact(compile_module(CHECKED, host_target()), manifest), SYNC)
 

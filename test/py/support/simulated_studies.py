@@ -15,27 +15,27 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.rows import WRONG, Graph, Workload
-from pyc_mlir.measure.sessions.session import Candidate, Subject
+from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram
 from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Failed, Simulated
-from pyc_mlir.pipelines.choices.space import Axis, Space
-from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, TunedWork, Way
+from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
+from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.tune.studies.ledger import Ledger
 from pyc_mlir.tune.studies.run import Setting, keep_results, results_of, run_study
-from pyc_mlir.tune.studies.study import EFFORTS, Budget, WorkResult
-from pyc_mlir.tune.studies.worker import Job
+from pyc_mlir.tune.studies.study import EFFORTS, StudyBudget, WorkResult
+from pyc_mlir.tune.studies.worker import TrialJob
 
 PASS = "pyc-select-kernels"
-KNOBS = Space(
-    (Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64)), Axis("unroll", (1, 2, 4))),
+KNOBS = KnobSpace(
+    (Knob("rows", (1, 2, 4, 8)), Knob("columns", (8, 16, 32, 64)), Knob("unroll", (1, 2, 4))),
     default=(1, 1, 0),
 )
-WAYS = (Way("gemm:matmul", KNOBS), Way("iree"))
+WAYS = (SiteAlternative("gemm:matmul", KNOBS), SiteAlternative("iree"))
 PROGRAM = Graph("p", "program", "s1-p", "a program", 3)
 
 
-def work(number: int, ways: tuple[Way, ...] = WAYS, seconds: float = 1e-3) -> TunedWork:
+def work(number: int, ways: tuple[SiteAlternative, ...] = WAYS, seconds: float = 1e-3) -> TunedWork:
     """A work whose best choice depends on its number."""
     text = f"work {number}"
     name = f"w1-{hashlib.sha256(text.encode()).hexdigest()}"
@@ -54,7 +54,7 @@ class Costs:
 
     sleep: float = 0.0
 
-    def __call__(self, subject: Subject, candidate: Candidate) -> float | Failed:
+    def __call__(self, subject: MeasuredProgram, candidate: MeasuredChoice) -> float | Failed:
         number = int(subject.graph.text.split()[1])
         one = _made(number)
         time.sleep(self.sleep / 2)
@@ -70,23 +70,27 @@ class Costs:
         return 1e-3 * (1 + away)
 
 
-def subject_of(graph: Graph) -> Subject:
+def subject_of(graph: Graph) -> MeasuredProgram:
     """What a simulated measurer needs of a work."""
-    return Subject(graph, Workload(graph.graph_id))
+    return MeasuredProgram(graph, Workload(graph.graph_id))
 
 
 def setting_of(works: tuple[TunedWork, ...], evaluations: int = 48, lanes: int = 1) -> Setting:
     """A study of these works by evaluations."""
-    return Setting(PROGRAM, works, EFFORTS["measure"], Budget(evaluations=evaluations), 0, lanes)
+    return Setting(
+        PROGRAM, works, EFFORTS["measure"], StudyBudget(evaluations=evaluations), 0, lanes
+    )
 
 
-def prepared(store: Store, setting: Setting, measurer: Any, lease_seconds: float = 60.0) -> Job:
+def prepared(
+    store: EvidenceStore, setting: Setting, measurer: Any, lease_seconds: float = 60.0
+) -> TrialJob:
     """Add the rows of a study; its job."""
     study = setting.study(SIMULATED_PLACE, {})
     store.add_place(SIMULATED_PLACE)
     store.add(setting.graph, *(w.graph for w in setting.works), study)
     url = store.url
-    return Job(
+    return TrialJob(
         url, study.id, measurer, subject_of, setting.effort.plans, SIMULATED_PLACE, lease_seconds
     )
 
@@ -95,7 +99,7 @@ def studied(
     url: str, setting: Setting, costs: Any, executor: Executor | None = None, workers: int = 1
 ) -> tuple[Ledger, tuple[WorkResult, ...]]:
     """Run a study to its end and keep its results."""
-    with Store.open(url) as store, executor or ThreadPoolExecutor(workers) as running:
+    with EvidenceStore.open(url) as store, executor or ThreadPoolExecutor(workers) as running:
         job = prepared(store, setting, Simulated(costs), lease_seconds=1.0)
         ledger = run_study(store, setting, job, running, workers)
         results = results_of(setting, ledger)
@@ -111,13 +115,13 @@ def known_of(results: tuple[WorkResult, ...]) -> list[tuple[Any, ...]]:
 def main(url: str, path: str, seconds: float, workers: int) -> None:
     """Run the study; acknowledge what is committed."""
     acknowledged = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    finish = Store.finish
+    finish = EvidenceStore.finish
 
-    def finish_and_say(self: Store, trial: Any, *traces: Any, **more: Any) -> None:
+    def finish_and_say(self: EvidenceStore, trial: Any, *traces: Any, **more: Any) -> None:
         finish(self, trial, *traces, **more)
         os.write(acknowledged, f"{trial.config_hash} {traces[0].id}\n".encode())
 
-    Store.finish = finish_and_say  # type: ignore[method-assign]
+    EvidenceStore.finish = finish_and_say  # type: ignore[method-assign]
     works = tuple(map(work, range(3)))
     studied(url, setting_of(works), Costs(seconds), workers=workers)
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from pyc_mlir.pipelines.kernels.families import rows as rows_family
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
 NAME = "wrong"
 
 
-def _match(work: Work, target: Target) -> Sequence[Offer]:
+def _match(work: Work, target: Target) -> Sequence[KernelOffer]:
     return [
         replace(o, knobs=replace(o.knobs, operation="log_softmax"), worth=False)
         for o in rows_family.match(work, target)

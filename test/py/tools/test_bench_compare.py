@@ -9,7 +9,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.measure.records import Report, record
 from pyc_mlir.tools import pyc_bench
-from pyc_mlir.tools.bench.report.compare import MIN_SESSIONS, SPREAD, Answer, compare, lines
+from pyc_mlir.tools.bench.report.compare import MIN_SESSIONS, SPREAD, VerdictKind, compare, lines
 
 HERE = Environment("cpu", 2, (), 8, (), "Linux", "CPython", {}, "1", None, False)
 ROUNDS = 21
@@ -26,29 +26,29 @@ def report(rng, pyc=1.0, machine=1.0, between=0.02, environment=HERE) -> Report:
     return Report("latency", environment, {}, rows)
 
 
-def answers(before, after) -> list[Answer]:
+def answers(before, after) -> list[VerdictKind]:
     return [row.answer for row in compare(before, after) if row.candidate == "pyc"]
 
 
 def test_one_session_on_each_side_finds_large_differences_only():
     rng = np.random.default_rng(1)
-    assert answers([report(rng)], [report(rng, 2.0)]) == [Answer.SLOWER]
-    assert answers([report(rng)], [report(rng, 0.5)]) == [Answer.FASTER]
+    assert answers([report(rng)], [report(rng, 2.0)]) == [VerdictKind.SLOWER]
+    assert answers([report(rng)], [report(rng, 0.5)]) == [VerdictKind.FASTER]
     (row, *_) = compare([report(rng)], [report(rng, 1.1)])
-    assert row.answer is Answer.UNCLEAR and "2 more sessions" in str(row)
+    assert row.answer is VerdictKind.UNCLEAR and "2 more sessions" in str(row)
 
 
 def test_a_machine_that_is_slower_today_is_no_difference():
     rng = np.random.default_rng(2)
     for _ in range(50):
-        assert answers([report(rng)], [report(rng, machine=3.0)]) == [Answer.UNCLEAR]
+        assert answers([report(rng)], [report(rng, machine=3.0)]) == [VerdictKind.UNCLEAR]
 
 
 @pytest.mark.parametrize("sessions", [1, MIN_SESSIONS, 6])
 def test_equal_programs_are_rarely_told_apart(sessions):
     rng = np.random.default_rng(3)
     side = lambda: [report(rng, between=0.05) for _ in range(sessions)]  # noqa: E731
-    wrong = sum(answers(side(), side()) != [Answer.UNCLEAR] for _ in range(200))
+    wrong = sum(answers(side(), side()) != [VerdictKind.UNCLEAR] for _ in range(200))
     assert wrong <= 5  # 200 at 1 %, and luck
 
 
@@ -56,7 +56,7 @@ def test_several_sessions_find_five_per_cent():
     rng = np.random.default_rng(4)
     side = lambda ratio: [report(rng, ratio, between=0.005) for _ in range(6)]  # noqa: E731
     found = [answers(side(1.0), side(1.05))[0] for _ in range(30)]
-    assert found.count(Answer.SLOWER) >= 27 and Answer.FASTER not in found
+    assert found.count(VerdictKind.SLOWER) >= 27 and VerdictKind.FASTER not in found
 
 
 def test_what_cannot_be_compared():
@@ -71,7 +71,7 @@ def test_what_cannot_be_compared():
             compare(before, after)
     alone = replace(one, records=[r for r in one.records if r["candidate"] == "pyc"])
     (row,) = compare([alone], [alone])
-    assert row.answer is Answer.UNCLEAR and "no other system" in str(row)
+    assert row.answer is VerdictKind.UNCLEAR and "no other system" in str(row)
     wanted = compare([one], [one], reference="torch")
     assert all("no torch" in str(row) for row in wanted)
 

@@ -17,16 +17,16 @@ from pyc_mlir.measure.records import Report
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.latency import rounds as cpu_rounds
 from pyc_mlir.tools.bench.latency import suite as cpu_suite
-from pyc_mlir.tools.bench.latency.rounds import How, specialized
+from pyc_mlir.tools.bench.latency.rounds import RoundSettings, specialized
 from pyc_mlir.tools.bench.peers import worker as peers_worker
-from pyc_mlir.tools.bench.peers.graph import Work, count_work
-from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, Task
+from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work
+from pyc_mlir.tools.bench.peers.systems import PEERS, PYC, SYSTEMS, SystemTask
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
 from pyc_mlir.tools.bench.report import latency_table as cpu_table
-from pyc_mlir.tools.bench.report.latency_facts import Result, groups, mean, means, results
+from pyc_mlir.tools.bench.report.latency_facts import WorkloadFacts, groups, mean, means, results
 from pyc_mlir.tools.bench.report.show import markdown
 from pyc_mlir.tools.bench.workloads.cpu import CALL, CLASSES, GOAL_CLASSES, ROWS, make
-from pyc_mlir.tools.bench.workloads.workloads import Workload, relative_error
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload, relative_error
 
 MLP = "mlp 784-512-512-10, batch 64"
 DYNAMIC = "mlp 1024-4096-1024, dynamic batch, at 1"
@@ -35,7 +35,7 @@ QUICK_PEERS = [name for name in ("onnxruntime", "jax", "torch") if find_spec(nam
 ALL = sorted(ROWS)
 
 
-def close(workload: Workload, got: list[np.ndarray]) -> bool:
+def close(workload: BenchWorkload, got: list[np.ndarray]) -> bool:
     return relative_error(got, workload.expected) < 1e-5
 
 
@@ -82,9 +82,9 @@ def test_work_is_counted_by_the_ops():
     workload = make("gemm 512", tiny=True)
     (m, k, n) = ROWS["gemm 512"].tiny
     found = count_work(specialized(workload), workload.inputs)
-    assert found == Work(2 * m * n * k, 4 * (m * k + k * n + m * n))
-    assert Work(10, 5).seconds(peak_flops=10, bandwidth=1) == 5
-    assert Work(100, 5).seconds(peak_flops=10, bandwidth=1) == 10
+    assert found == LeastWork(2 * m * n * k, 4 * (m * k + k * n + m * n))
+    assert LeastWork(10, 5).seconds(peak_flops=10, bandwidth=1) == 5
+    assert LeastWork(100, 5).seconds(peak_flops=10, bandwidth=1) == 10
 
 
 def test_the_fma_program_runs():
@@ -95,7 +95,7 @@ def test_the_fma_program_runs():
 def test_a_system_prepares_and_reports(tmp_path):
     workload = make(MLP, tiny=True)
     cpu_rounds.store(workload, tmp_path)
-    task = Task(MLP, tmp_path, 1, True)
+    task = SystemTask(MLP, tmp_path, 1, True)
     for name in ("iree" if FULL else PYC, *QUICK_PEERS[:1]):
         call, ready = peers_worker.prepare(SYSTEMS[name], task, 1, 0.0)
         call()
@@ -109,17 +109,17 @@ def test_thread_counts_are_set_before_libraries_load():
     assert found["HOME"] == "x" and found["OMP_NUM_THREADS"] == found["NPROC"] == "2"
 
 
-class Broken(cpu_rounds.Worker):
+class Broken(cpu_rounds.PeerProcess):
     """A process in whose place another one runs."""
 
     code = ""
 
-    def __init__(self, system: str, key: str, folder: object, how: How) -> None:
+    def __init__(self, system: str, key: str, folder: object, how: RoundSettings) -> None:
         super().__init__("no such system", key, folder, how)  # type: ignore[arg-type]
 
 
 def test_a_process_that_dies_has_failed(tmp_path, capfd):
-    how = How(1, 0.0, 1, True, dict(os.environ))
+    how = RoundSettings(1, 0.0, 1, True, dict(os.environ))
     with Broken("x", MLP, tmp_path, how) as worker:
         assert worker.answer() == {"failed": "ended with status 2"}
         with pytest.raises(PycError, match="expected an answer") as caught:
@@ -217,9 +217,9 @@ def test_wrong_words_are_refused(tmp_path, capsys):
     assert set(PEERS) == set(SYSTEMS) - {PYC}
 
 
-def result(workload: str, threads: int = 1, kind: str = "gemm", **seconds: float) -> Result:
+def result(workload: str, threads: int = 1, kind: str = "gemm", **seconds: float) -> WorkloadFacts:
     rows = {name: {"median_seconds": s, "class": kind} for name, s in seconds.items()}
-    return Result(workload, kind, threads, rows)
+    return WorkloadFacts(workload, kind, threads, rows)
 
 
 def test_ratios_are_against_the_best_peer():

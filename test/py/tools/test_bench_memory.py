@@ -18,7 +18,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.frontends.python.specs import leaves, map_leaves
 from pyc_mlir.frontends.python.trace import trace
 from pyc_mlir.measure.records import Report
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory import measure as memory_measure
 from pyc_mlir.tools.bench.memory import suite as memory
@@ -27,8 +27,8 @@ from pyc_mlir.tools.bench.peers import footprint as peers_footprint
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.peers.footprint import footprint
 from pyc_mlir.tools.bench.report import memory_table, show
-from pyc_mlir.tools.bench.report.suite import Run
-from pyc_mlir.tools.bench.workloads.case import CLASSES, Case, Weights
+from pyc_mlir.tools.bench.report.suite import SuiteRun
+from pyc_mlir.tools.bench.workloads.case import CLASSES, SeededWeights, SuiteCase
 from pyc_mlir.tools.bench.workloads.inference import decoder, encoder
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
 from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
@@ -105,10 +105,10 @@ def test_a_decoder_does_not_look_ahead():
     assert decoder.__module__ == encoder.__module__
 
 
-def product(shape: tuple[int, ...] = (64, 64)) -> Case:
+def product(shape: tuple[int, ...] = (64, 64)) -> SuiteCase:
     """One product: a result and no transients."""
-    w = Weights(0).matrix(64, 64)
-    return Case("product", "chain", lambda x: x @ w, (Weights(1).activations(*shape),))
+    w = SeededWeights(0).matrix(64, 64)
+    return SuiteCase("product", "chain", lambda x: x @ w, (SeededWeights(1).activations(*shape),))
 
 
 def test_a_footprint_is_transients_and_results():
@@ -163,9 +163,11 @@ def test_bounds_are_read_from_the_artifacts_report():
 
 def test_the_largest_task_is_a_bound():
     buffers = (Buffer(64, pinned=True), Buffer(8), Buffer(16), Buffer(16))
-    reading = Task("a", reads=(0, 1), writes=(2,))
-    over = Task("b", reads=(1, 2), writes=(3,), in_place=((3, 2),))
-    problem = Problem((Task("first", reads=(0,), writes=(1,)), reading, over), buffers)
+    reading = PlannedTask("a", reads=(0, 1), writes=(2,))
+    over = PlannedTask("b", reads=(1, 2), writes=(3,), in_place=((3, 2),))
+    problem = PlanningProblem(
+        (PlannedTask("first", reads=(0,), writes=(1,)), reading, over), buffers
+    )
     assert [memory_measure._needed(problem, task) for task in problem.tasks] == [8, 24, 24]
 
 
@@ -237,7 +239,7 @@ def faked(monkeypatch, quick):
     """The suite with a measuring process that answers at once; the names that were measured."""
     asked: list[str] = []
 
-    def answer(name: str, run: Run, threads: list[int]) -> list[dict]:
+    def answer(name: str, run: SuiteRun, threads: list[int]) -> list[dict]:
         asked.append(name)
         if name == "u-net":
             raise KeyboardInterrupt
@@ -285,7 +287,7 @@ def test_failures_are_records_and_tried_again(tmp_path, faked, capsys):
 
 
 def test_a_measuring_process_that_dies_is_a_failure(tmp_path):
-    asked = Run("memory", 1, True, tmp_path / "x.json")
+    asked = SuiteRun("memory", 1, True, tmp_path / "x.json")
     (row,) = memory.in_own_process("no such workload", asked, [1])
     assert row["metric"] == "failure" and "ended with status 2" in row["reason"]
 

@@ -22,8 +22,8 @@ from pyc_mlir.tools.bench.compile import tooling
 from pyc_mlir.tools.bench.compile.compile_time import command, run_command
 from pyc_mlir.tools.bench.latency import demo as latency
 from pyc_mlir.tools.bench.latency import gpu, layers
-from pyc_mlir.tools.bench.peers.prepared import Prepared, choose
-from pyc_mlir.tools.bench.report.suite import Run, parse
+from pyc_mlir.tools.bench.peers.prepared import PreparedWorkload, choose
+from pyc_mlir.tools.bench.report.suite import SuiteRun, parse
 from pyc_mlir.tools.bench.report.table import markdown
 from pyc_mlir.tools.bench.workloads.encoder import TINY, encoder_onnx, encoder_weights
 from pyc_mlir.tools.bench.workloads.ops import OPS, op_workload
@@ -109,7 +109,7 @@ def test_compile(quick):
 def test_two_threads_have_a_process_of_their_own(tmp_path, capfd):
     if latency.available_cores() < 2:
         pytest.skip("this machine has one core")
-    asked = Run("demo-latency", 1, True, tmp_path / "x.json")
+    asked = SuiteRun("demo-latency", 1, True, tmp_path / "x.json")
     rows = latency.in_own_process(asked, [TINY_ENCODER], threads=2)
     assert {r["candidate"] for r in rows} >= {"pyc", "iree"}
     assert all(r["workload"].endswith("2 threads") for r in rows)
@@ -188,7 +188,7 @@ def test_gpu_cases_are_measured_and_failures_recorded(tmp_path):
     """The suite's own way, on the CPU: one case that works, one that is wrong."""
     right = op_workload("take")
     wrong = replace(right, name="wrong", reference=lambda: (np.zeros((5, 9)),))
-    asked = Run("gpu", 1, True, tmp_path / "x.json")
+    asked = SuiteRun("gpu", 1, True, tmp_path / "x.json")
     builds = [lambda: right, lambda: wrong]
     rows = gpu.measure(builds, make_options(), Device("local-sync"), asked)
     found = [(r["workload"], r["metric"]) for r in rows]
@@ -240,7 +240,9 @@ def test_the_quickest_setting_is_chosen():
     def slow() -> None:
         sum(range(50_000))
 
-    prepared = {name: Prepared(call, list) for name, call in (("slow", slow), ("fast", int))}
+    prepared = {
+        name: PreparedWorkload(call, list) for name, call in (("slow", slow), ("fast", int))
+    }
     found = choose(prepared, rounds=3, min_seconds=0, rest=0)
     assert found.setting == "fast" and set(found.tried) == {"slow", "fast"}
     only = choose({"slow": prepared["slow"]}, rounds=3, min_seconds=0, rest=0)

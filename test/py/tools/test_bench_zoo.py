@@ -12,17 +12,17 @@ from pyc_mlir.measure.environment import probe
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.tools import pyc_bench
 from pyc_mlir.tools.bench.memory import suite as memory
-from pyc_mlir.tools.bench.peers.systems import Task
+from pyc_mlir.tools.bench.peers.systems import SystemTask
 from pyc_mlir.tools.bench.peers.worker import prepare
 from pyc_mlir.tools.bench.report import zoo_table
 from pyc_mlir.tools.bench.report.show import markdown
 from pyc_mlir.tools.bench.zoo import export, suite
 from pyc_mlir.tools.bench.zoo.networks import CONVOLUTIONAL, NETWORKS, TRANSFORMER
-from pyc_mlir.tools.bench.zoo.suite import Models, Row
+from pyc_mlir.tools.bench.zoo.suite import Models, ZooRow
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
 
 
-def made(row: Row, system: str, seconds: float = 0.01, **fields: object) -> Record:
+def made(row: ZooRow, system: str, seconds: float = 0.01, **fields: object) -> Record:
     """A record as a row gives it."""
     threads = row.threads
     kept = record(row.workload, system, f"latency, {threads} threads", "s", seconds)
@@ -94,7 +94,7 @@ def test_the_models_folder_is_an_option_or_a_variable_or_the_cache(monkeypatch, 
 
 
 def test_rows_are_complete_when_every_system_has_a_record():
-    one, two = Row("unet", 1, 1), Row("unet", 1, 2)
+    one, two = ZooRow("unet", 1, 1), ZooRow("unet", 1, 2)
     found = {
         one.workload: [
             *(made(one, system) for system in ("pyc", "torch")),
@@ -110,9 +110,9 @@ class Interrupted(Exception):
 
 
 @pytest.fixture
-def rows(monkeypatch) -> list[Row]:
+def rows(monkeypatch) -> list[ZooRow]:
     """The rows that were measured; batch 8 is interrupted the first time."""
-    asked: list[Row] = []
+    asked: list[ZooRow] = []
 
     def measured(row, systems, run, models):
         asked.append(row)
@@ -136,7 +136,7 @@ def test_rows_are_stored_as_they_come_and_a_run_goes_on(rows, tmp_path, capsys):
     partial = Report.load(f"{path}.partial")
     assert {r["workload"] for r in partial.records} == {"unet, batch 1"}
     assert suite.run(command(path)) == 0
-    assert rows == [Row("unet", 1, 1), Row("unet", 8, 1), Row("unet", 8, 1)]
+    assert rows == [ZooRow("unet", 1, 1), ZooRow("unet", 8, 1), ZooRow("unet", 8, 1)]
     report = Report.load(path)
     assert len(report.records) == 4 and not Path(f"{path}.partial").exists()
     assert report.settings["batch"] == [1, 8] and report.settings["opset"] == 20
@@ -150,7 +150,7 @@ def test_another_environment_measures_all_again(rows, monkeypatch, tmp_path, cap
     other = replace(probe(), cpu="another processor")
     monkeypatch.setattr(memory, "probe", lambda: other)
     assert suite.run(command(path)) == 0
-    assert rows.count(Row("unet", 1, 1)) == 2
+    assert rows.count(ZooRow("unet", 1, 1)) == 2
     assert "another environment" in capsys.readouterr().err
 
 
@@ -179,7 +179,7 @@ def test_a_model_that_cannot_be_exported_names_the_packages(tmp_path):
 
 
 def test_tables_hold_the_figures_and_what_is_missing():
-    conv, bert = Row("resnet50", 1, 1), Row("bert", 8, 2)
+    conv, bert = ZooRow("resnet50", 1, 1), ZooRow("bert", 8, 2)
     records = [
         made(conv, "pyc", 0.02, call_peak_bytes=3 << 20, compile_cpu_seconds=6.0),
         made(conv, "iree", 0.08, call_peak_bytes=6 << 20, compile_cpu_seconds=4.0),
@@ -248,7 +248,7 @@ def test_a_row_says_what_was_promised(stored):
 
 def test_a_system_without_a_setting_that_compiles_has_failed(tmp_path):
     np.savez(tmp_path / "inputs.npz", np.zeros(1))
-    task = Task("unet", tmp_path, 1, True)
+    task = SystemTask("unet", tmp_path, 1, True)
     system = replace(SYSTEMS["torch"], settings=lambda task, inputs: iter(()))
     with pytest.raises(PycError, match="expected a setting that compiles, got none") as caught:
         prepare(system, task, 1, 0.0)

@@ -12,7 +12,7 @@ import pytest
 from calibrations import calibration
 
 from pyc_mlir.calibrate import calibrate as measuring
-from pyc_mlir.calibrate.calibrate import Effort, calibrate, require_cpu, table
+from pyc_mlir.calibrate.calibrate import CalibrationEffort, calibrate, require_cpu, table
 from pyc_mlir.calibrate.peaks import copy_probe, fma_probes, fma_program
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
@@ -21,7 +21,9 @@ from pyc_mlir.pipelines.target.calibration import Calibration, Figure
 from pyc_mlir.runtime.device import Device, host_cpu
 from pyc_mlir.tools import pyc_doctor
 
-TINY = Effort(rounds=2, sample_seconds=0.0, iterations=8, dispatches=2, copied_bytes=1 << 12)
+TINY = CalibrationEffort(
+    rounds=2, sample_seconds=0.0, iterations=8, dispatches=2, copied_bytes=1 << 12
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from pyc_mlir.artifact.artifact import read
 from pyc_mlir.artifact.compile_log import read_compile_log
-from pyc_mlir.artifact.signature import Argument
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
@@ -328,7 +328,7 @@ def test_shapes_are_assigned_by_name_then_in_order():
 
 
 def test_sizes_of_named_dimensions_hold_everywhere():
-    declared = [Argument("a", F32, ("n", 3)), Argument("b", F32, ("n", None))]
+    declared = [SignatureEntry("a", F32, ("n", 3)), SignatureEntry("b", F32, ("n", None))]
     said = {"a": InputShape.parse("2x?"), "b": InputShape.parse("?x5")}
     assert [a.shape for a in refine(declared, said)] == [(2, 3), (2, 5)]
 

@@ -11,7 +11,7 @@ import pytest
 from modules import add_artifact, ramp
 
 from pyc_mlir.artifact import artifact
-from pyc_mlir.artifact.signature import Argument
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.tools import pyc_run
@@ -25,7 +25,7 @@ from pyc_mlir.tools.pyc_run import main
 sys.exit(main(sys.argv[1:]))
 """
 F32 = DTYPES["f32"]
-AB = (Argument("a", F32, (None,)), Argument("b", F32, (None,)))
+AB = (SignatureEntry("a", F32, (None,)), SignatureEntry("b", F32, (None,)))
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_damaged_array_files_are_refused(program):
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64", "i8", "i32", "i64", "i1"])
 def test_every_element_type_has_text(dtype):
-    argument = Argument("x", DTYPES[dtype], (2, 2))
+    argument = SignatureEntry("x", DTYPES[dtype], (2, 2))
     for text in ("=1", "=1 0 0 1", "=@seed:3", ""):
         (array,) = read_inputs([f"2x2x{dtype}{text}"], (argument,))
         assert array.dtype == DTYPES[dtype] and array.shape == (2, 2)

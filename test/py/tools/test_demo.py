@@ -12,23 +12,25 @@ from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.target.cost import Cost
 from pyc_mlir.tools.demo import __main__ as demo
 from pyc_mlir.tools.demo import text as demo_text
-from pyc_mlir.tools.demo.compare import Comparison, Memory, Row, Side, compare
-from pyc_mlir.tools.demo.digits import MODELS, Images, load_digits
+from pyc_mlir.tools.demo.compare import DemoComparison, DemoMemory, DemoRow, Side, compare
+from pyc_mlir.tools.demo.digits import MODELS, DigitImages, load_digits
 
 # Importing it takes 0.8 s, which every process that collects tests would pay.
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="sklearn is not installed")
-LABELS = Images(np.zeros((3, 1, 8, 8), np.float32), np.array([0, 1, 2]))
+LABELS = DigitImages(np.zeros((3, 1, 8, 8), np.float32), np.array([0, 1, 2]))
 
 
-def comparison(scores: np.ndarray) -> Comparison:
+def comparison(scores: np.ndarray) -> DemoComparison:
     """What a comparison that took 1 ms might say; the reference knows every label."""
     spread = Spread(0.001, 0.0009, 0.0011, 0.0008, 5)
-    side = Side(spread, Memory(4096, 1024))
+    side = Side(spread, DemoMemory(4096, 1024))
     names = (Alternative("fuse:a+b", Cost(traffic_bytes=10)), Alternative("keep", Cost()))
     site = Site("pyc-fuse", "a.1", 'loc("op1"("m.onnx":1:1))')
     chosen = Decision(site, "keep", names, "heuristic")
     unknown = Decision(Site("iree-fusion", "m"), "plain", (Alternative("plain"),), "heuristic")
-    return Comparison(scores, np.eye(3), (Row(3, side, side, spread, spread),), (chosen, unknown))
+    return DemoComparison(
+        scores, np.eye(3), (DemoRow(3, side, side, spread, spread),), (chosen, unknown)
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,12 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.iree import inventory
 from pyc_mlir.iree.inventory import Driver, compiler_targets, query, reason, runtime_drivers
 from pyc_mlir.measure.environment import Environment
 from pyc_mlir.tools import pyc_doctor
-from pyc_mlir.tools.doctor.checks import CHECKS, Finding, diagnose, is_healthy, to_json, to_text
+from pyc_mlir.tools.doctor.checks import (
+    CHECKS,
+    CheckFinding,
+    diagnose,
+    is_healthy,
+    to_json,
+    to_text,
+)
 from pyc_mlir.tools.doctor.machine import TARGETS, Machine, read_pins
 
 ENVIRONMENT = Environment(
@@ -35,7 +42,7 @@ HARDWARE = {
     "governor": "powersave",
     "gpus": [{"name": "NVIDIA H200", "driver": "570.1", "memory_mib": 143771}],
 }
-PLACE = Place(HARDWARE, {"source": "0"}, {"threads": 1}, "0123456789abcdef")
+PLACE = Environments(HARDWARE, {"source": "0"}, {"threads": 1}, "0123456789abcdef")
 PINS = {"torch-mlir": "1", "iree-base-compiler": "2", "iree-base-runtime": "2", "numpy": "3"}
 DRIVERS = (
     Driver("cuda", ("NVIDIA H200",)),
@@ -63,7 +70,7 @@ def with_driver(driver: Driver) -> tuple[Driver, ...]:
     return tuple(driver if d.name == driver.name else d for d in DRIVERS)
 
 
-def finding(machine: Machine, name: str) -> Finding:
+def finding(machine: Machine, name: str) -> CheckFinding:
     return next(f for f in diagnose(machine) if f.name == name)
 
 

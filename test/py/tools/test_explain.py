@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.choices.log import write_log
 from pyc_mlir.pipelines.memory.picture import layout_of_slices
 from pyc_mlir.tools.explain import text_page as explain_text
 from pyc_mlir.tools.explain.axes import Scale
-from pyc_mlir.tools.explain.facts import Subject
+from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
 
 EVIL = """</script><script>alert("1")</script><b a='x'>&amp;\x85"""
@@ -103,8 +103,8 @@ def program(tmp_path) -> str:
     return saved(tmp_path, explained([planned(branches(3))], account=ACCOUNT))
 
 
-def subject(*regions, decisions=(FUSE,), name: str = "model.vmfb") -> Subject:
-    return Subject.of(name, explained(regions, decisions))
+def subject(*regions, decisions=(FUSE,), name: str = "model.vmfb") -> ExplainedProgram:
+    return ExplainedProgram.of(name, explained(regions, decisions))
 
 
 class Page(HTMLParser):

@@ -18,13 +18,13 @@ from pyc_mlir.artifact.memory_report import (
     to_bytes,
 )
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.memory.layout import Layout, Run
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, TaskRun
 from pyc_mlir.pipelines.memory.picture import layout_of_plan, layout_of_slices
 from pyc_mlir.pipelines.memory.planner.planner import MODES, plan
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 
 
-def clashes(layout: Layout) -> list[tuple[int, int]]:
+def clashes(layout: ArenaLayout) -> list[tuple[int, int]]:
     """Pairs of rectangles that hold the same bytes at the same step, and share no storage."""
     found = []
     for (i, a), (j, b) in combinations(enumerate(layout.rectangles), 2):
@@ -35,7 +35,7 @@ def clashes(layout: Layout) -> list[tuple[int, int]]:
     return found
 
 
-def naive_live(layout: Layout) -> list[int]:
+def naive_live(layout: ArenaLayout) -> list[int]:
     """Per step the sum over storages of the largest buffer in it."""
     live = []
     for step in range(layout.steps):
@@ -81,12 +81,12 @@ def test_a_chain_in_place_is_one_storage():
 
 def test_a_tied_update_continues_its_operand():
     tasks = (
-        Task("make", (0,), (1,)),
-        Task("update", (1,), (2,), tied=((2, 1),)),
-        Task("read", (2,), (3,)),
+        PlannedTask("make", (0,), (1,)),
+        PlannedTask("update", (1,), (2,), tied=((2, 1),)),
+        PlannedTask("read", (2,), (3,)),
     )
     outside = Buffer(64, pinned=True)
-    problem = Problem(tasks, (outside, Buffer(64, name="state"), Buffer(64), outside))
+    problem = PlanningProblem(tasks, (outside, Buffer(64, name="state"), Buffer(64), outside))
     first, second = layout_of_plan(problem, own_order(problem)).rectangles
     assert (first.buffer, first.first, first.last) == ("state", 0, 1)
     assert (second.buffer, second.first, second.last, second.takes_over) == ("update", 1, 2, 0)
@@ -159,7 +159,7 @@ def test_what_is_no_report_is_refused(data):
 
 
 def test_the_chosen_layout_must_be_there():
-    layout = Layout(0, (Run(0, 0, 0),), ())
+    layout = ArenaLayout(0, (TaskRun(0, 0, 0),), ())
     with pytest.raises(PycError, match=r"region r: expected the chosen one of \['iree'\]"):
         region_report("r", chain(1), {"iree": layout}, "planned")
 

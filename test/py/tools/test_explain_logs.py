@@ -10,7 +10,7 @@ from planner_problems import branches
 
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.artifact.compile_log import CompileLog, head_of, read_compile_log
-from pyc_mlir.debug.diff import Difference, diff
+from pyc_mlir.debug.diff import ProgramDifference, diff
 from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
@@ -72,7 +72,7 @@ def test_decisions_about_an_op(capsys, log, program, name, sites):
 
 
 def test_decisions_about_a_dispatch(capsys, program):
-    region = pyc_explain.Subject.of("x", artifacts.read(program)).report.regions[0]
+    region = pyc_explain.ExplainedProgram.of("x", artifacts.read(program)).report.regions[0]
     out = ran(capsys, program, "--op", region.tasks[0].name)
     assert "plan-memory:g#0" in out
 
@@ -169,7 +169,7 @@ def test_sites_of_other_programs_are_joined_by_order():
         choice("q:" + "2" * 16, "a"),
         graph_id="h",
     )
-    found: Difference = diff(a, b)
+    found: ProgramDifference = diff(a, b)
     assert found.same == 2
     assert [(c.before and c.before.site.op_id, c.site) for c in found.changes] == [
         (f"add.{1:016x}", f"p:add.{3:016x}")

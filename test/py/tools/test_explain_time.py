@@ -9,7 +9,7 @@ from profiled import X, artifact_of, made_by_hand
 from pyc_mlir.artifact import artifact as artifacts
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
-from pyc_mlir.tools.explain.facts import Subject
+from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
 from pyc_mlir.tools.explain.text_page import overview
 from pyc_mlir.tools.explain.time_shares import HEAD, answer, uncovered
@@ -60,9 +60,13 @@ def test_a_measurement_takes_its_place(tmp_path, capsys):
 def test_a_log_tells_where(tmp_path, capsys):
     profile = Program(artifact_of(), Device("local-sync")).profile(X, calls=1)
     bare = tuple(replace(d, site=replace(d.site, location="")) for d in artifact_of().decisions)
-    subject = Subject.of("p", replace(artifact_of(), decisions=bare), artifact_of().decisions)
+    subject = ExplainedProgram.of(
+        "p", replace(artifact_of(), decisions=bare), artifact_of().decisions
+    )
     assert subject.profile is not None and any(r.locations for r in subject.profile.rows)
-    assert "profiled.py:" in overview(Subject.of("p", artifact_of(), None, measured=profile))
+    assert "profiled.py:" in overview(
+        ExplainedProgram.of("p", artifact_of(), None, measured=profile)
+    )
 
 
 def test_profiles_of_other_programs_are_refused(tmp_path, capsys):
@@ -75,6 +79,6 @@ def test_profiles_of_other_programs_are_refused(tmp_path, capsys):
 
 
 def test_programs_without_a_report_have_no_times():
-    subject = Subject.of("p", replace(artifact_of(), memory=b""))
+    subject = ExplainedProgram.of("p", replace(artifact_of(), memory=b""))
     assert subject.profile is None
     assert "A call takes" not in overview(subject) and "Where the time goes" not in page(subject)

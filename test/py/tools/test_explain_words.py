@@ -11,25 +11,25 @@ from test_explain import planned
 
 from pyc_mlir.api import build
 from pyc_mlir.artifact import artifact as artifacts
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.cache.cache import Cache
-from pyc_mlir.cache.store import Store
+from pyc_mlir.cache.store import CacheStore
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, Site
 from pyc_mlir.tools.demo.digits import MODELS
 from pyc_mlir.tools.explain import text_page
-from pyc_mlir.tools.explain.facts import Subject
+from pyc_mlir.tools.explain.facts import ExplainedProgram
 from pyc_mlir.tools.explain.html_page import page
-from pyc_mlir.tools.explain.sizes import Sizes
+from pyc_mlir.tools.explain.sizes import ChosenSizes
 from pyc_mlir.tools.explain.words import UNNAMED, WHOLE, by_layer, folded, headline, layer_of
 
 F32 = np.dtype(np.float32)
 BATCH = "hal.buffer_view.dim(arg0, index=0 : index)"
 FORMULA = f"8960 * {BATCH} + util.align(({BATCH} * 400), 64)"
 SIGNATURE = Signature(
-    (Argument("x", F32, ("batch", 4)), Argument("y", F32, (None, 2))),
-    (Argument("z", F32, ("batch",)),),
+    (SignatureEntry("x", F32, ("batch", 4)), SignatureEntry("y", F32, (None, 2))),
+    (SignatureEntry("z", F32, ("batch",)),),
 )
 
 
@@ -92,17 +92,17 @@ def test_knobs_are_folded():
     decision = replace(FUSE, alternatives=(Alternative("gemm", reason=knobs),), chosen="gemm")
     assert "Gemm with 4 knobs" in text_page.decision_text(decision, short=True)
     assert knobs in text_page.decision_text(decision)
-    shown = page(Subject.of("m.vmfb", explained(decisions=[decision])))
+    shown = page(ExplainedProgram.of("m.vmfb", explained(decisions=[decision])))
     assert "<summary>knobs of gemm</summary>" in shown and "Gemm with 4 knobs" in shown
 
 
 def test_chosen_sizes():
-    sizes = Sizes.parse(["batch=8", "y[0]=3"], SIGNATURE)
+    sizes = ChosenSizes.parse(["batch=8", "y[0]=3"], SIGNATURE)
     assert str(sizes) == "batch=8, y[0]=3" and sizes.names == ["batch", "y[0]"]
     assert sizes.bytes_of(FORMULA) == 8960 * 8 + 3200
     assert sizes.of(SIGNATURE.inputs) == 8 * 4 * 4 + 3 * 2 * 4
-    assert Sizes.parse(["batch=1"], SIGNATURE).bytes_of(FORMULA) == 8960 + 448
-    none = Sizes(SIGNATURE)
+    assert ChosenSizes.parse(["batch=1"], SIGNATURE).bytes_of(FORMULA) == 8960 + 448
+    none = ChosenSizes(SIGNATURE)
     assert none.readable(FORMULA) == "8960 * batch + align((batch * 400), 64)"
     assert none.bytes_of(FORMULA) is None and none.of(SIGNATURE.inputs) is None
     for odd in ("__import__('os')", "2 ** 9999999", "f(1)", "1 +", "-1"):
@@ -113,18 +113,18 @@ def test_chosen_sizes():
 @pytest.mark.parametrize("text", ["batc=8", "batch", "batch=x", "batch=-1", "=8"])
 def test_sizes_of_what_there_is_not(text):
     with pytest.raises(PycError, match="expected NAME=SIZE with a dynamic dimension") as refused:
-        Sizes.parse([text], SIGNATURE)
+        ChosenSizes.parse([text], SIGNATURE)
     assert refused.value.code is ReasonCode.BAD_ARGUMENT
     assert ("did you mean 'batch'?" in refused.value.message) == (text == "batc=8")
 
 
 def test_headlines():
     region = planned(branches(3))
-    told = Subject.of("m.vmfb", explained([region]))
+    told = ExplainedProgram.of("m.vmfb", explained([region]))
     assert headline(told) == "12.00 MiB of working memory, 25 % less than IREE's plan"
-    iree = Subject.of("m.vmfb", explained([replace(region, chosen="iree")]))
+    iree = ExplainedProgram.of("m.vmfb", explained([replace(region, chosen="iree")]))
     assert headline(iree) == "16.00 MiB of working memory, as much as IREE's plan"
-    assert "not known" in headline(Subject.of("m.vmfb", explained()))
+    assert "not known" in headline(ExplainedProgram.of("m.vmfb", explained()))
 
 
 @pytest.fixture(scope="module")
@@ -135,17 +135,17 @@ def dynamic() -> artifacts.Artifact:
 
 
 def test_a_dynamic_program_at_a_chosen_size(dynamic):
-    bare = Subject.of("m.vmfb", dynamic)
+    bare = ExplainedProgram.of("m.vmfb", dynamic)
     assert headline(bare) == (
         "working memory depends on batch; --size batch=8 shows it for one size"
     )
     assert "hal.buffer_view" not in text_page.overview(bare)
-    chosen = Subject.of("m.vmfb", dynamic, sizes=["batch=8"])
+    chosen = ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=8"])
     assert " KiB of working memory for batch=8, " in headline(chosen)
     assert escape(headline(chosen)) in page(chosen)
     account = dict(chosen.account())
     assert account["inputs"] == 8 * 64 * 4 and account["transients (the arena)"]
-    twice = dict(Subject.of("m.vmfb", dynamic, sizes=["batch=16"]).account())
+    twice = dict(ExplainedProgram.of("m.vmfb", dynamic, sizes=["batch=16"]).account())
     assert twice["inputs"] == 2 * account["inputs"]
 
 
@@ -154,7 +154,7 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
     assert {"conv1", "relu_conv1", "dense"} <= nodes
     assert not any("onnx" in d.site.location for d in dynamic.decisions), "no paths"
     assert dynamic.manifest["options"]["node_names"] is True
-    shown = Subject.of("m.vmfb", dynamic)
+    shown = ExplainedProgram.of("m.vmfb", dynamic)
     text = text_page.overview(shown)
     assert "\n  conv1\n    conv1  pyc-" in text and "conv1  pyc-fuse:conv2d." in text
     assert "--node-names" not in text
@@ -162,7 +162,7 @@ def test_an_artifact_keeps_names_where_it_was_asked_to(dynamic):
 
 
 def test_names_are_asked_for_and_not_cached(tmp_path):
-    cache = Cache(Store(tmp_path))
+    cache = Cache(CacheStore(tmp_path))
     plain = build(MODELS["mlp"], None, make_options(kernels="iree", planner_mode="iree"))
     read = artifacts.from_bytes(artifacts.to_bytes(plain))
     assert not any(d.site.location for d in read.decisions)

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyc_mlir.artifact.signature import Argument
+from pyc_mlir.artifact.signature import SignatureEntry
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.tools.cli.run_inputs import read_inputs
 
-X = Argument("x", np.dtype(np.float32), (4,))
+X = SignatureEntry("x", np.dtype(np.float32), (4,))
 TERA = 1 << 40
 
 

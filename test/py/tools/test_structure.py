@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyc_mlir.artifact.memory_report import RegionReport
-from pyc_mlir.pipelines.memory.layout import Layout, Rectangle
+from pyc_mlir.pipelines.memory.layout import ArenaLayout, Rectangle
 from pyc_mlir.tools.docs.picture import picture
 from pyc_mlir.tools.docs.structure import Checkout, cycles, table
 
@@ -42,7 +42,7 @@ def test_a_table_has_a_column_for_each_checkout(checkout):
 
 def test_a_picture_holds_both_charts_and_nothing_that_moves():
     rectangles = (Rectangle("x", 0, 0, 1, 0, 64), Rectangle("y<", 0, 1, 2, 64, 128))
-    layout = Layout(192, (), rectangles)
+    layout = ArenaLayout(192, (), rectangles)
     text = picture(RegionReport("r", (), {"iree": layout}, "iree"))
     drawing = ElementTree.fromstring(text)
     assert len(drawing.findall("{http://www.w3.org/2000/svg}svg")) == 2

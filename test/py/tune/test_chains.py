@@ -5,13 +5,13 @@ import random
 import pytest
 
 from pyc_mlir.evidence.rows import Graph
-from pyc_mlir.pipelines.choices.space import Axis, Space
+from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
 from pyc_mlir.tune.chains import Chain, Every, chains
-from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, TunedWork, Way
+from pyc_mlir.tune.sites import WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.tune.strategies import Learned, Random
 
-KNOBS = Space((Axis("rows", (1, 2, 4, 8)), Axis("columns", (8, 16, 32, 64))), default=(0, 0))
-SPACE = ChoiceSpace.of((Way("gemm", KNOBS), Way("iree")))
+KNOBS = KnobSpace((Knob("rows", (1, 2, 4, 8)), Knob("columns", (8, 16, 32, 64))), default=(0, 0))
+SPACE = ChoiceSpace.of((SiteAlternative("gemm", KNOBS), SiteAlternative("iree")))
 
 
 def tuned(name, seconds=1.0):

@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from pyc_mlir.evidence.rows import Graph
-from pyc_mlir.pipelines.choices.space import Axis, Space
-from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, TunedWork, Way, allot
+from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
+from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork, allot
 
-KNOBS = Space(
-    (Axis("rows", (1, 2, 4)), Axis("columns", (8, 16))), lambda config: config != (2, 1), (1, 0)
+KNOBS = KnobSpace(
+    (Knob("rows", (1, 2, 4)), Knob("columns", (8, 16))), lambda config: config != (2, 1), (1, 0)
 )
-LARGE = Space(tuple(Axis(f"k{n}", tuple(range(16))) for n in range(6)), default=(0,) * 6)
-WAYS = (Way("gemm:matmul", KNOBS), Way("iree"), Way("conv:matmul", LARGE))
+LARGE = KnobSpace(tuple(Knob(f"k{n}", tuple(range(16))) for n in range(6)), default=(0,) * 6)
+WAYS = (
+    SiteAlternative("gemm:matmul", KNOBS),
+    SiteAlternative("iree"),
+    SiteAlternative("conv:matmul", LARGE),
+)
 SPACE = ChoiceSpace.of(WAYS)
 
 
@@ -84,7 +88,7 @@ def test_evaluations_go_where_time_may_be_saved():
         tuned(WAYS, seconds=8.0),
         tuned(WAYS, seconds=1.0),
         tuned(WAYS, sites=4, seconds=1.0),
-        tuned((Way("iree"),), seconds=100.0),
+        tuned((SiteAlternative("iree"),), seconds=100.0),
         tuned(WAYS[:2], seconds=50.0),
     ]
     given = allot(works, 100)

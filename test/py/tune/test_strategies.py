@@ -8,7 +8,7 @@ import pytest
 from conftest import FULL
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.pipelines.choices.space import Axis, Config, Space
+from pyc_mlir.pipelines.choices.space import Config, Knob, KnobSpace
 from pyc_mlir.tune.strategies import (
     STRATEGIES,
     Learned,
@@ -22,12 +22,12 @@ from pyc_mlir.tune.strategies import (
 )
 
 PUBLISHED = Path(__file__).parents[3].parent / "shared/data/evidence/autotuning"
-TILES = Space(
+TILES = KnobSpace(
     (
-        Axis("rows", (1, 2, 3, 4, 6, 8, 12, 16)),
-        Axis("columns", (8, 16, 24, 32, 48, 64, 96, 128)),
-        Axis("unroll", (1, 2, 4, 8)),
-        Axis("order", ("rows first", "columns first")),
+        Knob("rows", (1, 2, 3, 4, 6, 8, 12, 16)),
+        Knob("columns", (8, 16, 24, 32, 48, 64, 96, 128)),
+        Knob("unroll", (1, 2, 4, 8)),
+        Knob("order", ("rows first", "columns first")),
     ),
     lambda config: TILES.settings(config)["rows"] * TILES.settings(config)["columns"] <= 512,
 )
@@ -58,7 +58,7 @@ def test_a_search_is_legal_new_and_equal_for_equal_seeds(name):
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_a_search_ends_when_the_space_does(name):
-    small = Space((Axis("a", (1, 2, 3)), Axis("b", ("x", "y"))), lambda c: c != (0, 0))
+    small = KnobSpace((Knob("a", (1, 2, 3)), Knob("b", ("x", "y"))), lambda c: c != (0, 0))
     trials = run(STRATEGIES[name](), small, lambda c: 1.0 + sum(c), 1000)
     assert len(trials) <= 5
     assert found(trials)[0] in {(0, 1), (1, 0)}
@@ -95,7 +95,7 @@ def test_a_portfolio_begins_with_what_is_known():
 
 def test_tempering_leaves_local_optima():
     """Two valleys; the deeper one is far from where greedy steps end."""
-    line = Space((Axis("x", tuple(range(64))), Axis("y", tuple(range(64)))))
+    line = KnobSpace((Knob("x", tuple(range(64))), Knob("y", tuple(range(64)))))
 
     def cost(config: Config) -> float:
         x, y = config
@@ -112,14 +112,14 @@ def test_settings_and_configurations_are_inverse():
     with pytest.raises(PycError, match="expected a value of each of rows, columns"):
         TILES.config({"rows": 5})
     with pytest.raises(PycError, match="expected a legal configuration"):
-        Space((Axis("a", (1, 2)),), lambda c: False).sample(rng)
+        KnobSpace((Knob("a", (1, 2)),), lambda c: False).sample(rng)
 
 
-def published(path: Path) -> tuple[Space, dict[Config, float | None]]:
+def published(path: Path) -> tuple[KnobSpace, dict[Config, float | None]]:
     """A brute-forced space: the median of each configuration's observations."""
     data = np.load(path, allow_pickle=False)
     rows = [tuple(int(v) for v in row) for row in data["parameters"]]
-    space = Space.of_rows([f"p{i}" for i in range(len(rows[0]))], rows)
+    space = KnobSpace.of_rows([f"p{i}" for i in range(len(rows[0]))], rows)
     names = [axis.name for axis in space.axes]
     costs = {
         space.config(dict(zip(names, row, strict=True))): (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.tune.verdict import Answer, Rounds, judge, student
+from pyc_mlir.tune.verdict import Rounds, VerdictKind, judge, student
 
 NOISE = Path(__file__).parents[3].parent / "shared/data/evidence/noise"
 
@@ -33,38 +33,40 @@ def process(rng, ratio=1.0, rounds=30, spread=0.02, wall_spread=0.05, offset=0.0
 def test_equal_programs_are_not_told_apart(processes):
     rng = np.random.default_rng(7)
     answers = [judge([process(rng) for _ in range(processes)]).answer for _ in range(300)]
-    assert sum(a is not Answer.UNCLEAR for a in answers) <= 6  # 300 at 1 %, and luck
+    assert sum(a is not VerdictKind.UNCLEAR for a in answers) <= 6  # 300 at 1 %, and luck
 
 
 def test_processes_that_differ_are_samples():
     """Each process has a shift of 5 %: thousands of rounds of a few of them decide nothing."""
     rng = np.random.default_rng(8)
     answers = [judge([process(rng, offset=0.05) for _ in range(6)]).answer for _ in range(200)]
-    assert sum(a is not Answer.UNCLEAR for a in answers) <= 6
+    assert sum(a is not VerdictKind.UNCLEAR for a in answers) <= 6
 
 
-@pytest.mark.parametrize("ratio, expected", [(0.95, Answer.FASTER), (1.05, Answer.SLOWER)])
+@pytest.mark.parametrize(
+    "ratio, expected", [(0.95, VerdictKind.FASTER), (1.05, VerdictKind.SLOWER)]
+)
 def test_five_per_cent_are_found(ratio, expected):
     rng = np.random.default_rng(9)
     answers = [judge([process(rng, ratio) for _ in range(6)]).answer for _ in range(100)]
     assert answers.count(expected) >= 90
-    assert set(answers) <= {expected, Answer.UNCLEAR}
+    assert set(answers) <= {expected, VerdictKind.UNCLEAR}
 
 
 def test_clocks_that_contradict_each_other_are_unclear():
     rng = np.random.default_rng(10)
     base = np.exp(0.001 * rng.standard_normal((4, 40)))
     verdict = judge([Rounds(1.2 * base[0], base[1], 0.8 * base[2], base[3])])
-    assert verdict.answer is Answer.UNCLEAR
-    assert verdict.intervals["wall"].answer is Answer.SLOWER
-    assert verdict.intervals["cpu"].answer is Answer.FASTER
+    assert verdict.answer is VerdictKind.UNCLEAR
+    assert verdict.intervals["wall"].answer is VerdictKind.SLOWER
+    assert verdict.intervals["cpu"].answer is VerdictKind.FASTER
 
 
 def test_an_unclear_verdict_says_what_would_decide():
     rng = np.random.default_rng(11)
     wide = [process(rng, 0.97, offset=0.02) for _ in range(5)]
     verdict = judge(wide)
-    assert verdict.answer is Answer.UNCLEAR and verdict.needed is not None
+    assert verdict.answer is VerdictKind.UNCLEAR and verdict.needed is not None
     assert verdict.needed >= 5
     assert "interval" in str(verdict)
 
@@ -95,11 +97,11 @@ def test_quantiles_of_student():
 def test_recorded_noise_of_a_loaded_machine(name):
     data = np.load(NOISE / f"pyc_{name}_loaded.npz", allow_pickle=False)
 
-    def sessions(other: str) -> list[Answer]:
+    def sessions(other: str) -> list[VerdictKind]:
         pairs = zip(data[other], data["A"], strict=True)
         return [judge([Rounds(b[:, 0], a[:, 0], b[:, 1], a[:, 1])]).answer for b, a in pairs]
 
-    assert set(sessions("A2")) == {Answer.UNCLEAR}
+    assert set(sessions("A2")) == {VerdictKind.UNCLEAR}
     for other in ("B5", "B10"):
-        assert Answer.FASTER not in sessions(other)
-    assert sessions("B10").count(Answer.SLOWER) >= 25
+        assert VerdictKind.FASTER not in sessions(other)
+    assert sessions("B10").count(VerdictKind.SLOWER) >= 25

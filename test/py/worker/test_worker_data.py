@@ -12,15 +12,15 @@ from made_errors import ERRORS
 
 import pyc_mlir
 from pyc_mlir.artifact.artifact import Artifact
-from pyc_mlir.artifact.import_report import Finding, ImportReport, UnsupportedModel
-from pyc_mlir.artifact.signature import Argument, Signature
+from pyc_mlir.artifact.import_report import GraphBreak, ImportReport, UnsupportedModel
+from pyc_mlir.artifact.signature import Signature, SignatureEntry
 from pyc_mlir.artifact.verification import Evidence, Verification
 from pyc_mlir.compilation.options import Options, make_options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle
 from pyc_mlir.compilation.stages import CHEAPEST, DEFAULT, FewestSteps, at_stage, stages_below
 from pyc_mlir.dialects.errors import PycError, ReasonCode, VerificationError
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.iree.session import CompileError, Diagnostic
+from pyc_mlir.iree.session import CompileError, IreeDiagnostic
 from pyc_mlir.pipelines.choices.choices import Alternative, Decision, FirstIsBest, Recipe, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.contract_report import ClauseReport, Status
@@ -166,7 +166,7 @@ def artifact() -> Artifact:
         ("seen",),
         {"seconds": 0.5},
     )
-    signature = Signature((Argument("x", np.dtype(np.float32), (2, "n")),), ())
+    signature = Signature((SignatureEntry("x", np.dtype(np.float32), (2, "n")),), ())
     clause = ClauseReport("fallbacks", ("iree",), Status.CHECKED, ("told",), measured={"s": 1.0})
     verification = Verification("hash", {"cpu": "c"}, 2, 2, 0.5)
     oracle = ForeignOracle(b"code", "main", signature)
@@ -190,11 +190,11 @@ def test_artifacts_travel_with_evidence():
 def test_errors_travel(code):
     found = error_of(read_frame(joined(error_frame(PycError(code, "where: why")))))
     assert (found.code, found.message) == (code, "where: why")
-    said = [Diagnostic("error", "no", 'loc("a")', ("note",))]
+    said = [IreeDiagnostic("error", "no", 'loc("a")', ("note",))]
     found = error_of(error_frame(CompileError(code, "where: why", said)))
     assert isinstance(found, CompileError)
     assert found.diagnostics == tuple(said)
-    break_ = Finding("n", "LSTM", code, "unknown", 2, "rnn")
+    break_ = GraphBreak("n", "LSTM", code, "unknown", 2, "rnn")
     report = ImportReport(3, "nodes", "m.onnx", (break_,), flops=9, lost_flops=2)
     found = error_of(read_frame(joined(error_frame(UnsupportedModel(report)))))
     assert isinstance(found, UnsupportedModel)

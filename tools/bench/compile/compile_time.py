@@ -23,7 +23,7 @@ from pyc_mlir.measure.interleave import Timing, interleave, ratio, timing_record
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS, Workload
+from pyc_mlir.tools.bench.workloads.workloads import ENCODER, TINY_ENCODER, WORKLOADS, BenchWorkload
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "compile"
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def iree_flags(workload: Workload) -> tuple[str, ...]:
+def iree_flags(workload: BenchWorkload) -> tuple[str, ...]:
     """What PyC tells IREE, with the fusion setting that its compile of the workload ends with."""
     options = make_options()
     decisions = build(workload.source, workload.inputs, options).decisions
@@ -57,7 +57,7 @@ def iree_flags(workload: Workload) -> tuple[str, ...]:
 
 
 def compiles(
-    workload: Workload, flags: Sequence[str], folder: Path
+    workload: BenchWorkload, flags: Sequence[str], folder: Path
 ) -> Mapping[str, Callable[[], object]]:
     """The candidates: each call is one whole compile. `folder` takes the command line's files."""
     options, plain = make_options(), plain_options()

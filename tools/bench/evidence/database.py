@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyc_mlir.evidence.database.exchange import measured
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.rows import Graph, Implementation, Session, Trace, Workload, samples
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.tools.bench.evidence.writers import PLACE, WRITERS, claims_per_second, kill_writers
@@ -59,7 +59,7 @@ def _claimed(url: str, trials: int) -> Iterator[Record]:
 def _looked_up(url: str, rows: int) -> Iterator[Record]:
     names = fill_rows(url, rows)
     chance, times = np.random.default_rng(0), []
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         for name in chance.choice(names, LOOKUPS):
             begin = time.perf_counter()
             found = measured(store, (name,), PLACE.hardware, PLACE.toolchain)
@@ -85,7 +85,7 @@ def fill_rows(url: str, rows: int) -> list[str]:
     """Add so many traces of works, `_WAYS` implementations of each; return the works' ids."""
     session = Session(PLACE.id, "many rows", 1, 1, 0, 1, "2026-01-01")
     names = [f"w1-{number:064x}" for number in range(rows // (_WAYS * _TRACES))]
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         store.add_place(PLACE)
         store.add(session)
         for start in range(0, len(names), _BATCH // _WAYS):

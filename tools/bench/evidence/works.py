@@ -28,11 +28,11 @@ def run(arguments: Sequence[str]) -> int:
     flags.whole = True
     names = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))
     # The database's package is optional, and the list of suites is shown without it.
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
     from pyc_mlir.measure.sessions.local import LocalMeasurer
     from pyc_mlir.measure.survey.survey import Surveyed
 
     made = ((name, cpu.make(name, flags.quick)) for name in names)
     programs = [Surveyed(name, load.source, load.specs) for name, load in made]
-    with Store.open(getattr(flags, "db", None) or default_url(os.environ)) as store:
+    with EvidenceStore.open(getattr(flags, "db", None) or default_url(os.environ)) as store:
         return profile.survey(store, flags, programs, LocalMeasurer(f"pyc-bench {SUITE}"))

@@ -1,8 +1,8 @@
 """Processes that write into a benchmark database until they are killed, and the check afterwards.
 
-A writer claims a trial, finishes it with a trace and, once `Store.finish` has returned, appends the
-trace's id to a file: an acknowledged row. `kill_writers` ends writers at random moments by SIGKILL,
-starts others in their place, and counts acknowledged rows that the database lacks.
+A writer claims a trial, finishes it with a trace and, once `EvidenceStore.finish` has returned,
+appends the trace's id to a file: an acknowledged row. `kill_writers` ends writers at random moments
+by SIGKILL, starts others in their place, and counts acknowledged rows that the database lacks.
 """
 
 import os
@@ -18,13 +18,13 @@ from random import Random
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.database.trials import DONE
 from pyc_mlir.evidence.database.upkeep import problems
-from pyc_mlir.evidence.environment import Place
+from pyc_mlir.evidence.environment import Environments
 from pyc_mlir.evidence.rows import Graph, Implementation, Session, Study, Trace, Workload
 
-PLACE = Place({"cpu": "bench"}, {"source": "bench"}, {"threads": 1}, "bench")
+PLACE = Environments({"cpu": "bench"}, {"source": "bench"}, {"threads": 1}, "bench")
 GRAPH = Graph("bench", "program", "bench", "a graph of no ops", 0)
 WORKLOAD = Workload(GRAPH.graph_id)
 MADE = Implementation(GRAPH.graph_id, {"pass": "choice"})
@@ -56,7 +56,7 @@ def fill(url: str, trials: int) -> Study:
     study = Study(
         GRAPH.graph_id, (WORKLOAD.id,), PLACE.id, "seconds", "", "bench", 0, nonce=uuid.uuid4().hex
     )
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         store.add_place(PLACE)
         store.add(GRAPH, WORKLOAD, MADE, study)
         for start in range(0, trials, _BATCH):
@@ -70,7 +70,7 @@ def write(url: str, study_id: str, seed: int, path: Path | None = None) -> int:
     chance = np.random.default_rng(seed)
     done, name = 0, f"writer-{seed}-{os.getpid()}"
     acknowledged = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         session = Session(PLACE.id, uuid.uuid4().hex, 1, _SAMPLES, seed, 1, "2026-01-01")
         store.add(session)
         while (trial := store.claim(study_id, name, _LEASE_SECONDS)) is not None:
@@ -118,7 +118,7 @@ def kill_writers(url: str, kills: int, writers: int = WRITERS, seed: int = 0) ->
                 running[fork(url, study.id, number, paths[number])] = paths[number]
         said = [path.read_text().splitlines() for path in paths if path.exists()]
     acknowledged = {name for lines in said for name in lines if len(name) == len(MADE.id)}
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         rows = {trace.id for trace in store.find(Trace)}
         known = [t.trace_id for t in store.trials(study.id) if t.state == DONE]
         damaged = len(list(problems(store)))
@@ -155,7 +155,7 @@ def claims_per_second(url: str, trials: int, writers: int = WRITERS) -> float:
     for child in children:
         os.waitpid(child, 0)
     seconds = time.perf_counter() - begin
-    with Store.open(url) as store:
+    with EvidenceStore.open(url) as store:
         states = {trial.state for trial in store.trials(study.id)}
     assert states == {DONE}
     return trials / seconds

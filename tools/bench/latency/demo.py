@@ -17,9 +17,20 @@ from pyc_mlir.measure.interleave import interleave, timing_records
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.tools.bench.peers import candidates
-from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Choice, Prepared, Settings, choose
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
-from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, TINY_ENCODER, WORKLOADS, Workload
+from pyc_mlir.tools.bench.peers.prepared import (
+    REST_SECONDS,
+    Choice,
+    PreparedWorkload,
+    Settings,
+    choose,
+)
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.workloads.workloads import (
+    PUBLISHED,
+    TINY_ENCODER,
+    WORKLOADS,
+    BenchWorkload,
+)
 from pyc_mlir.util.children import run as run_child
 
 SUITE = "demo-latency"
@@ -46,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def in_own_process(bench: Run, names: Sequence[str], threads: int) -> list[Record]:
+def in_own_process(bench: SuiteRun, names: Sequence[str], threads: int) -> list[Record]:
     """Measure with that many threads. Raises PycError when the process fails."""
     command = [sys.executable, "-m", __name__, f"--threads={threads}", f"--rounds={bench.rounds}"]
     command += [f"--min-seconds={bench.min_seconds}", *names]
@@ -60,7 +71,7 @@ def in_own_process(bench: Run, names: Sequence[str], threads: int) -> list[Recor
     return json.loads(done.stdout)
 
 
-def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -> list[Record]:
+def measure(workload: BenchWorkload, threads: int, rounds: int, min_seconds: float) -> list[Record]:
     """Check, choose settings, interleave. Raises PycError (WRONG_RESULT)."""
     rest = REST_SECONDS if min_seconds else 0.0
     chosen: dict[str, Choice] = {}
@@ -88,8 +99,8 @@ def measure(workload: Workload, threads: int, rounds: int, min_seconds: float) -
     return records + errors_ppm
 
 
-def _candidates(workload: Workload, threads: int) -> dict[str, Settings]:
-    mine: dict[str, Prepared] = {"default": candidates.pyc_by_default(workload, threads)}
+def _candidates(workload: BenchWorkload, threads: int) -> dict[str, Settings]:
+    mine: dict[str, PreparedWorkload] = {"default": candidates.pyc_by_default(workload, threads)}
     found = {"pyc": mine, "iree": candidates.plain_iree(workload, threads)}
     if workload.onnx is not None and importlib.util.find_spec("onnxruntime") is not None:
         found["onnxruntime"] = candidates.onnxruntime(workload, threads)

@@ -20,7 +20,7 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.tools.bench.peers.candidates import pyc
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.cpu import gemm_gelu
 
 SUITE = "gemm"
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def sustained(size: tuple[int, int, int], threads: int, bench: Run) -> list[Record]:
+def sustained(size: tuple[int, int, int], threads: int, bench: SuiteRun) -> list[Record]:
     """The records of one product. Raises PycError (WRONG_RESULT)."""
     name = f"gemm + bias + gelu {'x'.join(map(str, size))}; {threads} thread{'s' * (threads > 1)}"
     workload, device = gemm_gelu(name, *size), default_device(threads)

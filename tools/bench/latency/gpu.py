@@ -17,16 +17,16 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import TARGETS
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.tools.bench.peers import candidates
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.ops import OPS, SMALLEST, op_workload
-from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, WORKLOADS, Workload
+from pyc_mlir.tools.bench.workloads.workloads import PUBLISHED, WORKLOADS, BenchWorkload
 
 SUITE = "gpu"
 ROUNDS = 15
 FALLBACK = "cuda-sm_80"
 # CUDA's driver API: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
 _MAJOR, _MINOR = 75, 76
-Build = Callable[[], Workload]
+Build = Callable[[], BenchWorkload]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -49,7 +49,9 @@ def cases(quick: bool) -> Iterator[Build]:
     yield from () if quick else (WORKLOADS[name] for name in PUBLISHED)
 
 
-def measure(builds: Sequence[Build], options: Options, device: Device, bench: Run) -> list[Record]:
+def measure(
+    builds: Sequence[Build], options: Options, device: Device, bench: SuiteRun
+) -> list[Record]:
     """Records of all cases: latency and error, or the reason of a failure."""
     records = []
     for i, build in enumerate(builds, 1):
@@ -64,7 +66,9 @@ def measure(builds: Sequence[Build], options: Options, device: Device, bench: Ru
     return records
 
 
-def _measure_one(workload: Workload, options: Options, device: Device, bench: Run) -> list[Record]:
+def _measure_one(
+    workload: BenchWorkload, options: Options, device: Device, bench: SuiteRun
+) -> list[Record]:
     prepared = candidates.pyc(workload, options, device)
     error = workload.check(prepared.results(), f"pyc on {device.kind}")
     timings = interleave({"pyc": prepared.call}, bench.rounds, min_seconds=bench.min_seconds)

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyc_mlir import nn
-from pyc_mlir.calibrate.peaks import Probe, copy_probe, fma_probes
+from pyc_mlir.calibrate.peaks import PeakProbe, copy_probe, fma_probes
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.measure.interleave import Spread, interleave
 from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.target.target import available_cores
 from pyc_mlir.runtime.device import default_device
 from pyc_mlir.tools.bench.peers.candidates import pyc
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
-from pyc_mlir.tools.bench.workloads.case import Weights
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.cpu import case
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 SUITE = "layers"
 ROUNDS = 5
@@ -72,7 +72,7 @@ class Layer:
         """Bytes of x and of the result."""
         return 4 * (self.size**2 * self.channels + self.outputs**2 * self.filters)
 
-    def workload(self) -> Workload:
+    def workload(self) -> BenchWorkload:
         """The layer as a program, with its bias and relu; poolings have none."""
         shape = (1, self.size, self.size, self.channels)
         window = {"strides": (self.stride,) * 2, "pads": (self.kernel // 2,) * 4, "layout": "NHWC"}
@@ -80,7 +80,7 @@ class Layer:
             kernel = (self.kernel,) * 2
             return case(self.name, lambda x: nn.max_pool2d(x, kernel=kernel, **window), shape)
         groups = self.channels if self.kind == DEPTHWISE else 1
-        draw = Weights()
+        draw = SeededWeights()
         weight = draw.window(self.kernel, self.channels // groups, self.filters)
         bias = draw.vector(self.filters)
         return case(
@@ -135,7 +135,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def measured(layer: Layer, threads: int, asked: Run) -> list[Record]:
+def measured(layer: Layer, threads: int, asked: SuiteRun) -> list[Record]:
     """The records of one layer. Raises PycError (WRONG_RESULT)."""
     name = f"{layer.name}; {threads} thread{'s' * (threads > 1)}"
     workload = layer.workload()
@@ -163,12 +163,12 @@ def measured(layer: Layer, threads: int, asked: Run) -> list[Record]:
 
 
 @contextmanager
-def _peak(layer: Layer, threads: int, asked: Run) -> Iterator[Probe]:
+def _peak(layer: Layer, threads: int, asked: SuiteRun) -> Iterator[PeakProbe]:
     """What the layer is measured against; its amount is of all threads."""
     if layer.kind == CONV:
         iterations = _QUICK_ITERATIONS if asked.quick else _ITERATIONS
         (probe,) = fma_probes([default_device(1)], 1, iterations)
-        yield Probe(probe.call, threads * probe.amount)
+        yield PeakProbe(probe.call, threads * probe.amount)
         return
     # Copies read and write: half of the bytes each.
     with copy_probe(threads, layer.traffic_bytes // 2) as probe:

@@ -1,7 +1,7 @@
 """Time the systems on one workload: processes side by side, asked in rounds.
 
-In: a `Workload` and the systems' names. Out: for each system its `Ready` and a `Timing`, or the
-reason why it has none. Every system is warm and waits while one of them is asked for a batch of
+In: a `BenchWorkload` and the systems' names. Out: for each system its `Ready` and a `Timing`, or
+the reason why it has none. Every system is warm and waits while one of them is asked for a batch of
 calls; each round asks all of them, in an order drawn anew.
 """
 
@@ -26,12 +26,12 @@ from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.measure.interleave import Timing
 from pyc_mlir.measure.processes import environment
 from pyc_mlir.tools.bench.peers.candidates import plain_options
-from pyc_mlir.tools.bench.peers.graph import Graph, Work, count_work, read_graph
+from pyc_mlir.tools.bench.peers.graph import LeastWork, PeerGraph, count_work, read_graph
 from pyc_mlir.tools.bench.peers.onnx_model import onnx_model
 from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS
 from pyc_mlir.tools.bench.peers.worker import FAILED, MISSING, Ready
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 from pyc_mlir.util.children import Lifeline
 
 # Libraries tear down their threads; one that hangs is ended.
@@ -39,7 +39,7 @@ _END_SECONDS = 20
 
 
 @dataclass(frozen=True)
-class How:
+class RoundSettings:
     """How to measure: rounds, seconds that a sample lasts at least, threads, sizes.
 
     `worker` is the module that runs as the process of a system.
@@ -55,7 +55,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Measured:
+class SystemRounds:
     """Systems that ran, and those that did not, with the reason."""
 
     ready: Mapping[str, Ready]
@@ -64,7 +64,7 @@ class Measured:
     failed: Mapping[str, str]
 
 
-def store(workload: Workload, folder: Path) -> Work:
+def store(workload: BenchWorkload, folder: Path) -> LeastWork:
     """Write what the processes are given; what the program does at least. Raises PycError."""
     graph = specialized(workload)
     np.savez(folder / "inputs.npz", *workload.inputs)
@@ -84,7 +84,7 @@ def store_linalg(source: Any, specs: Sequence[Any], folder: Path) -> None:
     (folder / "linalg").write_bytes(pickle.dumps(lowered))
 
 
-def specialized(workload: Workload) -> Graph:
+def specialized(workload: BenchWorkload) -> PeerGraph:
     """The program at the sizes of its inputs, unless it is compiled for dynamic ones."""
     graph = read_graph(workload.source, workload.specs)
     if workload.types is not None:
@@ -94,25 +94,27 @@ def specialized(workload: Workload) -> Graph:
 
 
 def measure(
-    workload: Workload, key: str, systems: Sequence[str], how: How
-) -> tuple[Work, Measured]:
+    workload: BenchWorkload, key: str, systems: Sequence[str], how: RoundSettings
+) -> tuple[LeastWork, SystemRounds]:
     """Time the systems on a workload. Raises PycError."""
     with tempfile.TemporaryDirectory(prefix="pyc-bench-") as name:
         work = store(workload, Path(name))
         return work, compare(key, Path(name), systems, how, workload.tolerance)
 
 
-def compare(key: str, folder: Path, systems: Sequence[str], how: How, tolerance: float) -> Measured:
+def compare(
+    key: str, folder: Path, systems: Sequence[str], how: RoundSettings, tolerance: float
+) -> SystemRounds:
     """Prepare the systems one after another on what lies in `folder`, then time them in rounds.
 
     A system whose error is above `tolerance` has failed. Raises PycError where one dies later.
     """
     with ExitStack() as stack:
-        started: dict[str, Worker] = {}
+        started: dict[str, PeerProcess] = {}
         missing: dict[str, str] = {}
         failed: dict[str, str] = {}
         for system in systems:
-            worker = stack.enter_context(Worker(system, key, folder, how))
+            worker = stack.enter_context(PeerProcess(system, key, folder, how))
             answer = worker.answer()
             if MISSING in answer:
                 missing[system] = f"the package `{answer[MISSING]}` is not installed"
@@ -126,7 +128,7 @@ def compare(key: str, folder: Path, systems: Sequence[str], how: How, tolerance:
             note(f"{key}: left out: {system}: {missing.get(system) or failed[system]}")
         timings = _rounds(started, how)
         ready = {system: worker.ready for system, worker in started.items() if worker.ready}
-        return Measured(ready, timings, missing, failed)
+        return SystemRounds(ready, timings, missing, failed)
 
 
 def _wrong(answer: Mapping[str, Any], tolerance: float) -> bool:
@@ -134,7 +136,7 @@ def _wrong(answer: Mapping[str, Any], tolerance: float) -> bool:
     return not answer["max_error"] <= tolerance
 
 
-def _rounds(workers: Mapping[str, "Worker"], how: How) -> dict[str, Timing]:
+def _rounds(workers: Mapping[str, "PeerProcess"], how: RoundSettings) -> dict[str, Timing]:
     samples: dict[str, list[float]] = {name: [] for name in workers}
     order, draw = list(workers), random.Random(how.seed)
     for _ in range(how.rounds):
@@ -147,10 +149,10 @@ def _rounds(workers: Mapping[str, "Worker"], how: How) -> dict[str, Timing]:
     return {name: Timing(tuple(samples[name]), workers[name].calls) for name in workers}
 
 
-class Worker:
+class PeerProcess:
     """A process of `peers_worker`. As a context it ends with it."""
 
-    def __init__(self, system: str, key: str, folder: Path, how: How) -> None:
+    def __init__(self, system: str, key: str, folder: Path, how: RoundSettings) -> None:
         command = [sys.executable, "-m", how.worker, system, key]
         command += [f"--threads={how.threads}", f"--folder={folder}", f"--rounds={how.rounds}"]
         command += [f"--min-seconds={how.min_seconds}", *(["--tiny"] if how.tiny else [])]
@@ -167,7 +169,7 @@ class Worker:
         line.tie(self._process.pid)
         self._line = line  # kept: the process ends with this one
 
-    def __enter__(self) -> "Worker":
+    def __enter__(self) -> "PeerProcess":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -40,12 +40,12 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.util.files import write_file
 from pyc_mlir.measure.records import Record, Report, record
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import How, Measured, measure
+from pyc_mlir.tools.bench.latency.rounds import RoundSettings, SystemRounds, measure
 from pyc_mlir.tools.bench.memory.suite import Partial
-from pyc_mlir.tools.bench.peers.graph import Work
+from pyc_mlir.tools.bench.peers.graph import LeastWork
 from pyc_mlir.tools.bench.peers.systems import PEERS, PYC
 from pyc_mlir.tools.bench.report import latency_html as cpu_html
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.workloads.cpu import CALL, ROWS, make
 from pyc_mlir.tools.cli.common import Parser
 
@@ -145,7 +145,7 @@ def _complete(found: Mapping[str, list[Record]], threads: Sequence[int]) -> dict
     return {name: rows for name, rows in found.items() if ran[name] >= set(threads)}
 
 
-def fma_and_copies(threads: int, bench: Run) -> Peaks:
+def fma_and_copies(threads: int, bench: SuiteRun) -> Peaks:
     """The machine's peaks on that many threads, measured now. Raises PycError."""
     iterations = _QUICK_ITERATIONS if bench.quick else _ITERATIONS
     found = in_own_process(threads, iterations, dict(os.environ))
@@ -154,10 +154,10 @@ def fma_and_copies(threads: int, bench: Run) -> Peaks:
 
 
 def _measured(
-    name: str, threads: int, systems: Sequence[str], bench: Run, peaks: Peaks
+    name: str, threads: int, systems: Sequence[str], bench: SuiteRun, peaks: Peaks
 ) -> list[Record]:
     """The records of one workload with that many threads."""
-    how = How(bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ))
+    how = RoundSettings(bench.rounds, bench.min_seconds, threads, bench.quick, dict(os.environ))
     try:
         work, found = measure(make(name, bench.quick), name, systems, how)
     except PycError as error:
@@ -167,7 +167,7 @@ def _measured(
 
 
 def records_of(
-    name: str, kind: str, threads: int, work: Work, found: Measured, peaks: Peaks
+    name: str, kind: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
 ) -> list[Record]:
     """One record for each system: its latency, or the reason why it has none."""
     rows = list(_records(name, threads, work, found, peaks))
@@ -184,7 +184,7 @@ def metric(threads: int) -> str:
 
 
 def _records(
-    name: str, threads: int, work: Work, found: Measured, peaks: Peaks
+    name: str, threads: int, work: LeastWork, found: SystemRounds, peaks: Peaks
 ) -> Iterator[Record]:
     bound = work.seconds(peaks.flops, peaks.bandwidth)
     for system, timing in found.timings.items():

@@ -1,7 +1,8 @@
 """The programs of one workload, and whether they still compute the same bits: built by PyC in all
 modes and by IREE in all its partitioning modes.
 
-Comes in: a `Case`. Goes out: `Built` programs, whose `Footprint` `peers/footprint.py` measures.
+Comes in: a `SuiteCase`. Goes out: `Built` programs, whose `Footprint` `peers/footprint.py`
+measures.
 """
 
 import time
@@ -20,12 +21,12 @@ from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import opened, run
 from pyc_mlir.iree.memory.versions import TO_ASYNC, regions_of
-from pyc_mlir.pipelines.memory.planner.problem import Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.streams.ir import ir
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.tools.bench.peers.candidates import plain_options
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.workloads.case import SuiteCase
 from pyc_mlir.tools.bench.workloads.workloads import relative_error
 
 MODES = ("latency_first", "balanced", "memory_first")
@@ -66,7 +67,7 @@ class Programs:
         return [name for name in self.iree if name.endswith(f"{self.fusion} fusion")]
 
 
-def build_all(case: Case, clock: Clock = time.perf_counter) -> Programs:
+def build_all(case: SuiteCase, clock: Clock = time.perf_counter) -> Programs:
     """Compile `case` in all ways. Raises PycError when PyC, or IREE under PyC's flags, fails."""
     pyc: dict[str, Built] = {}
     forms: dict[str, Lowered] = {}
@@ -135,7 +136,7 @@ def task_bound(lowered: Lowered, target: Target, fusion: str) -> int:
     return max(needs, default=0)
 
 
-def _needed(problem: Problem, task: Task) -> int:
+def _needed(problem: PlanningProblem, task: PlannedTask) -> int:
     sizes = {b: problem.buffers[b].size for b in (*task.reads, *task.writes)}
     counted = sum(sizes[b] for b in sizes if not problem.buffers[b].pinned)
     shared = dict((*task.in_place, *task.tied))

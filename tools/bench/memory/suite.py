@@ -49,8 +49,8 @@ from pyc_mlir.tools.bench.memory.measure import (
 )
 from pyc_mlir.tools.bench.peers.footprint import Footprint, footprint
 from pyc_mlir.tools.bench.peers.xla import XlaMemory, temporary_memory
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
-from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
+from pyc_mlir.tools.bench.workloads.case import SuiteCase
 from pyc_mlir.tools.bench.workloads.memory import WORKLOADS, make
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.util.children import run as run_child
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
 class Partial:
     """The finished workloads of a run that may not have come to its end."""
 
-    def __init__(self, bench: Run, settings: Mapping[str, Any]) -> None:
+    def __init__(self, bench: SuiteRun, settings: Mapping[str, Any]) -> None:
         self.path = Path(f"{bench.path}.partial")
         self._suite = bench.suite
         self._environment = probe()
@@ -125,7 +125,7 @@ class Partial:
         Report(self._suite, self._environment, self._settings, rows).save(self.path)
 
 
-def in_own_process(name: str, bench: Run, threads: Sequence[int]) -> list[Record]:
+def in_own_process(name: str, bench: SuiteRun, threads: Sequence[int]) -> list[Record]:
     """The records of one workload, or the reason why there are none.
 
     A process of its own: what one workload leaves behind does not weigh on the next, and a program
@@ -163,7 +163,9 @@ def _failure(name: str, reason: str) -> Record:
     return record(name, "pyc", "failure", "failures", 1, reason=reason[:_REASON_CHARACTERS])
 
 
-def measure(case: Case, rounds: int, min_seconds: float, threads: Sequence[int]) -> list[Record]:
+def measure(
+    case: SuiteCase, rounds: int, min_seconds: float, threads: Sequence[int]
+) -> list[Record]:
     """One record per mode. Raises PycError when a program does not compile or run."""
     programs = build_all(case)
     pyc = {mode: footprint(b.artifact, case.arrays) for mode, b in programs.pyc.items()}
@@ -182,7 +184,7 @@ def measure(case: Case, rounds: int, min_seconds: float, threads: Sequence[int])
 
 
 def _mode_record(
-    case: Case,
+    case: SuiteCase,
     mode: str,
     programs: Programs,
     pyc: Mapping[str, Footprint],
@@ -221,7 +223,7 @@ def _mode_record(
     }
 
 
-def _beside(case: Case, programs: Programs) -> dict[str, Any]:
+def _beside(case: SuiteCase, programs: Programs) -> dict[str, Any]:
     """What the peak does not count."""
     manifest = programs.pyc[UNPLANNED].artifact.manifest
     return {"constant_bytes": manifest["constants_bytes"], "input_bytes": case.input_bytes}

@@ -32,7 +32,7 @@ _MICRO = 1e6
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownBest:
     """What is known of an instance: seconds that it may take, the contest's best cost."""
 
     timeout: float = _TIMEOUT
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     share = known.share * (_QUICK if asked.quick else 1.0)
     records: list[Record] = []
     for path in instances(known.path):
-        told = best_known(path.parent).get(name_of(path), Known())
+        told = best_known(path.parent).get(name_of(path), KnownBest())
         records += measured(path, told, share)
     asked.store(records, share=known.share)
     return int(any(r["metric"] == INFEASIBLE for r in records))
@@ -71,20 +71,20 @@ def name_of(path: Path) -> str:
     return path.name.partition(".")[0].rpartition("-")[2]
 
 
-def best_known(folder: Path) -> Mapping[str, Known]:
+def best_known(folder: Path) -> Mapping[str, KnownBest]:
     """The rows of a folder's `best_known.csv` by instance; none where it has no such file."""
     path = folder / "best_known.csv"
     if not path.exists():
         return {}
     rows = csv.DictReader(read_file(path, "known costs").decode().splitlines())
     return {
-        row["instance"]: Known(float(row["timeout_seconds"]), float(row["best_contest"]))
+        row["instance"]: KnownBest(float(row["timeout_seconds"]), float(row["best_contest"]))
         for row in rows
         if row["best_contest"]
     }
 
 
-def measured(path: Path, known: Known, share: float) -> Iterator[Record]:
+def measured(path: Path, known: KnownBest, share: float) -> Iterator[Record]:
     """The records of one instance."""
     name, data = name_of(path), read_file(path, "an instance")
     begin = time.process_time()

@@ -28,9 +28,9 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.runtime.program import Program
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
 from pyc_mlir.tools.bench.peers.footprint import footprint
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Settings, Spent
+from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Settings, Spent
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 # What IREE can be told; all with the target CPU set to the host, which it needs most.
 _TILING = {
@@ -50,19 +50,19 @@ IREE_MORE: Mapping[str, tuple[str, ...]] = {
 ALLOCATORS = {"": None, ", caching allocator": "caching"}
 
 
-def pyc(workload: Workload, options: Options, device: Device) -> Prepared:
+def pyc(workload: BenchWorkload, options: Options, device: Device) -> PreparedWorkload:
     """PyC's program with arrays on the device."""
     return _prepared(Program(build(workload.source, workload.specs, options), device), workload)
 
 
-def pyc_by_default(workload: Workload, threads: int) -> Prepared:
+def pyc_by_default(workload: BenchWorkload, threads: int) -> PreparedWorkload:
     """PyC's program as users get it, on a machine of so many cores."""
     artifact = build(workload.source, workload.specs, make_options())
     device = default_device(threads, artifact.manifest["seconds"])
     return _prepared(Program(artifact, device), workload)
 
 
-def _prepared(program: Program, workload: Workload) -> Prepared:
+def _prepared(program: Program, workload: BenchWorkload) -> PreparedWorkload:
     device, artifact = program.device, program.artifact
     arrays = [to_device(a, device) for a in workload.inputs]
 
@@ -71,14 +71,14 @@ def _prepared(program: Program, workload: Workload) -> Prepared:
         return [r.numpy() for r in (out if isinstance(out, tuple) else (out,))]
 
     peak = partial(_peak, artifact, workload.inputs)
-    return Prepared(lambda: program(*arrays), results, peak)
+    return PreparedWorkload(lambda: program(*arrays), results, peak)
 
 
 def _peak(artifact: Artifact, inputs: Sequence[np.ndarray]) -> int:
     return footprint(artifact, inputs).peak_bytes
 
 
-def plain_iree(workload: Workload, threads: int) -> Settings:
+def plain_iree(workload: BenchWorkload, threads: int) -> Settings:
     """The linalg that PyC emits, compiled and called by IREE alone, under all settings.
 
     A setting under which IREE fails is left out and noted.
@@ -134,17 +134,19 @@ def _kinds(threads: int) -> tuple[str, str]:
 
 def _plain_program(
     inputs: Sequence[np.ndarray], lowered: Lowered, vmfb: bytes, device: Device
-) -> Prepared:
+) -> PreparedWorkload:
     types = [ResultType(o.dtype, o.static_shape) for o in lowered.signature.outputs]
     entry = Executable(vmfb, device).entry(lowered.entry, types)
     arrays = [to_device(a, device) for a in inputs]
     target = make_options().target
     manifest = make_manifest(target, lowered.signature, lowered.graph_id, entry=lowered.entry)
     peak = partial(_peak, Artifact(vmfb, manifest), inputs)
-    return Prepared(entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)], peak)
+    return PreparedWorkload(
+        entry.bare_call(arrays), lambda: [r.numpy() for r in entry(arrays)], peak
+    )
 
 
-def onnxruntime(workload: Workload, threads: int) -> Settings:
+def onnxruntime(workload: BenchWorkload, threads: int) -> Settings:
     """The workload's ONNX model under onnxruntime's CPU provider.
 
     Raises PycError (MISSING_DEPENDENCY) where it is not installed.

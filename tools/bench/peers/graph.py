@@ -1,7 +1,7 @@
 """A traced pyc function as plain data that any peer can be handed.
 
-In: whatever `load_source` reads. Out: a `Graph`, which pickles, needs no MLIR, and is built again
-for each peer by a `Builder` of that peer: one definition of a workload serves all of them.
+In: whatever `load_source` reads. Out: a `PeerGraph`, which pickles, needs no MLIR, and is built
+again for each peer by a `Builder` of that peer: one definition of a workload serves all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from pyc_mlir.dialects.types import TensorType
 
 
 @dataclass(frozen=True)
-class Step:
+class PeerOp:
     """One op: values are numbers, arguments first."""
 
     op: str
@@ -31,12 +31,12 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class PeerGraph:
     """A function: types of arguments 0, 1, ...; arrays of constants by value; steps in order."""
 
     arguments: tuple[TensorType, ...]
     constants: Mapping[int, np.ndarray]
-    steps: tuple[Step, ...]
+    steps: tuple[PeerOp, ...]
     results: tuple[int, ...]
 
     def build(self, builder: Builder, arguments: Sequence[Any], constant: Any = None) -> list[Any]:
@@ -53,7 +53,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Work:
+class LeastWork:
     """What a program does at least: operations, and bytes that must cross the memory bus once."""
 
     flops: int
@@ -67,7 +67,7 @@ class Work:
         return max(self.flops / peak_flops, self.bytes / bandwidth)
 
 
-def read_graph(source: Any, specs: Sequence[Any] | None) -> Graph:
+def read_graph(source: Any, specs: Sequence[Any] | None) -> PeerGraph:
     """Trace or import `source`. Raises PycError as the front ends do."""
     from pyc_mlir.dialects.ir.bindings import ir
     from pyc_mlir.dialects.ir.interpreter import entry_function
@@ -80,30 +80,32 @@ def read_graph(source: Any, specs: Sequence[Any] | None) -> Graph:
         return _read_block(entry_function(module).regions[0].blocks[0])
 
 
-def _read_block(block: Any) -> Graph:
+def _read_block(block: Any) -> PeerGraph:
     from pyc_mlir.dialects.ir.attributes import params_of
     from pyc_mlir.dialects.ir.irtypes import from_mlir
 
     numbers = {value: i for i, value in enumerate(block.arguments)}
     constants: dict[int, np.ndarray] = {}
-    steps: list[Step] = []
+    steps: list[PeerOp] = []
     for op in block.operations:
         operation = op.operation
         if operation.name == "func.return":
             types = tuple(from_mlir(a.type) for a in block.arguments)
             results = tuple(numbers[v] for v in operation.operands)
-            return Graph(types, constants, tuple(steps), results)
+            return PeerGraph(types, constants, tuple(steps), results)
         name = operation.name.removeprefix("pyc.")
         params = params_of(OPS[name], operation)
         number = numbers[operation.result] = len(numbers)
         if name == "constant":
             constants[number] = np.array(params["value"])
         else:
-            steps.append(Step(name, tuple(numbers[v] for v in operation.operands), params, number))
+            steps.append(
+                PeerOp(name, tuple(numbers[v] for v in operation.operands), params, number)
+            )
     raise AssertionError("a verified block ends in a terminator")
 
 
-def count_work(graph: Graph, inputs: Sequence[np.ndarray]) -> Work:
+def count_work(graph: PeerGraph, inputs: Sequence[np.ndarray]) -> LeastWork:
     """Count operations by the ops' definitions; bytes of arguments, constants and results."""
     types = {n: TensorType(a.shape, a.dtype) for n, a in enumerate(inputs)}
     types |= {n: TensorType(a.shape, a.dtype) for n, a in graph.constants.items()}
@@ -114,4 +116,4 @@ def count_work(graph: Graph, inputs: Sequence[np.ndarray]) -> Work:
         operands = [types[n] for n in step.operands]
         types[step.result] = step.definition.infer(*operands, **params)
         flops += step.definition.flops(operands, types[step.result], **params)
-    return Work(flops, sum(ends) + sum(types[n].nbytes for n in graph.results))
+    return LeastWork(flops, sum(ends) + sum(types[n].nbytes for n in graph.results))

@@ -1,4 +1,4 @@
-"""A program as an ONNX model, for onnxruntime and OpenVINO: a `Graph` recorded as nodes.
+"""A program as an ONNX model, for onnxruntime and OpenVINO: a `PeerGraph` recorded as nodes.
 
 Composite ops that ONNX has are one node (LayerNormalization, Gelu, Softmax), as exporters write
 them; attention is the two products with a softmax between, which both peers fuse.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.tools.bench.peers.graph import Graph
+from pyc_mlir.tools.bench.peers.graph import PeerGraph
 from pyc_mlir.tools.bench.peers.recorder import Recorder, Rule, Value
 
 # ONNX's first opset with Gelu as one node; LayerNormalization is older.
@@ -28,7 +28,7 @@ _COMPARISONS = {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater
 _MASKED = np.finfo(np.float32).min
 
 
-def onnx_model(graph: Graph) -> bytes:
+def onnx_model(graph: PeerGraph) -> bytes:
     """A checked model x0, x1, ... -> y0, y1, ...; unknown sizes are named dimensions.
 
     Raises PycError (UNSUPPORTED_OP). Needs the package `onnx`.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared
+from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload
 
 # onnxruntime's workers spin for 50 ms after a call, unless told to stop or not to spin at all.
 _SPINNING = {
@@ -35,7 +35,7 @@ def _sessions(
     inputs: Sequence[np.ndarray],
     threads: int,
     entries: Mapping[str, str],
-) -> Iterator[tuple[str, Prepared]]:
+) -> Iterator[tuple[str, PreparedWorkload]]:
     """One session, called in both ways that its API has."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -44,7 +44,10 @@ def _sessions(
         options.add_session_config_entry(key, value)
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     feeds = dict(zip((i.name for i in session.get_inputs()), inputs, strict=True))
-    yield "run", Prepared(partial(session.run, None, feeds), partial(session.run, None, feeds))
+    yield (
+        "run",
+        PreparedWorkload(partial(session.run, None, feeds), partial(session.run, None, feeds)),
+    )
     binding = session.io_binding()
     for name, array in feeds.items():
         binding.bind_cpu_input(name, array)
@@ -55,4 +58,4 @@ def _sessions(
         session.run_with_iobinding(binding)
         return binding.copy_outputs_to_cpu()
 
-    yield "io binding", Prepared(partial(session.run_with_iobinding, binding), results)
+    yield "io binding", PreparedWorkload(partial(session.run_with_iobinding, binding), results)

@@ -35,7 +35,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedWorkload:
     """A workload ready to be called by one candidate: `call` is timed, `results` are checked.
 
     `peak_bytes` measures what a call needs beside inputs and constants, results included, by the
@@ -49,9 +49,9 @@ class Prepared:
     compiled: Spent | None = None
 
 
-Settings = Mapping[str, Prepared]
+Settings = Mapping[str, PreparedWorkload]
 # In this order they are made, each when it is asked for: the first one is the cold start.
-Named = Iterator[tuple[str, Prepared]]
+Named = Iterator[tuple[str, PreparedWorkload]]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Choice:
     """The quickest setting, and the median seconds of all that were tried."""
 
     setting: str
-    prepared: Prepared
+    prepared: PreparedWorkload
     tried: Mapping[str, float]
 
 

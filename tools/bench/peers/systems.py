@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.tools.bench.peers import onnxruntime_session as peers_onnxruntime
-from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, Prepared
+from pyc_mlir.tools.bench.peers.prepared import REST_SECONDS, Named, PreparedWorkload
 
 PYC = "pyc"
 IREE = "iree"
 
 
 @dataclass(frozen=True)
-class Task:
+class SystemTask:
     """What a process of one system is given: where the program lies, and how many threads."""
 
     name: str
@@ -56,7 +56,7 @@ class System:
     """
 
     load: Callable[[int], Any]
-    settings: Callable[[Task, Sequence[np.ndarray]], Named]
+    settings: Callable[[SystemTask, Sequence[np.ndarray]], Named]
     rest: float = 0.0
 
 
@@ -65,7 +65,7 @@ def _load_pyc(threads: int) -> None:
     from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads  # noqa: F401  (imports are not timed)
 
 
-def _pyc(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
     from pyc_mlir.tools.bench.workloads import cpu as cpu_workloads
 
@@ -76,11 +76,11 @@ def _pyc(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     )
 
 
-def _lazily(name: str, prepare: Callable[[], Prepared]) -> Named:
+def _lazily(name: str, prepare: Callable[[], PreparedWorkload]) -> Named:
     yield name, prepare()
 
 
-def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _iree(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
 
     compiles = {**candidates.IREE_COMPILES, **candidates.IREE_MORE}
@@ -92,7 +92,7 @@ def _load_onnxruntime(threads: int) -> None:
     import onnxruntime  # noqa: F401  # pyright: ignore[reportMissingImports]
 
 
-def _onnxruntime(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _onnxruntime(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     model = (task.folder / "model.onnx").read_bytes()
     return peers_onnxruntime.settings(model, inputs, task.threads)
 
@@ -101,7 +101,7 @@ def _load_openvino(threads: int) -> None:
     import openvino  # noqa: F401  # pyright: ignore[reportMissingImports]
 
 
-def _openvino(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _openvino(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     import openvino as ov  # pyright: ignore[reportMissingImports]
 
     config = {
@@ -125,7 +125,7 @@ def _openvino(task: Task, inputs: Sequence[np.ndarray]) -> Named:
             return [np.array(request.get_output_tensor(i).data) for i in outputs]
 
         shared = partial(request.infer, feeds, share_inputs=True, share_outputs=True)
-        yield "infer", Prepared(shared, results)
+        yield "infer", PreparedWorkload(shared, results)
         for i, tensor in enumerate(tensors):
             request.set_input_tensor(i, tensor)
 
@@ -133,7 +133,7 @@ def _openvino(task: Task, inputs: Sequence[np.ndarray]) -> Named:
             request.start_async()
             request.wait()
 
-        yield "bound tensors", Prepared(bound, results)
+        yield "bound tensors", PreparedWorkload(bound, results)
 
     return settings()
 
@@ -144,7 +144,7 @@ def _load_jax(threads: int) -> None:
     from pyc_mlir.tools.bench.peers import xla as xla_memory  # noqa: F401
 
 
-def _jax(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _jax(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     import jax  # pyright: ignore[reportMissingImports]
 
     from pyc_mlir.tools.bench.peers.xla import JaxBuilder
@@ -156,11 +156,11 @@ def _jax(task: Task, inputs: Sequence[np.ndarray]) -> Named:
         at = {id(graph.constants[n]): w for n, w in zip(numbers, weights, strict=True)}
         return graph.build(JaxBuilder(), arguments, lambda array: at[id(array)])
 
-    def prepare() -> Prepared:
+    def prepare() -> PreparedWorkload:
         weights = [jax.numpy.asarray(graph.constants[n]) for n in numbers]
         arguments = [jax.numpy.asarray(a) for a in inputs]
         run = jax.jit(program)
-        return Prepared(
+        return PreparedWorkload(
             lambda: jax.block_until_ready(run(arguments, weights)),
             lambda: [np.asarray(r) for r in run(arguments, weights)],
         )
@@ -178,14 +178,14 @@ def _load_torch(threads: int) -> None:
     torch.set_float32_matmul_precision("highest")
 
 
-def _torch(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _torch(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers.torch_module import torch_module
 
     graph = task.unpickle("graph")
     return _lazily("eager", lambda: torch_prepared(torch_module(graph), inputs))
 
 
-def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
+def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> PreparedWorkload:
     """A module, compiled or not, called in inference mode; it gives a tensor or several."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -199,7 +199,7 @@ def torch_prepared(module: Any, inputs: Sequence[np.ndarray]) -> Prepared:
         made = call()
         return [r.numpy() for r in (made if isinstance(made, tuple) else (made,))]
 
-    return Prepared(call, results)
+    return PreparedWorkload(call, results)
 
 
 def _load_inductor(threads: int) -> None:
@@ -210,7 +210,7 @@ def _load_inductor(threads: int) -> None:
     config.force_disable_caches = True
 
 
-def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _inductor(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     import torch  # pyright: ignore[reportMissingImports]
 
     from pyc_mlir.tools.bench.peers.torch_module import torch_module

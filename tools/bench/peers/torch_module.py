@@ -1,4 +1,4 @@
-"""A program as a torch module: a `Graph` recorded with torch's own functions (torch.fx).
+"""A program as a torch module: a `PeerGraph` recorded with torch's own functions (torch.fx).
 
 The module is what a person would have written (`F.layer_norm`, `addmm` for a product with bias),
 so that it serves eager torch and `torch.compile` alike. Constants are parameters, which
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.types import TensorType
-from pyc_mlir.tools.bench.peers.graph import Graph
+from pyc_mlir.tools.bench.peers.graph import PeerGraph
 from pyc_mlir.tools.bench.peers.recorder import Recorder, Rule, Value
 
 _PLAIN = {
@@ -23,7 +23,7 @@ _PLAIN = {
 _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def torch_module(graph: Graph) -> Any:
+def torch_module(graph: PeerGraph) -> Any:
     """A `torch.fx.GraphModule` that takes and returns tensors. Raises PycError (UNSUPPORTED_OP)."""
     import torch  # pyright: ignore[reportMissingImports]
 

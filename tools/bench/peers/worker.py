@@ -24,8 +24,8 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.processes import hold_to
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared, Spent, choose
-from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, Task
+from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload, Spent, choose
+from pyc_mlir.tools.bench.peers.systems import SYSTEMS, System, SystemTask
 
 MISSING = "missing"
 FAILED = "failed"
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> i
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--tiny", action="store_true")
     known = parser.parse_args(arguments)
-    task = Task(known.workload, known.folder, known.threads, known.tiny)
+    task = SystemTask(known.workload, known.folder, known.threads, known.tiny)
     hold_to(known.threads)
     answers = _own_stdout()
     system = systems[known.system]
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str], systems: Mapping[str, System] = SYSTEMS) -> i
 
 
 def prepare(
-    system: System, task: Task, rounds: int, min_seconds: float
+    system: System, task: SystemTask, rounds: int, min_seconds: float
 ) -> tuple[Callable[[], object], Ready]:
     """Cold start, the error of every setting, the quickest one. What a system raises goes up."""
     inputs = task.inputs()
@@ -118,7 +118,7 @@ def prepare(
     )
 
 
-def _cold_start(left: Named) -> tuple[str, Prepared, dict[str, Any]]:
+def _cold_start(left: Named) -> tuple[str, PreparedWorkload, dict[str, Any]]:
     """The first setting, called once, and the fields of `Ready` that this gives.
 
     Raises PycError (TARGET_COMPILE_FAILED) where there is none.
@@ -168,7 +168,7 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def check(prepared: Prepared, folder: Path) -> float:
+def check(prepared: PreparedWorkload, folder: Path) -> float:
     """The largest error against the float64 results in `folder`."""
     from pyc_mlir.tools.bench.workloads.workloads import relative_error
 

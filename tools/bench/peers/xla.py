@@ -21,7 +21,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS, OpDef
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.sources import load_source
-from pyc_mlir.tools.bench.workloads.case import Case
+from pyc_mlir.tools.bench.workloads.case import SuiteCase
 
 # Ops that jax.numpy has under a name of its own, and those of jax.lax.
 _NUMPY = {
@@ -59,7 +59,7 @@ class XlaMemory:
 _NO_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
-def temporary_memory(case: Case) -> XlaMemory | None:
+def temporary_memory(case: SuiteCase) -> XlaMemory | None:
     """XLA's transients for the program of `case`; None where jax is not installed.
 
     Raises PycError (UNSUPPORTED_OP) for an op that `JaxBuilder` has no rule for.
@@ -77,7 +77,7 @@ def temporary_memory(case: Case) -> XlaMemory | None:
     return XlaMemory(bytes_under({}), bytes_under(_NO_LIBRARY))
 
 
-def evaluate(case: Case) -> list[np.ndarray]:
+def evaluate(case: SuiteCase) -> list[np.ndarray]:
     """The results of the program as jax computes them: the same function, run."""
     return [np.asarray(r) for r in _function(case)(case.arrays, _constants(case))]
 
@@ -196,7 +196,7 @@ def _constant(op: Any) -> np.ndarray:
     return params_of(OPS["constant"], op)["value"]
 
 
-def _operations(case: Case, visit: Callable[[Any], Any]) -> Any:
+def _operations(case: SuiteCase, visit: Callable[[Any], Any]) -> Any:
     """`visit` the entry block of the case's module, which lives no longer than that."""
     with new_context() as context, ir.Location.unknown():
         module = load_source(case.source, case.specs, context).module
@@ -204,7 +204,7 @@ def _operations(case: Case, visit: Callable[[Any], Any]) -> Any:
         return visit(entry_function(module).regions[0].blocks[0])
 
 
-def _constants(case: Case) -> list[np.ndarray]:
+def _constants(case: SuiteCase) -> list[np.ndarray]:
     """The large constants in the program's order."""
 
     def visit(block: Any) -> list[np.ndarray]:
@@ -214,7 +214,7 @@ def _constants(case: Case) -> list[np.ndarray]:
     return _operations(case, visit)
 
 
-def _function(case: Case) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
+def _function(case: SuiteCase) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The program as a function of (arguments, large constants)."""
 
     def run(arrays: Sequence[Any], constants: Sequence[Any]) -> list[Any]:

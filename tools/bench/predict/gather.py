@@ -12,31 +12,31 @@ from pyc_mlir.compilation.build import plan_only
 from pyc_mlir.compilation.lower import lower
 from pyc_mlir.compilation.options import make_options
 from pyc_mlir.dialects.errors import PycError
-from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan, Result
+from pyc_mlir.measure.sessions.session import ChoiceResult, MeasuredChoice, Measurer, SessionPlan
 from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
 from pyc_mlir.measure.survey.wanted import WantedWork, choice_recipe, wanted_works
 from pyc_mlir.pipelines.choices.choices import Decision, Recipe
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.simulation.evidence import on_threads
 from pyc_mlir.simulation.program import Priced, priced, priced_parts
-from pyc_mlir.tools.bench.predict.observed import Observed, Row, Way
+from pyc_mlir.tools.bench.predict.observed import Observed, ObservedChoice, ObservedRecipe
 from pyc_mlir.tools.bench.report.suite import note
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 IREE = "iree"
 MOST_FLIPS = 3
 
 
 def observe(
-    programs: Sequence[Workload], nothing: Workload, measurer: Measurer, plan: Plan
+    programs: Sequence[BenchWorkload], nothing: BenchWorkload, measurer: Measurer, plan: SessionPlan
 ) -> Iterator[Observed]:
     """Measure everything that the programs need, each work once; what is known after each program.
 
     A program that cannot be measured is left out, with a note.
     """
-    call = _seconds(_measured(nothing, [Candidate(label="own")], measurer, plan)[0])
-    rows: dict[str, list[Row]] = {}
-    ways: list[Way] = []
+    call = _seconds(_measured(nothing, [MeasuredChoice(label="own")], measurer, plan)[0])
+    rows: dict[str, list[ObservedChoice]] = {}
+    ways: list[ObservedRecipe] = []
     for program in programs:
         try:
             lowered = lower(program.source, program.specs, make_options())
@@ -65,25 +65,29 @@ def _predicted(program: Priced) -> Mapping[str, Mapping[str, float]]:
 
 
 def _rows(
-    work: WantedWork, costs: Mapping[str, float], measurer: Measurer, plan: Plan
-) -> Iterator[Row]:
+    work: WantedWork, costs: Mapping[str, float], measurer: Measurer, plan: SessionPlan
+) -> Iterator[ObservedChoice]:
     """The choices of one work; those that gave no time are left out."""
     subject = subject_of_work(work.graph.text)
-    candidates = [Candidate(choice_recipe(name), name) for name in work.choices]
+    candidates = [MeasuredChoice(choice_recipe(name), name) for name in work.choices]
     for result in measurer.measure(subject, candidates, plan).results:
         seconds = _seconds(result)
         if seconds is not None:
             medians = _medians(result)
             name = result.candidate.name
             lo, hi = min(medians), max(medians)
-            yield Row(work.graph.graph_id, name, costs[name], seconds, lo, hi, len(medians))
+            yield ObservedChoice(
+                work.graph.graph_id, name, costs[name], seconds, lo, hi, len(medians)
+            )
 
 
-def _ways(program: Workload, measurer: Measurer, plan: Plan) -> Iterator[Way]:
+def _ways(
+    program: BenchWorkload, measurer: Measurer, plan: SessionPlan
+) -> Iterator[ObservedRecipe]:
     options = make_options()
     own = [d for d in lower(program.source, program.specs, options).decisions if _is_kernel(d)]
     recipes = {"own": {}, "IREE": {d.site.key: IREE for d in own}, **_flips(own)}
-    candidates = [Candidate(recipe, label) for label, recipe in recipes.items()]
+    candidates = [MeasuredChoice(recipe, label) for label, recipe in recipes.items()]
     for result in _measured(program, candidates, measurer, plan):
         seconds = _seconds(result)
         if seconds is None:
@@ -94,7 +98,7 @@ def _ways(program: Workload, measurer: Measurer, plan: Plan) -> Iterator[Way]:
         planned = plan_only(lowered, by_recipe)
         report = from_bytes(planned.memory)
         numbers = priced_parts("", planned.decisions, planned.account, report, options.target)
-        yield Way(
+        yield ObservedRecipe(
             program.name,
             result.candidate.name,
             tuple((k.site.work, k.chosen) for k in numbers.kernels),
@@ -126,17 +130,20 @@ def _is_kernel(decision: Decision) -> bool:
 
 
 def _measured(
-    program: Workload, candidates: Sequence[Candidate], measurer: Measurer, plan: Plan
-) -> Sequence[Result]:
+    program: BenchWorkload,
+    candidates: Sequence[MeasuredChoice],
+    measurer: Measurer,
+    plan: SessionPlan,
+) -> Sequence[ChoiceResult]:
     subject = subject_of_program(program.source, program.specs)
     return measurer.measure(subject, candidates, plan).results
 
 
-def _seconds(result: Result) -> float | None:
+def _seconds(result: ChoiceResult) -> float | None:
     return result.seconds() if result.ok else None
 
 
-def _medians(result: Result) -> list[float]:
+def _medians(result: ChoiceResult) -> list[float]:
     """CPU seconds of each process, else those of the clock."""
     cpu = [replace(result, processes=(p,)).seconds() for p in result.processes]
     return [seconds for seconds in cpu if seconds is not None]

@@ -27,7 +27,7 @@ HERE = Here("here", "here")
 
 
 @dataclass(frozen=True)
-class Row:
+class ObservedChoice:
     """One choice of one work: seconds predicted, and measured with their least and most."""
 
     work: str
@@ -48,7 +48,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Way:
+class ObservedRecipe:
     """One recipe of one program: the choice at each kernel, and what a call took.
 
     kernels: (work, choice) in order. other: predicted seconds of what is no kernel. planned: bytes
@@ -68,12 +68,12 @@ class Way:
 class Observed:
     """Rows of works, recipes of programs, and the seconds of a call of nothing."""
 
-    rows: tuple[Row, ...]
-    ways: tuple[Way, ...]
+    rows: tuple[ObservedChoice, ...]
+    ways: tuple[ObservedRecipe, ...]
     call_seconds: float = 0.0
 
     @cached_property
-    def programs(self) -> Mapping[str, tuple[Way, ...]]:
+    def programs(self) -> Mapping[str, tuple[ObservedRecipe, ...]]:
         """The recipes of each program."""
         names = dict.fromkeys(way.program for way in self.ways)
         return {name: tuple(w for w in self.ways if w.program == name) for name in names}
@@ -95,7 +95,7 @@ class Observed:
         left_out = set(without)
         return Wisdom.of([r.wisdom for r in self.rows if r.work not in left_out], {})
 
-    def priced(self, way: Way) -> Priced:
+    def priced(self, way: ObservedRecipe) -> Priced:
         """A program as numbers; its kernels' sites are their places."""
         kernels = tuple(
             PricedSite(Site(SELECT, str(i), work=work), choice, self.costs[work])
@@ -132,11 +132,13 @@ class Observed:
                 call = r["value"]
             elif r["metric"] == WORK:
                 numbers = (r["predicted"], r["value"], r["lo"], r["hi"], r["processes"])
-                rows.append(Row(r["workload"], r["candidate"], *numbers))
+                rows.append(ObservedChoice(r["workload"], r["candidate"], *numbers))
             elif r["metric"] == CALL:
                 kernels = tuple((work, choice) for work, choice in r["kernels"])
                 sizes = (r["planned"], r["stated"])
                 ways.append(
-                    Way(r["workload"], r["candidate"], kernels, r["other"], r["value"], *sizes)
+                    ObservedRecipe(
+                        r["workload"], r["candidate"], kernels, r["other"], r["value"], *sizes
+                    )
                 )
         return Observed(tuple(rows), tuple(ways), call)

@@ -19,11 +19,11 @@ from pyc_mlir.measure.records import Record, record
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
 from pyc_mlir.tools.bench.report.suite import note, parse
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 from pyc_mlir.tools.cli.common import Parser
 
 if TYPE_CHECKING:
-    from pyc_mlir.measure.sessions.session import Measurer, Plan
+    from pyc_mlir.measure.sessions.session import Measurer, SessionPlan
 
 SUITE = "policies"
 HEURISTIC, FASTEST, EXPLORE, EXHAUSTIVE = "heuristic", "fastest", "explore", "exhaustive"
@@ -35,10 +35,10 @@ def run(arguments: Sequence[str]) -> int:
     """Programs by `fastest`, `explore` and exhaustive search, against `heuristic`."""
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.evidence.database.exchange import export_wisdom
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
     from pyc_mlir.evidence.environment import current_place
     from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.sessions.session import Plan
+    from pyc_mlir.measure.sessions.session import SessionPlan
     from pyc_mlir.measure.survey.survey import Survey, Surveyed
     from pyc_mlir.tools.bench.predict.programs import programs
 
@@ -46,10 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=float, default=_BUDGET, help=f"seconds; {_BUDGET:g}")
     asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
     some, here = programs(asked.quick), current_place()
-    measurer, plan = LocalMeasurer("pyc-bench policies"), Plan(asked.rounds)
+    measurer, plan = LocalMeasurer("pyc-bench policies"), SessionPlan(asked.rounds)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Store.open(f"sqlite:///{Path(folder, 'evidence.db')}") as store,
+        EvidenceStore.open(f"sqlite:///{Path(folder, 'evidence.db')}") as store,
     ):
         survey = Survey(store, measurer, plan)
         surveyed = [Surveyed(p.name, p.source, p.specs) for p in some]
@@ -61,13 +61,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def compared(
-    program: Workload, wisdom: Wisdom, measurer: "Measurer", plan: "Plan"
+    program: BenchWorkload, wisdom: Wisdom, measurer: "Measurer", plan: "SessionPlan"
 ) -> Iterator[Record]:
     """A record for each policy; the quickest combination stands for exhaustive search."""
-    from pyc_mlir.measure.sessions.session import Candidate
+    from pyc_mlir.measure.sessions.session import MeasuredChoice
     from pyc_mlir.measure.sessions.subjects import subject_of_program
 
-    candidates = [Candidate(recipe, label) for label, recipe in recipes(program, wisdom).items()]
+    candidates = [
+        MeasuredChoice(recipe, label) for label, recipe in recipes(program, wisdom).items()
+    ]
     subject = subject_of_program(program.source, program.specs)
     found = measurer.measure(subject, candidates, plan)
     times = {r.candidate.name: r.seconds() for r in found.results if r.ok}
@@ -85,7 +87,7 @@ def compared(
         )  # fmt: skip
 
 
-def recipes(program: Workload, wisdom: Wisdom) -> Mapping[str, Mapping[str, str]]:
+def recipes(program: BenchWorkload, wisdom: Wisdom) -> Mapping[str, Mapping[str, str]]:
     """What each policy chooses for a program, as {site: choice}."""
     from pyc_mlir.compilation.lower import lower
     from pyc_mlir.compilation.options import make_options

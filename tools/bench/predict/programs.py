@@ -6,16 +6,16 @@ import numpy as np
 
 from pyc_mlir import nn
 from pyc_mlir.tools.bench.predict.observed import NOTHING
-from pyc_mlir.tools.bench.workloads.case import Weights
+from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.cpu import ROWS, case, make
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 _STORED = ("mlp 784-512-512-10, batch 64", "mlp 784-512-512-10, batch 1", "digits mlp, batch 64")
 
 
-def _norm_mlp(rows: int, width: int) -> Workload:
+def _norm_mlp(rows: int, width: int) -> BenchWorkload:
     """layernorm, two products with a residual: as half a transformer block."""
-    draw = Weights(3)
+    draw = SeededWeights(3)
     a, b = draw.matrix(width, 2 * width), draw.matrix(2 * width, width)
     scale, bias = np.ones(width, np.float32), np.zeros(width, np.float32)
     return case(
@@ -25,8 +25,8 @@ def _norm_mlp(rows: int, width: int) -> Workload:
     )
 
 
-def _softmax_mlp(rows: int, width: int) -> Workload:
-    weight = Weights(4).matrix(width, width)
+def _softmax_mlp(rows: int, width: int) -> BenchWorkload:
+    weight = SeededWeights(4).matrix(width, width)
     return case(
         f"product and softmax {rows}x{width}",
         lambda x: nn.softmax(nn.relu(x @ weight)) @ weight,
@@ -34,7 +34,7 @@ def _softmax_mlp(rows: int, width: int) -> Workload:
     )
 
 
-def _attention(rows: int, width: int) -> Workload:
+def _attention(rows: int, width: int) -> BenchWorkload:
     return case(
         f"attention without heads {rows}x{width}",
         lambda q, k, v: nn.softmax(q @ k.transpose(1, 0)) @ v,
@@ -42,7 +42,7 @@ def _attention(rows: int, width: int) -> Workload:
     )
 
 
-def _sums(rows: int, columns: int) -> Workload:
+def _sums(rows: int, columns: int) -> BenchWorkload:
     return case(
         f"sums {rows}x{columns}",
         lambda x: np.sum(nn.relu(x), axis=1) + np.sum(nn.softmax(x), axis=1),
@@ -50,7 +50,7 @@ def _sums(rows: int, columns: int) -> Workload:
     )
 
 
-def _rows(rows: int, columns: int) -> Workload:
+def _rows(rows: int, columns: int) -> BenchWorkload:
     scale, bias = np.ones(columns, np.float32), np.zeros(columns, np.float32)
     return case(
         f"softmax of layernorm {rows}x{columns}",
@@ -59,7 +59,7 @@ def _rows(rows: int, columns: int) -> Workload:
     )
 
 
-_MADE: Sequence[tuple[Callable[[int, int], Workload], int, int]] = (
+_MADE: Sequence[tuple[Callable[[int, int], BenchWorkload], int, int]] = (
     (_norm_mlp, 32, 128),
     (_norm_mlp, 128, 256),
     (_softmax_mlp, 64, 128),
@@ -72,13 +72,13 @@ _MADE: Sequence[tuple[Callable[[int, int], Workload], int, int]] = (
 )
 
 
-def programs(quick: bool = False) -> list[Workload]:
+def programs(quick: bool = False) -> list[BenchWorkload]:
     """All of them; quick: two small ones."""
     if quick:
         return [_softmax_mlp(16, 32), _rows(16, 32)]
     return [f(m, n) for f, m, n in _MADE] + [make(name) for name in _STORED if name in ROWS]
 
 
-def nothing() -> Workload:
+def nothing() -> BenchWorkload:
     """A call that computes next to nothing."""
     return case(NOTHING, lambda x: nn.relu(x), (1, 16))

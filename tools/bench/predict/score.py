@@ -16,7 +16,7 @@ from pyc_mlir.simulation.estimate import Estimate
 from pyc_mlir.simulation.evidence import Overheads
 from pyc_mlir.simulation.residuals import CALL, PROGRAM, Residual, Residuals, family_of
 from pyc_mlir.simulation.simulator import Simulator
-from pyc_mlir.tools.bench.predict.observed import HERE, NOTHING, Observed, Way
+from pyc_mlir.tools.bench.predict.observed import HERE, NOTHING, Observed, ObservedRecipe
 
 ROWS_KNOWN, ROWS_UNKNOWN = "its rows known", "no row of its works known"
 # Pairs closer than that are no question of which is quicker.
@@ -25,7 +25,7 @@ _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
-class Judged:
+class ProgramScore:
     """One program: pairs apart and those whose winner is right, regret, intervals that hold."""
 
     program: str
@@ -42,7 +42,7 @@ class Judged:
 class Scores:
     """Shares over all programs, each with a 90 % interval by resampling programs."""
 
-    judged: tuple[Judged, ...]
+    judged: tuple[ProgramScore, ...]
 
     @property
     def winner(self) -> float:
@@ -156,7 +156,9 @@ def _scale(estimate: Estimate) -> float:
     return max(np.log(estimate.hi / estimate.seconds) / estimate.width.deviations, 1e-3)
 
 
-def _judged(name: str, ways: Sequence[Way], estimates: Sequence[Estimate]) -> Judged:
+def _judged(
+    name: str, ways: Sequence[ObservedRecipe], estimates: Sequence[Estimate]
+) -> ProgramScore:
     measured = [way.seconds for way in ways]
     expected = [estimate.seconds for estimate in estimates]
     apart = [
@@ -166,7 +168,7 @@ def _judged(name: str, ways: Sequence[Way], estimates: Sequence[Estimate]) -> Ju
     ]
     right = sum((measured[i] < measured[j]) == (expected[i] < expected[j]) for i, j in apart)
     chosen = measured[int(np.argmin(expected))]
-    return Judged(
+    return ProgramScore(
         name,
         len(apart),
         right,

@@ -54,11 +54,11 @@ def run(arguments: Sequence[str]) -> int:
 def _measured(rounds: int, quick: bool) -> Iterator[Observed]:
     # The measuring library compiles, and the list of suites is shown without it.
     from pyc_mlir.measure.sessions.local import LocalMeasurer
-    from pyc_mlir.measure.sessions.session import Plan
+    from pyc_mlir.measure.sessions.session import SessionPlan
     from pyc_mlir.tools.bench.predict.gather import observe
     from pyc_mlir.tools.bench.predict.programs import nothing, programs
 
-    plan = Plan(rounds, _PROCESSES)
+    plan = SessionPlan(rounds, _PROCESSES)
     return observe(programs(quick), nothing(), LocalMeasurer("pyc-bench predict"), plan)
 
 

@@ -20,7 +20,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.tools.cli.database import default_url
-from pyc_mlir.tune.verdict import ALPHA, Answer, Interval, student
+from pyc_mlir.tune.verdict import ALPHA, Interval, VerdictKind, student
 
 MIN_SESSIONS = 3
 # Standard deviation of the logarithm of a program's time between processes: medians of fresh
@@ -33,13 +33,13 @@ Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Row:
+class CompareRow:
     """One row: after / before of its ratio to the reference; None where it has no interval."""
 
     workload: str
     candidate: str
     metric: str
-    answer: Answer
+    answer: VerdictKind
     interval: Interval | None = None
     reference: str = ""
     why: str = ""
@@ -55,7 +55,7 @@ class Row:
 
 def compare(
     before: Sequence[Report], after: Sequence[Report], alpha: float = ALPHA, reference: str = ""
-) -> list[Row]:
+) -> list[CompareRow]:
     """The rows in seconds that both sides hold, in the order of the last run.
 
     alpha: the error of each interval. reference: the system to divide by; empty takes the first of
@@ -105,22 +105,22 @@ def _row(
     sides: Sequence[Sequence[Mapping[Key, Record]]],
     alpha: float,
     wanted: str,
-) -> Row:
+) -> CompareRow:
     workload, candidate, metric = key
     others = [k[1] for k in shared if (k[0], k[2]) == (workload, metric) and k[1] != candidate]
     order = (wanted,) if wanted else (*REFERENCES, *others)
     found = next((name for name in order if name in others), "")
     if not found:
         why = f"no {wanted or 'other system'} that ran in the same sessions"
-        return Row(*key, Answer.UNCLEAR, why=why)
+        return CompareRow(*key, VerdictKind.UNCLEAR, why=why)
     base = (workload, found, metric)
     logs = [[_log_ratio(session[key], session[base]) for session in side] for side in sides]
     interval, assumed = _interval(logs, alpha)
     counts = [len(side) for side in sides]
     more = MIN_SESSIONS - min(counts)
-    unsure = assumed and interval.answer is Answer.UNCLEAR
+    unsure = assumed and interval.answer is VerdictKind.UNCLEAR
     why = f"{more} more sessions on each side would narrow it" if unsure else ""
-    return Row(*key, interval.answer, interval, found, why)
+    return CompareRow(*key, interval.answer, interval, found, why)
 
 
 def _log_ratio(ours: Record, theirs: Record) -> tuple[float, float]:
@@ -158,17 +158,17 @@ def load_baseline(name: str) -> list[Report]:
     """
     if Path(name).is_file() or name.endswith(".json"):
         return [Report.load(name)]
-    from pyc_mlir.evidence.database.store import Store
+    from pyc_mlir.evidence.database.store import EvidenceStore
     from pyc_mlir.lanes.baselines import reports_of
 
-    with Store.open(default_url(os.environ)) as store:
+    with EvidenceStore.open(default_url(os.environ)) as store:
         return reports_of(store, name)
 
 
-def lines(rows: Sequence[Row], baseline: str) -> Iterator[str]:
+def lines(rows: Sequence[CompareRow], baseline: str) -> Iterator[str]:
     """The comparison as text: every row, then the counts."""
     yield from (f"{row}\n" for row in rows)
-    counts = ", ".join(f"{sum(r.answer is a for r in rows)} {a.value}" for a in Answer)
+    counts = ", ".join(f"{sum(r.answer is a for r in rows)} {a.value}" for a in VerdictKind)
     yield f"{len(rows)} rows against {baseline}: {counts}\n"
 
 

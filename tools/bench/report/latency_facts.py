@@ -1,7 +1,7 @@
 """Facts from the records of the suite `latency`: PyC beside the best peer, by workload.
 
-In: a report's records. Out: `Result`s, one per workload and number of threads, and geometric means
-over classes of workloads. The table and the page both show these.
+In: a report's records. Out: `WorkloadFacts`s, one per workload and number of threads, and geometric
+means over classes of workloads. The table and the page both show these.
 """
 
 import math
@@ -15,7 +15,7 @@ PYC, IREE = "pyc", "iree"
 
 
 @dataclass(frozen=True)
-class Result:
+class WorkloadFacts:
     """All systems on one workload with one number of threads; records by system."""
 
     workload: str
@@ -44,19 +44,19 @@ class Result:
         return mine["median_seconds"] / next(iter(iree["tried"].values()))
 
 
-def results(records: Sequence[Record]) -> list[Result]:
+def results(records: Sequence[Record]) -> list[WorkloadFacts]:
     """The results in the records' order."""
     found: dict[tuple[str, int], dict[str, Record]] = {}
     for row in records:
         if "median_seconds" in row:
             found.setdefault((row["workload"], row["threads"]), {})[row["system"]] = row
     return [
-        Result(workload, next(iter(systems.values()))["class"], threads, systems)
+        WorkloadFacts(workload, next(iter(systems.values()))["class"], threads, systems)
         for (workload, threads), systems in found.items()
     ]
 
 
-def systems_of(found: Sequence[Result]) -> list[str]:
+def systems_of(found: Sequence[WorkloadFacts]) -> list[str]:
     """Every system that ran, in the records' order."""
     return list(dict.fromkeys(name for result in found for name in result.systems))
 
@@ -71,7 +71,9 @@ class Mean:
     worst_workload: str
 
 
-def mean(found: Sequence[Result], ratio: Callable[[Result], float | None]) -> Mean | None:
+def mean(
+    found: Sequence[WorkloadFacts], ratio: Callable[[WorkloadFacts], float | None]
+) -> Mean | None:
     """Over the results that have the ratio; None where none has."""
     ratios = {r.workload: value for r in found if (value := ratio(r)) is not None}
     if not ratios:
@@ -82,7 +84,7 @@ def mean(found: Sequence[Result], ratio: Callable[[Result], float | None]) -> Me
 
 
 def means(
-    found: Sequence[Result], classes: Mapping[str, Sequence[str]], to: str | None = None
+    found: Sequence[WorkloadFacts], classes: Mapping[str, Sequence[str]], to: str | None = None
 ) -> Iterator[tuple[str, int, Mean]]:
     """(title of the classes, threads, PyC's time over that of `to` or of the best peer)."""
     for title, kinds in classes.items():
@@ -93,7 +95,9 @@ def means(
                 yield title, threads, value
 
 
-def groups(found: Sequence[Result], goal_classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def groups(
+    found: Sequence[WorkloadFacts], goal_classes: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Titles for means: the goal's classes together, then each class alone."""
     kinds = tuple(dict.fromkeys(r.kind for r in found))
     return {"classes of the goal": tuple(goal_classes), **{kind: (kind,) for kind in kinds}}

@@ -9,7 +9,7 @@ from html import escape
 from pyc_mlir.measure.records import Report
 from pyc_mlir.tools.bench.report.latency_facts import (
     PYC,
-    Result,
+    WorkloadFacts,
     groups,
     means,
     results,
@@ -60,7 +60,7 @@ def page(report: Report) -> str:
     )
 
 
-def _means(found: Sequence[Result]) -> str:
+def _means(found: Sequence[WorkloadFacts]) -> str:
     rows = [
         (title, str(t), str(m.members), m.mean, f"{m.worst:.2f} ({m.worst_workload})")
         for title, t, m in means(found, groups(found, GOAL_CLASSES))
@@ -78,7 +78,7 @@ def _means(found: Sequence[Result]) -> str:
     )
 
 
-def _section(report: Report, found: Sequence[Result], threads: int) -> Iterator[str]:
+def _section(report: Report, found: Sequence[WorkloadFacts], threads: int) -> Iterator[str]:
     """Everything about one number of threads."""
     shown = [r for r in found if r.threads == threads]
     systems = systems_of(shown)
@@ -94,7 +94,7 @@ def _section(report: Report, found: Sequence[Result], threads: int) -> Iterator[
     yield f'<h2>Numbers, {words}</h2><div class="wide">{_numbers(shown, systems)}</div>\n'
 
 
-def _numbers(found: Sequence[Result], systems: Sequence[str]) -> str:
+def _numbers(found: Sequence[WorkloadFacts], systems: Sequence[str]) -> str:
     head = "".join(f"<th>{escape(s)}</th>" for s in systems)
     rows = "".join(
         f"<tr><td>{escape(r.workload)}</td>{''.join(_time(r, s) for s in systems)}"
@@ -107,7 +107,7 @@ def _numbers(found: Sequence[Result], systems: Sequence[str]) -> str:
     )
 
 
-def _time(result: Result, system: str) -> str:
+def _time(result: WorkloadFacts, system: str) -> str:
     row = result.systems.get(system)
     return "<td></td>" if row is None else f"<td>{quantity(row['median_seconds'], 's')}</td>"
 
@@ -119,6 +119,6 @@ def _ratio(value: float | None) -> str:
     return f'<td class="{kind}">{value:.2f}</td>'
 
 
-def _roof(result: Result) -> str:
+def _roof(result: WorkloadFacts) -> str:
     row = result.systems.get(PYC)
     return "" if row is None else f"{row['roofline_fraction']:.0%}"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
-from pyc_mlir.tools.bench.report.latency_facts import PYC, Result
+from pyc_mlir.tools.bench.report.latency_facts import PYC, WorkloadFacts
 from pyc_mlir.util.units import quantity
 
 # PyC stands out; the others are told apart in the usual kinds of colour blindness (Okabe and Ito).
@@ -29,7 +29,7 @@ def legend(systems: Sequence[str]) -> str:
     )
 
 
-def bar_chart(found: Sequence[Result], systems: Sequence[str]) -> str:
+def bar_chart(found: Sequence[WorkloadFacts], systems: Sequence[str]) -> str:
     """For each workload a bar per system: its time over the best peer's, logarithmic."""
     rows = [r for r in found if r.best_peer is not None]
     ratios = [v for r in rows for s in systems if (v := r.ratio(s)) is not None]
@@ -64,7 +64,7 @@ def _scale(place: Place, low: float, high: float, bottom: float) -> Iterator[str
                    f"{tick:g}</text>")  # fmt: skip
 
 
-def _bar(result: Result, system: str, fill: str, place: Place, top: float) -> str:
+def _bar(result: WorkloadFacts, system: str, fill: str, place: Place, top: float) -> str:
     ratio = result.ratio(system)
     assert ratio is not None, "the system ran, and so did a peer"
     seconds = quantity(result.systems[system]["median_seconds"], "s")
@@ -81,7 +81,7 @@ def _bar(result: Result, system: str, fill: str, place: Place, top: float) -> st
     )
 
 
-def roofline_chart(found: Sequence[Result], peak: float, bandwidth: float) -> str:
+def roofline_chart(found: Sequence[WorkloadFacts], peak: float, bandwidth: float) -> str:
     """FLOP/s over FLOP/byte, both logarithmic: PyC as dots, best peers as circles, the roof."""
     points = [p for r in found for p in _points(r)]
     if not points:
@@ -104,7 +104,7 @@ def roofline_chart(found: Sequence[Result], peak: float, bandwidth: float) -> st
     return _svg(_ROOF_HEIGHT, "speed over arithmetic intensity, with the roofline", parts)
 
 
-def _points(result: Result) -> Iterator[tuple[float, float, str, str]]:
+def _points(result: WorkloadFacts) -> Iterator[tuple[float, float, str, str]]:
     """(FLOP/byte, FLOP/s, system, what it is) of PyC and of the best peer."""
     for system in (result.best_peer, PYC):
         row = result.systems.get(system or "")

@@ -10,7 +10,7 @@ from pyc_mlir.tools.bench.report.latency_facts import (
     IREE,
     PYC,
     Mean,
-    Result,
+    WorkloadFacts,
     groups,
     means,
     results,
@@ -78,7 +78,7 @@ def _peak_lines(report: Report) -> Iterator[str]:
         yield f"- {words}: {flops:.0f} GFLOP/s by FMAs, {bandwidth:.1f} GB/s by copies."
 
 
-def _latency(result: Result, systems: Sequence[str]) -> Iterator[str]:
+def _latency(result: WorkloadFacts, systems: Sequence[str]) -> Iterator[str]:
     yield from (result.workload, str(result.threads))
     for system in systems:
         row = result.systems.get(system)
@@ -91,14 +91,14 @@ def _latency(result: Result, systems: Sequence[str]) -> Iterator[str]:
     yield f"{max(r['max_error'] for r in result.systems.values()) * _PPM:.2g}"
 
 
-def _beside(result: Result, systems: Sequence[str], field: str, unit: str) -> Iterator[str]:
+def _beside(result: WorkloadFacts, systems: Sequence[str], field: str, unit: str) -> Iterator[str]:
     yield from (result.workload, str(result.threads))
     for system in systems:
         row = result.systems.get(system)
         yield "" if row is None else quantity(row[field], unit)
 
 
-def _mean_rows(found: Sequence[Result]) -> Iterator[Iterable[str]]:
+def _mean_rows(found: Sequence[WorkloadFacts]) -> Iterator[Iterable[str]]:
     titles = groups(found, GOAL_CLASSES)
     iree = {(title, t): value for title, t, value in means(found, titles, IREE)}
     for title, threads, value in means(found, titles):

@@ -25,7 +25,7 @@ QUICK_ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class Run:
+class SuiteRun:
     """What a suite was asked for: rounds, how much, the report's file, what to compare with."""
 
     suite: str
@@ -61,7 +61,7 @@ def parse(
     arguments: Sequence[str],
     parser: argparse.ArgumentParser | None = None,
     elsewhere: Callable[[argparse.Namespace], Path | None] = lambda known: None,
-) -> tuple[Run, argparse.Namespace]:
+) -> tuple[SuiteRun, argparse.Namespace]:
     """Read a suite's command line; `parser` may know options of the suite's own.
 
     `elsewhere` names the report's file of a run that is not to be published, else None; the option
@@ -83,7 +83,7 @@ def parse(
     path = known.json or elsewhere(known) or out
     require_writable(path, "a file for the report (`--json`; docs/results/ of the project)")
     wanted = known.rounds or (QUICK_ROUNDS if known.quick else rounds)
-    return Run(suite, wanted, known.quick, path, known.compare), known
+    return SuiteRun(suite, wanted, known.quick, path, known.compare), known
 
 
 def note(text: str) -> None:

@@ -10,7 +10,7 @@ from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.tools.bench.report.latency_facts import (
     IREE,
     PYC,
-    Result,
+    WorkloadFacts,
     mean,
     results,
     systems_of,
@@ -89,9 +89,9 @@ def short(report: Report) -> str:
 
 
 def _latency(
-    found: Sequence[Result], systems: Sequence[str], shown: Callable[[Record], str]
+    found: Sequence[WorkloadFacts], systems: Sequence[str], shown: Callable[[Record], str]
 ) -> str:
-    def cells(result: Result) -> Iterator[str]:
+    def cells(result: WorkloadFacts) -> Iterator[str]:
         yield from _names(result)
         yield from _cells(result, systems, shown)
         yield result.best_peer or ""
@@ -101,17 +101,19 @@ def _latency(
     return rows_table(head, (cells(r) for r in found))
 
 
-def _names(result: Result) -> tuple[str, str]:
+def _names(result: WorkloadFacts) -> tuple[str, str]:
     return result.workload, str(result.threads)
 
 
-def _cells(result: Result, systems: Sequence[str], shown: Callable[[Record], str]) -> Iterator[str]:
+def _cells(
+    result: WorkloadFacts, systems: Sequence[str], shown: Callable[[Record], str]
+) -> Iterator[str]:
     for system in systems:
         row = result.systems.get(system)
         yield "" if row is None else shown(row)
 
 
-def _means(found: Sequence[Result]) -> Iterator[tuple[str, ...]]:
+def _means(found: Sequence[WorkloadFacts]) -> Iterator[tuple[str, ...]]:
     """By kind of network, batch size and threads."""
     for kind, batch, threads in dict.fromkeys((r.kind, _batch(r), r.threads) for r in found):
         members = [r for r in found if (r.kind, _batch(r), r.threads) == (kind, batch, threads)]
@@ -122,11 +124,11 @@ def _means(found: Sequence[Result]) -> Iterator[tuple[str, ...]]:
             yield (*map(str, row), times(value.mean), worst)
 
 
-def _batch(result: Result) -> int:
+def _batch(result: WorkloadFacts) -> int:
     return next(iter(result.systems.values()))["batch"]
 
 
-def _shares(result: Result, systems: Sequence[str]) -> Iterator[str]:
+def _shares(result: WorkloadFacts, systems: Sequence[str]) -> Iterator[str]:
     row = next(iter(result.systems.values()))
     flops, peak = row["flops"], row["peak_flops"]
     yield from _names(result)
@@ -135,7 +137,7 @@ def _shares(result: Result, systems: Sequence[str]) -> Iterator[str]:
 
 
 def _beside(
-    found: Sequence[Result],
+    found: Sequence[WorkloadFacts],
     systems: Sequence[str],
     shown: Callable[[Record], str],
     ratios: Sequence[str],
@@ -143,7 +145,7 @@ def _beside(
 ) -> str:
     """One cell a system; PyC's `field` over those of plain IREE and onnxruntime for `ratios`."""
 
-    def cells(result: Result) -> Iterator[str]:
+    def cells(result: WorkloadFacts) -> Iterator[str]:
         yield from _names(result)
         yield from _cells(result, systems, shown)
         yield from (times(_over(result, other, field)) for other in (IREE, _ORT)[: len(ratios)])
@@ -151,7 +153,7 @@ def _beside(
     return rows_table((*_ROW, *systems, *ratios), (cells(r) for r in found))
 
 
-def _over(result: Result, other: str, field: str) -> float | None:
+def _over(result: WorkloadFacts, other: str, field: str) -> float | None:
     mine, theirs = (result.systems.get(system, {}).get(field) for system in (PYC, other))
     return mine / theirs if mine and theirs else None
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, record
-from pyc_mlir.pipelines.choices.space import Config, Space
+from pyc_mlir.pipelines.choices.space import Config, KnobSpace
 from pyc_mlir.tools.bench.report.suite import note, parse
 from pyc_mlir.tools.cli.common import Parser
 from pyc_mlir.tune.strategies import Learned, Local, Portfolio, Random, Strategy, Tempering, run
@@ -38,7 +38,7 @@ class Published:
 
     name: str
     kernel: str
-    space: Space
+    space: KnobSpace
     costs: Mapping[Config, float | None]
 
     @staticmethod
@@ -46,7 +46,7 @@ class Published:
         """Read a file."""
         data = np.load(path, allow_pickle=False)
         rows = [tuple(int(v) for v in row) for row in data["parameters"]]
-        space = Space.of_rows([f"p{i}" for i in range(len(rows[0]))], rows)
+        space = KnobSpace.of_rows([f"p{i}" for i in range(len(rows[0]))], rows)
         configs = [
             space.config({a.name: v for a, v in zip(space.axes, r, strict=True)}) for r in rows
         ]

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pyc_mlir.evidence.database.store import Store
+from pyc_mlir.evidence.database.store import EvidenceStore
 from pyc_mlir.evidence.rows import Graph, Workload
-from pyc_mlir.measure.sessions.session import Candidate, Plan, Subject
+from pyc_mlir.measure.sessions.session import MeasuredChoice, MeasuredProgram, SessionPlan
 from pyc_mlir.measure.sessions.simulated import SIMULATED_PLACE, Simulated
-from pyc_mlir.pipelines.choices.space import Axis, Space
-from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, TunedWork, Way
+from pyc_mlir.pipelines.choices.space import Knob, KnobSpace
+from pyc_mlir.tune.sites import BLOCK, WITH_KNOBS, ChoiceSpace, SiteAlternative, TunedWork
 from pyc_mlir.tune.studies.pools import pool
 from pyc_mlir.tune.studies.run import Setting, run_study
-from pyc_mlir.tune.studies.study import Budget, Effort, Stage
-from pyc_mlir.tune.studies.worker import Job
+from pyc_mlir.tune.studies.study import Effort, StudyBudget, TrialStage
+from pyc_mlir.tune.studies.worker import TrialJob
 
 # Of a study for each worker, with `BLOCK` trials each: every run takes as long.
 WORKS = 2
 _PASS = "pyc-select-kernels"
-_KNOBS = Space(
-    (Axis("rows", tuple(range(1, 9))), Axis("columns", tuple(range(1, 9)))), default=(0, 0)
+_KNOBS = KnobSpace(
+    (Knob("rows", tuple(range(1, 9))), Knob("columns", tuple(range(1, 9)))), default=(0, 0)
 )
 
 
@@ -33,7 +33,7 @@ class Sleeps:
 
     seconds: float
 
-    def __call__(self, subject: Subject, candidate: Candidate) -> float:
+    def __call__(self, subject: MeasuredProgram, candidate: MeasuredChoice) -> float:
         """Sleep, half of it for each of a session's two candidates."""
         time.sleep(self.seconds / 2)
         return 1e-3 * (1 + len(str(candidate.recipe)) % 7)
@@ -41,21 +41,25 @@ class Sleeps:
 
 def trials_per_second(where: str | Executor, workers: int, seconds: float) -> float:
     """Of one study, from its first proposal to its last result; workers run before it begins."""
-    plan = Plan(rounds=8, processes=1)
-    effort = Effort("bench", "portfolio", BLOCK, 0, dict.fromkeys(Stage, plan))
+    plan = SessionPlan(rounds=8, processes=1)
+    effort = Effort("bench", "portfolio", BLOCK, 0, dict.fromkeys(TrialStage, plan))
     works = tuple(map(_work, range(WORKS * workers)))
     setting = Setting(
-        Graph("p", "program", "s1-p", "a program", len(works)), works, effort, Budget(), lanes=1
+        Graph("p", "program", "s1-p", "a program", len(works)),
+        works,
+        effort,
+        StudyBudget(),
+        lanes=1,
     )
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         url = f"sqlite:///{Path(folder, 'bench.db')}"
-        store = stack.enter_context(Store.open(url))
+        store = stack.enter_context(EvidenceStore.open(url))
         executor = stack.enter_context(pool(where, workers))
         study = setting.study(SIMULATED_PLACE, {})
         store.add_place(SIMULATED_PLACE)
         store.add(setting.graph, *(w.graph for w in works), study)
-        job = Job(
+        job = TrialJob(
             url, study.id, Simulated(Sleeps(seconds)), subject_of, effort.plans, SIMULATED_PLACE
         )
         wait([executor.submit(_awake, number) for number in range(2 * workers)])
@@ -71,14 +75,14 @@ def _awake(number: int) -> int:
     return number
 
 
-def subject_of(graph: Graph) -> Subject:
+def subject_of(graph: Graph) -> MeasuredProgram:
     """What a simulated measurer needs of a work."""
-    return Subject(graph, Workload(graph.graph_id))
+    return MeasuredProgram(graph, Workload(graph.graph_id))
 
 
 def _work(number: int) -> TunedWork:
     text = f"work {number}"
     name = f"w1-{sha256(text.encode()).hexdigest()}"
-    space = ChoiceSpace.of((Way("gemm:matmul", _KNOBS), Way("iree")))
+    space = ChoiceSpace.of((SiteAlternative("gemm:matmul", _KNOBS), SiteAlternative("iree")))
     row = Graph(name, "work", name, text, 1)
     return TunedWork(row, _PASS, space, (f"{_PASS}:{number}",), "gemm:matmul", 1e-3, WITH_KNOBS)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import Weights
+from pyc_mlir.tools.bench.workloads.case import SeededWeights
 from pyc_mlir.tools.bench.workloads.encoder import EPSILON, EncoderShape, encoder_weights
 
 Block = Callable[..., Any]
@@ -22,7 +22,7 @@ Block = Callable[..., Any]
 
 def mlp(widths: Sequence[int]) -> Block:
     """[batch, widths[0]] -> [batch, widths[-1]]: products with bias, relu between them."""
-    draw = Weights()
+    draw = SeededWeights()
     pairs = list(pairwise(widths))
     layers = [(draw.matrix(n, m, 2**0.5), draw.vector(m)) for n, m in pairs]
 
@@ -37,13 +37,13 @@ def mlp(widths: Sequence[int]) -> Block:
 
 def convolution(channels: int, layout: str) -> Block:
     """A 3x3 convolution that keeps [1, size, size, channels], or the same in NCHW."""
-    weight = _window(Weights(), channels, layout)
+    weight = _window(SeededWeights(), channels, layout)
     return lambda x: nn.conv2d(x, weight, pads=1, layout=layout)
 
 
 def residual(channels: int, layout: str) -> Block:
     """relu(x + conv(relu(conv(x)))), with biases (He et al., 2015; norms folded)."""
-    draw = Weights()
+    draw = SeededWeights()
     first, second = (_window(draw, channels, layout) for _ in range(2))
     biases = [draw.vector(channels) for _ in range(2)]
     one, two = (b.reshape(-1, 1, 1) if layout == "NCHW" else b for b in biases)
@@ -55,7 +55,7 @@ def residual(channels: int, layout: str) -> Block:
     return run
 
 
-def _window(draw: Weights, channels: int, layout: str) -> np.ndarray:
+def _window(draw: SeededWeights, channels: int, layout: str) -> np.ndarray:
     made = draw.window(3, channels, channels)
     return made if layout == "NHWC" else np.ascontiguousarray(made.transpose(3, 2, 0, 1))
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.frontends.python.specs import leaves, map_leaves
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 CLASSES = ("wide", "chain", "inference", "training", "random")
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class SuiteCase:
     """`source`, a function or the path of an ONNX file, on `inputs`; `kind` is one of CLASSES."""
 
     name: str
@@ -46,16 +46,16 @@ class Case:
         wide = map_leaves(lambda a: a.astype(np.float64), self.inputs)
         return [np.asarray(result) for _, result in leaves(self.source(*wide))]
 
-    def workload(self) -> Workload:
-        """The same with flat arguments, for whatever measures a `Workload`."""
-        return Workload(self.name, self.source, tuple(self.arrays), self.reference)
+    def workload(self) -> BenchWorkload:
+        """The same with flat arguments, for whatever measures a `BenchWorkload`."""
+        return BenchWorkload(self.name, self.source, tuple(self.arrays), self.reference)
 
-    def named(self, name: str) -> "Case":
+    def named(self, name: str) -> "SuiteCase":
         """The same under another name."""
         return replace(self, name=name)
 
 
-class Weights:
+class SeededWeights:
     """Seeded f32 arrays, drawn one after another."""
 
     def __init__(self, seed: int = 0) -> None:

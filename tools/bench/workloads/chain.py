@@ -10,33 +10,33 @@ from itertools import pairwise
 from typing import Any
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import Case, Weights
+from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase
 from pyc_mlir.tools.bench.workloads.workloads import digits
 
 
 @dataclass(frozen=True)
-class Chain:
+class MatmulChain:
     """x [rows, widths[0]] times one matrix after another."""
 
     rows: int = 256
     widths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
 
 
-def growing_matmuls(shape: Chain) -> Case:
+def growing_matmuls(shape: MatmulChain) -> SuiteCase:
     """x @ w0 @ w1 @ ...: no two buffers are of one size."""
-    draw = Weights(1)
+    draw = SeededWeights(1)
     x = draw.activations(shape.rows, shape.widths[0])
     weights = _matrices(draw, shape.widths)
-    return Case("growing matmuls", "chain", lambda x: reduce(_product, weights, x), (x,))
+    return SuiteCase("growing matmuls", "chain", lambda x: reduce(_product, weights, x), (x,))
 
 
-def mlp(shape: Chain) -> Case:
+def mlp(shape: MatmulChain) -> SuiteCase:
     """relu(x w + b) again and again; no relu after the last."""
-    draw = Weights(2)
+    draw = SeededWeights(2)
     x = draw.activations(shape.rows, shape.widths[0])
     weights = _matrices(draw, shape.widths)
     biases = [draw.vector(n) for n in shape.widths[1:]]
-    return Case("mlp", "chain", _mlp(weights, biases), (x,))
+    return SuiteCase("mlp", "chain", _mlp(weights, biases), (x,))
 
 
 def _mlp(weights: Sequence[Any], biases: Sequence[Any]) -> Callable[[Any], Any]:
@@ -48,13 +48,13 @@ def _mlp(weights: Sequence[Any], biases: Sequence[Any]) -> Callable[[Any], Any]:
     return run
 
 
-def demo(kind: str, batch: int) -> Case:
+def demo(kind: str, batch: int) -> SuiteCase:
     """A demo model (`mlp` or `cnn`), its batch given."""
     workload = digits(kind, batch)
-    return Case(f"digits {kind}", "chain", workload.source, workload.inputs)
+    return SuiteCase(f"digits {kind}", "chain", workload.source, workload.inputs)
 
 
-def _matrices(draw: Weights, widths: Sequence[int]) -> list[Any]:
+def _matrices(draw: SeededWeights, widths: Sequence[int]) -> list[Any]:
     pairs = pairwise(widths)
     return [draw.matrix(rows, columns, gain=1.4) for rows, columns in pairs]
 

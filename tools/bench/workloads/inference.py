@@ -10,30 +10,30 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import Case, Weights, stacked
+from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase, stacked
 from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
 
 LONG = EncoderShape(seq=512, width=768, heads=12, hidden=3072)
 GATED = EncoderShape(seq=512, width=768, heads=12, hidden=2048)
 
 
-def encoder(shape: EncoderShape, layers: int) -> Case:
+def encoder(shape: EncoderShape, layers: int) -> SuiteCase:
     """`layers` encoder blocks, each with weights of its own, on one sequence."""
     blocks = [encoder_block(shape, encoder_weights(shape, seed)) for seed in range(layers)]
-    x = Weights(1).activations(shape.seq, shape.width)
-    return Case(f"encoder, {layers} layers", "inference", stacked(blocks), (x,))
+    x = SeededWeights(1).activations(shape.seq, shape.width)
+    return SuiteCase(f"encoder, {layers} layers", "inference", stacked(blocks), (x,))
 
 
-def decoder(shape: EncoderShape) -> Case:
+def decoder(shape: EncoderShape) -> SuiteCase:
     """One decoder block on a whole sequence (prefill)."""
-    draw = Weights(2)
+    draw = SeededWeights(2)
     width, hidden = shape.width, shape.hidden
     weights = {name: draw.matrix(width, width) for name in ("query", "key", "value", "out")}
     weights |= {name: draw.matrix(width, hidden) for name in ("gate", "up")}
     weights |= {"down": draw.matrix(hidden, width)}
     weights |= {name: draw.vector(width, mean=1.0) for name in ("norm1", "norm2")}
     x = draw.activations(shape.seq, width)
-    return Case("decoder block", "inference", decoder_block(shape, weights), (x,))
+    return SuiteCase("decoder block", "inference", decoder_block(shape, weights), (x,))
 
 
 def decoder_block(shape: EncoderShape, w: Mapping[str, np.ndarray]) -> Callable[[Any], Any]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from pyc_mlir.tools.bench.workloads.case import Case
-from pyc_mlir.tools.bench.workloads.chain import Chain, demo, growing_matmuls, mlp
+from pyc_mlir.tools.bench.workloads.case import SuiteCase
+from pyc_mlir.tools.bench.workloads.chain import MatmulChain, demo, growing_matmuls, mlp
 from pyc_mlir.tools.bench.workloads.encoder import TINY
 from pyc_mlir.tools.bench.workloads.inference import GATED, LONG, decoder, encoder
 from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
@@ -27,51 +27,55 @@ from pyc_mlir.tools.bench.workloads.wide import (
 
 
 @dataclass(frozen=True)
-class Entry:
+class MemoryEntry:
     """A workload at both of its shapes."""
 
-    full: Callable[[], Case]
-    tiny: Callable[[], Case]
+    full: Callable[[], SuiteCase]
+    tiny: Callable[[], SuiteCase]
 
 
 _FEW = Branches(count=3, rows=8, depth=4, columns=16)
-_SHORT = Chain(rows=4, widths=(4, 8, 16))
-_WIDE_MLP = Chain(rows=512, widths=(784, 2048, 2048, 2048, 10))
+_SHORT = MatmulChain(rows=4, widths=(4, 8, 16))
+_WIDE_MLP = MatmulChain(rows=512, widths=(784, 2048, 2048, 2048, 10))
 
-WORKLOADS: Mapping[str, Entry] = {
-    "branches reduced late": Entry(
+WORKLOADS: Mapping[str, MemoryEntry] = {
+    "branches reduced late": MemoryEntry(
         partial(branches, Branches(), "reduced"), partial(branches, _FEW, "reduced")
     ),
-    "branches added late": Entry(
+    "branches added late": MemoryEntry(
         partial(branches, Branches(), "added"), partial(branches, _FEW, "added")
     ),
-    "inception blocks": Entry(
+    "inception blocks": MemoryEntry(
         partial(inception, Inception()),
         partial(inception, Inception(blocks=1, side=4, channels=8, scale=16)),
     ),
-    "densenet block": Entry(
+    "densenet block": MemoryEntry(
         partial(densenet, DenseNet()),
         partial(densenet, DenseNet(layers=2, side=4, channels=3, growth=2)),
     ),
-    "u-net": Entry(partial(unet, UNet()), partial(unet, UNet(depth=1, side=4, channels=2))),
-    "growing matmuls": Entry(partial(growing_matmuls, Chain()), partial(growing_matmuls, _SHORT)),
-    "digits mlp": Entry(partial(demo, "mlp", 16384), partial(demo, "mlp", 2)),
-    "digits cnn": Entry(partial(demo, "cnn", 1440), partial(demo, "cnn", 2)),
-    "mlp": Entry(partial(mlp, _WIDE_MLP), partial(mlp, _SHORT)),
-    "encoder, 6 layers": Entry(partial(encoder, LONG, 6), partial(encoder, TINY, 6)),
-    "decoder block": Entry(partial(decoder, GATED), partial(decoder, TINY)),
-    "mlp, gradients": Entry(
+    "u-net": MemoryEntry(partial(unet, UNet()), partial(unet, UNet(depth=1, side=4, channels=2))),
+    "growing matmuls": MemoryEntry(
+        partial(growing_matmuls, MatmulChain()), partial(growing_matmuls, _SHORT)
+    ),
+    "digits mlp": MemoryEntry(partial(demo, "mlp", 16384), partial(demo, "mlp", 2)),
+    "digits cnn": MemoryEntry(partial(demo, "cnn", 1440), partial(demo, "cnn", 2)),
+    "mlp": MemoryEntry(partial(mlp, _WIDE_MLP), partial(mlp, _SHORT)),
+    "encoder, 6 layers": MemoryEntry(partial(encoder, LONG, 6), partial(encoder, TINY, 6)),
+    "decoder block": MemoryEntry(partial(decoder, GATED), partial(decoder, TINY)),
+    "mlp, gradients": MemoryEntry(
         partial(mlp_step, Perceptron()), partial(mlp_step, Perceptron(6, (5, 7, 4)))
     ),
-    "encoder layer, gradients": Entry(partial(encoder_step, LAYER), partial(encoder_step, TINY)),
-    "layered graph, 500 ops": Entry(
+    "encoder layer, gradients": MemoryEntry(
+        partial(encoder_step, LAYER), partial(encoder_step, TINY)
+    ),
+    "layered graph, 500 ops": MemoryEntry(
         partial(layered, Layered()),
         partial(layered, Layered(ops=30, width=5, rows=4, columns=(4, 8))),
     ),
 }
 
 
-def make(name: str, quick: bool) -> Case:
+def make(name: str, quick: bool) -> SuiteCase:
     """The workload `name`, tiny if `quick`."""
     entry = WORKLOADS[name]
     return (entry.tiny if quick else entry.full)().named(name)

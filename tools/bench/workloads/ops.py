@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.workloads import Workload
+from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
 # Errors of one op relative to its largest result. Tensor cores may round f32 operands to 10 bits.
 TOLERANCES = {"f32": 2e-3, "f16": 5e-3, "bf16": 4e-2, "i64": 0.0}
@@ -31,7 +31,7 @@ class OpCase:
     dtype: str = "f32"
     positive: bool = False
 
-    def workload(self, name: str) -> Workload:
+    def workload(self, name: str) -> BenchWorkload:
         """The case on seeded arguments."""
         rng = np.random.default_rng(0)
         arrays = [rng.normal(0, 1, shape) for shape in self.shapes]
@@ -40,7 +40,7 @@ class OpCase:
         if self.dtype == "i64":
             arrays = [a * 100 for a in arrays]
         inputs = tuple(a.astype(_DTYPES[self.dtype]) for a in arrays)
-        return Workload(
+        return BenchWorkload(
             f"op {name}, {self.dtype}",
             self.function,
             inputs,
@@ -97,6 +97,6 @@ OPS: Mapping[str, OpCase] = {
 SMALLEST = "add"
 
 
-def op_workload(name: str) -> Workload:
+def op_workload(name: str) -> BenchWorkload:
     """The workload of a row of OPS."""
     return OPS[name].workload(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.tools.bench.workloads.case import Case, Weights
+from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class _Step:
     columns: int
 
 
-def layered(shape: Layered) -> Case:
+def layered(shape: Layered) -> SuiteCase:
     """The graph; results are the sums of the rows of what no operation reads."""
-    draw = Weights(shape.seed)
+    draw = SeededWeights(shape.seed)
     xs = tuple(draw.activations(shape.rows, c) for c in shape.columns)
     weights = {(a, b): draw.matrix(a, b) for a in shape.columns for b in shape.columns}
     steps = _steps(shape)
@@ -52,7 +52,7 @@ def layered(shape: Layered) -> Case:
             values.append(_apply(step, [values[i] for i in step.operands], weights))
         return np.stack([np.sum(values[i], axis=1) for i in unread])
 
-    return Case(f"layered graph, {shape.ops} ops", "random", run, xs)
+    return SuiteCase(f"layered graph, {shape.ops} ops", "random", run, xs)
 
 
 def _apply(step: _Step, operands: list[Any], weights: dict[tuple[int, int], np.ndarray]) -> Any:

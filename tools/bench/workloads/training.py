@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import Case, Weights
+from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase
 from pyc_mlir.tools.bench.workloads.encoder import EPSILON, EncoderShape, encoder_weights
 
 Named = Mapping[str, Any]
@@ -28,16 +28,16 @@ class Perceptron:
     widths: tuple[int, ...] = (784, 1024, 1024, 1024, 16)
 
 
-def mlp_step(shape: Perceptron) -> Case:
+def mlp_step(shape: Perceptron) -> SuiteCase:
     """Mean cross entropy of an MLP with relu, and its gradients."""
-    draw = Weights(1)
+    draw = SeededWeights(1)
     pairs = list(zip(shape.widths[:-1], shape.widths[1:], strict=True))
     weights = {f"w{i}": draw.matrix(a, b, gain=1.4) for i, (a, b) in enumerate(pairs)}
     weights |= {f"b{i}": draw.vector(b) for i, (_, b) in enumerate(pairs)}
     x = draw.activations(shape.rows, shape.widths[0])
     labels = np.arange(shape.rows) % shape.widths[-1]
     target = np.eye(shape.widths[-1], dtype=np.float32)[labels]
-    return Case("mlp, gradients", "training", mlp_gradients, (x, target, weights))
+    return SuiteCase("mlp, gradients", "training", mlp_gradients, (x, target, weights))
 
 
 def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
@@ -57,16 +57,16 @@ def mlp_gradients(x: Any, target: Any, w: Named) -> dict[str, Any]:
     return results
 
 
-def encoder_step(shape: EncoderShape) -> Case:
+def encoder_step(shape: EncoderShape) -> SuiteCase:
     """One encoder layer forward and backward."""
-    draw = Weights(2)
+    draw = SeededWeights(2)
     x, target = (draw.activations(shape.seq, shape.width) for _ in range(2))
     weights = dict(encoder_weights(shape))
 
     def step(x: Any, target: Any, w: Named) -> dict[str, Any]:
         return encoder_gradients(shape, x, target, w)
 
-    return Case("encoder layer, gradients", "training", step, (x, target, weights))
+    return SuiteCase("encoder layer, gradients", "training", step, (x, target, weights))
 
 
 def encoder_gradients(shape: EncoderShape, x: Any, target: Any, w: Named) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir import nn
-from pyc_mlir.tools.bench.workloads.case import Case, Weights, stacked
+from pyc_mlir.tools.bench.workloads.case import SeededWeights, SuiteCase, stacked
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Branches:
     columns: int = 1024
 
 
-def branches(shape: Branches, how: str) -> Case:
+def branches(shape: Branches, how: str) -> SuiteCase:
     """`reduced`: each branch to its row sums; `added`: each through a product, then their sum."""
-    draw = Weights(1)
+    draw = SeededWeights(1)
     x = draw.activations(shape.rows, shape.depth)
     up = [draw.matrix(shape.depth, shape.columns) for _ in range(shape.count)]
     down = [draw.matrix(shape.columns, shape.depth) for _ in range(shape.count)]
@@ -43,10 +43,12 @@ def branches(shape: Branches, how: str) -> Case:
         return total
 
     source = {"reduced": reduced, "added": added}[how]
-    return Case(f"branches {how} late", "wide", source, (x,))
+    return SuiteCase(f"branches {how} late", "wide", source, (x,))
 
 
-def convolution(draw: Weights, size: int, channels: int, filters: int) -> Callable[[Any], Any]:
+def convolution(
+    draw: SeededWeights, size: int, channels: int, filters: int
+) -> Callable[[Any], Any]:
     """relu(conv(x) + bias) with a window of size x size that keeps height and width."""
     weight, bias = draw.window(size, channels, filters), draw.vector(filters)
     pads = size // 2
@@ -63,17 +65,19 @@ class Inception:
     scale: int = 1
 
 
-def inception(shape: Inception) -> Case:
+def inception(shape: Inception) -> SuiteCase:
     """Blocks of inception (3a): branches 1x1, 3x3, 5x5 and pooled, side by side."""
-    draw, layers, channels = Weights(2), [], shape.channels
+    draw, layers, channels = SeededWeights(2), [], shape.channels
     for _ in range(shape.blocks):
         block, channels = _inception_block(draw, channels, shape.scale)
         layers.append(block)
-    x = Weights(3).activations(1, shape.side, shape.side, shape.channels)
-    return Case("inception blocks", "wide", stacked(layers), (x,))
+    x = SeededWeights(3).activations(1, shape.side, shape.side, shape.channels)
+    return SuiteCase("inception blocks", "wide", stacked(layers), (x,))
 
 
-def _inception_block(draw: Weights, channels: int, scale: int) -> tuple[Callable[[Any], Any], int]:
+def _inception_block(
+    draw: SeededWeights, channels: int, scale: int
+) -> tuple[Callable[[Any], Any], int]:
     one, narrow3, three, narrow5, five, pooled = (n // scale for n in (64, 96, 128, 16, 32, 32))
     direct = convolution(draw, 1, channels, one)
     middle = stacked(
@@ -99,9 +103,9 @@ class DenseNet:
     growth: int = 32
 
 
-def densenet(shape: DenseNet) -> Case:
+def densenet(shape: DenseNet) -> SuiteCase:
     """Every layer reads all earlier ones: relu, 1x1 to 4 growth channels, 3x3 to growth."""
-    draw = Weights(4)
+    draw = SeededWeights(4)
     steps = []
     for i in range(shape.layers):
         channels = shape.channels + i * shape.growth
@@ -114,8 +118,8 @@ def densenet(shape: DenseNet) -> Case:
             found.append(step(np.concatenate(found, axis=-1) if len(found) > 1 else x))
         return np.concatenate(found, axis=-1)
 
-    x = Weights(5).activations(1, shape.side, shape.side, shape.channels)
-    return Case("densenet block", "wide", block, (x,))
+    x = SeededWeights(5).activations(1, shape.side, shape.side, shape.channels)
+    return SuiteCase("densenet block", "wide", block, (x,))
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,9 @@ class UNet:
     channels: int = 16
 
 
-def unet(shape: UNet) -> Case:
+def unet(shape: UNet) -> SuiteCase:
     """Down by pooling, up by doubling; each level's result skips over to its way up."""
-    draw, channels = Weights(6), 3
+    draw, channels = SeededWeights(6), 3
     down, up = [], []
     for level in range(shape.depth + 1):
         filters = shape.channels << level
@@ -152,11 +156,11 @@ def unet(shape: UNet) -> Case:
             x = step(np.concatenate([skips.pop(), _doubled(x)], axis=-1))
         return x @ last
 
-    x = Weights(7).activations(1, shape.side, shape.side, 3)
-    return Case("u-net", "wide", net, (x,))
+    x = SeededWeights(7).activations(1, shape.side, shape.side, 3)
+    return SuiteCase("u-net", "wide", net, (x,))
 
 
-def _twice(draw: Weights, channels: int, filters: int) -> Callable[[Any], Any]:
+def _twice(draw: SeededWeights, channels: int, filters: int) -> Callable[[Any], Any]:
     return stacked(
         [convolution(draw, 3, channels, filters), convolution(draw, 3, filters, filters)]
     )

@@ -30,7 +30,7 @@ _DEMO_BATCHES = (1, 64, 360)
 
 
 @dataclass(frozen=True, eq=False)
-class Workload:
+class BenchWorkload:
     """A program for `compile(source, inputs)`, its arguments, and how to judge what it computes.
 
     `reference` gives the results in float64; `tolerance` is the largest error (see
@@ -86,12 +86,12 @@ def relative_error(results: Sequence[np.ndarray], expected: Sequence[np.ndarray]
     return float("nan") if np.isnan(errors).any() else max(errors)
 
 
-def encoder(name: str, shape: EncoderShape) -> Workload:
+def encoder(name: str, shape: EncoderShape) -> BenchWorkload:
     """An encoder block on one seeded sequence."""
     weights = encoder_weights(shape)
     x = np.random.default_rng(1).normal(0, 1, (shape.seq, shape.width)).astype(np.float32)
     wide = {key: w.astype(np.float64) for key, w in weights.items()}
-    return Workload(
+    return BenchWorkload(
         name,
         encoder_block(shape, weights),
         (x,),
@@ -100,13 +100,13 @@ def encoder(name: str, shape: EncoderShape) -> Workload:
     )
 
 
-def digits(kind: str, batch: int) -> Workload:
+def digits(kind: str, batch: int) -> BenchWorkload:
     """A demo model (`mlp` or `cnn`) on seeded images of 16 grey values."""
     with as_file(files(_MODELS) / "models" / f"digits_{kind}.onnx") as found:
         path = Path(found)
     grey = np.random.default_rng(batch).integers(0, 17, (batch, 1, 8, 8)) / 16
     images = grey.astype(np.float32)
-    return Workload(
+    return BenchWorkload(
         f"digits {kind}, batch {batch}",
         path,
         (images,),
@@ -135,7 +135,7 @@ def evaluate_wide(model: bytes, inputs: Mapping[str, np.ndarray]) -> Sequence[np
 ENCODER = "encoder block, seq 128"
 TINY_ENCODER = "tiny encoder block"
 # Cheapest first.
-WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+WORKLOADS: Mapping[str, Callable[[], BenchWorkload]] = {
     TINY_ENCODER: functools.partial(encoder, TINY_ENCODER, TINY),
     **{
         f"digits {kind}, batch {batch}": functools.partial(digits, kind, batch)

@@ -35,7 +35,7 @@ from pyc_mlir.calibrate.peaks import Peaks
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure.records import Record, Report
 from pyc_mlir.pipelines.target.target import available_cores
-from pyc_mlir.tools.bench.latency.rounds import How, compare, store_linalg
+from pyc_mlir.tools.bench.latency.rounds import RoundSettings, compare, store_linalg
 from pyc_mlir.tools.bench.latency.suite import (
     FAILURE,
     counts,
@@ -44,10 +44,10 @@ from pyc_mlir.tools.bench.latency.suite import (
     records_of,
 )
 from pyc_mlir.tools.bench.memory.suite import Partial
-from pyc_mlir.tools.bench.peers.graph import Work, count_work, read_graph
+from pyc_mlir.tools.bench.peers.graph import LeastWork, count_work, read_graph
 from pyc_mlir.tools.bench.peers.systems import IREE, PYC
 from pyc_mlir.tools.bench.report import zoo_table
-from pyc_mlir.tools.bench.report.suite import Run, note, parse
+from pyc_mlir.tools.bench.report.suite import SuiteRun, note, parse
 from pyc_mlir.tools.bench.zoo.export import OPSET, stem
 from pyc_mlir.tools.bench.zoo.networks import NETWORKS
 from pyc_mlir.tools.bench.zoo.systems import SYSTEMS
@@ -65,7 +65,7 @@ _WORKER = "pyc_mlir.tools.bench.zoo.worker"
 
 
 @dataclass(frozen=True)
-class Row:
+class ZooRow:
     """One network with one batch size on so many threads."""
 
     network: str
@@ -92,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     kept = Partial(bench, settings)
     models = Models(folder, known.opset)
     done = {} if known.fresh else complete(kept.load(), known.systems)
-    rows = [Row(n, b, t) for n in names for b in batches for t in threads]
+    rows = [ZooRow(n, b, t) for n in names for b in batches for t in threads]
     for i, row in enumerate(rows, 1):
         before = " measured before" if row in done else ""
         note(f"{i} of {len(rows)}: {row.workload}, {row.threads} threads:{before}")
@@ -148,20 +148,22 @@ def _part(known: argparse.Namespace) -> Path | None:
 
 def complete(
     found: Mapping[str, Sequence[Record]], systems: Sequence[str]
-) -> dict[Row, list[Record]]:
+) -> dict[ZooRow, list[Record]]:
     """The rows in which every system has a record; `Partial` forgets those of failures."""
-    rows: dict[Row, list[Record]] = {}
+    rows: dict[ZooRow, list[Record]] = {}
     for records in found.values():
         for record in records:
-            row = Row(record["network"], record["batch"], record["threads"])
+            row = ZooRow(record["network"], record["batch"], record["threads"])
             rows.setdefault(row, []).append(record)
     return {row: rs for row, rs in rows.items() if {r["system"] for r in rs} >= set(systems)}
 
 
-def measured(row: Row, systems: Sequence[str], bench: Run, models: "Models") -> list[Record]:
+def measured(
+    row: ZooRow, systems: Sequence[str], bench: SuiteRun, models: "Models"
+) -> list[Record]:
     """The records of one row; where it cannot be measured at all, the failure of each system."""
     kind = NETWORKS[row.network].kind
-    how = How(bench.rounds, bench.min_seconds, row.threads, bench.quick, dict(os.environ),
+    how = RoundSettings(bench.rounds, bench.min_seconds, row.threads, bench.quick, dict(os.environ),
               worker=_WORKER)  # fmt: skip
     try:
         model = models.path(row.network, row.batch)
@@ -209,7 +211,7 @@ class Models:
         return path
 
 
-def store(model: Path, folder: Path, lowered: bool) -> Work:
+def store(model: Path, folder: Path, lowered: bool) -> LeastWork:
     """Write what the processes are given; what the network does at least.
 
     The linalg for plain IREE only where `lowered` says so. Raises PycError where the model is

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.tools.bench.peers import systems as peers
-from pyc_mlir.tools.bench.peers.prepared import Named, Prepared
-from pyc_mlir.tools.bench.peers.systems import IREE, PYC, System, Task
+from pyc_mlir.tools.bench.peers.prepared import Named, PreparedWorkload
+from pyc_mlir.tools.bench.peers.systems import IREE, PYC, System, SystemTask
 
 # The kinds of settings of plain IREE, of which the first is tried that compiles: by fusion, each
 # without and with data tiling. A network takes it up to a minute to compile.
@@ -23,15 +23,15 @@ _IREE_TILINGS = ("no data tiling", "data tiling at global optimization")
 _IREE_ALLOCATOR = ", caching allocator"
 
 
-def _pyc(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _pyc(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
-    from pyc_mlir.tools.bench.workloads.workloads import Workload
+    from pyc_mlir.tools.bench.workloads.workloads import BenchWorkload
 
-    workload = Workload(task.name, task.folder / "model.onnx", tuple(inputs), list)
+    workload = BenchWorkload(task.name, task.folder / "model.onnx", tuple(inputs), list)
     yield "default", candidates.pyc_by_default(workload, task.threads)
 
 
-def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _iree(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.peers import candidates
 
     linalg = task.unpickle("linalg")
@@ -52,7 +52,7 @@ def _iree(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     return settings()
 
 
-def _onnxruntime(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _onnxruntime(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     from pyc_mlir.tools.bench.zoo.arena import peak_bytes
 
     peak = partial(peak_bytes, task.folder / "model.onnx", inputs, task.threads)
@@ -60,17 +60,17 @@ def _onnxruntime(task: Task, inputs: Sequence[np.ndarray]) -> Named:
         yield name, replace(prepared, peak_bytes=peak)
 
 
-def _torch(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _torch(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     module = _module(task)
     return iter((("eager", peers.torch_prepared(module, inputs)),))
 
 
-def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
+def _inductor(task: SystemTask, inputs: Sequence[np.ndarray]) -> Named:
     import torch  # pyright: ignore[reportMissingImports]
 
     module = _module(task)
 
-    def prepare() -> Prepared:
+    def prepare() -> PreparedWorkload:
         prepared = peers.torch_prepared(torch.compile(module, dynamic=False), inputs)
         prepared.call()  # which compiles
         return prepared
@@ -78,7 +78,7 @@ def _inductor(task: Task, inputs: Sequence[np.ndarray]) -> Named:
     return ((name, prepare()) for name in ("frozen",))
 
 
-def _module(task: Task) -> Any:
+def _module(task: SystemTask) -> Any:
     from pyc_mlir.tools.bench.zoo.networks import NETWORKS, make
 
     return make(NETWORKS[task.name])

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
-    Part,
+    ChannelSlice,
     Piece,
     channels_of,
     fits,
@@ -24,8 +24,8 @@ from pyc_mlir.pipelines.kernels.families.conv.sources import (
     random_parts,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
-    Axis,
-    Run,
+    ConvAxis,
+    TileRun,
     pixels_of,
     random_axis,
     taps_at,
@@ -45,7 +45,7 @@ _TAPS = 16
 _CHANNELS = (1, 3, 7, 8, 15, 16, 17, 32, 33, 50)
 
 
-def _width(target: Target, columns: Axis) -> int:
+def _width(target: Target, columns: ConvAxis) -> int:
     """Outputs of a register tile: with a row of weights and two numbers of x they fit."""
     return max(1, min(_WIDTH, target.vector_registers - columns.kernel - 2))
 
@@ -58,12 +58,12 @@ class Geometry:
     """
 
     images: Dim
-    rows: Axis
-    columns: Axis
+    rows: ConvAxis
+    columns: ConvAxis
     channels: int
     width: int = 8
     workgroups: int = 1
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChannelSlice, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -78,10 +78,10 @@ class Geometry:
     def on(
         target: Target,
         images: Dim,
-        rows: Axis,
-        columns: Axis,
+        rows: ConvAxis,
+        columns: ConvAxis,
         channels: int,
-        parts: tuple[Part, ...] = (),
+        parts: tuple[ChannelSlice, ...] = (),
     ) -> "Geometry":
         """The knobs for a target's registers and cores."""
         made = Geometry(images, rows, columns, channels)
@@ -230,7 +230,7 @@ class Channelwise:
                         self._tiles(image, row, taps, run, tile * run.width + run.start)
 
     def _tiles(
-        self, image: Index, row: Index, taps: tuple[Index, Index], run: Run, start: Index
+        self, image: Index, row: Index, taps: tuple[Index, Index], run: TileRun, start: Index
     ) -> None:
         """The same outputs in all channels, a vector of them at a time."""
         for piece in self.x:
@@ -242,7 +242,7 @@ class Channelwise:
         image: Index,
         row: Index,
         taps: tuple[Index, Index],
-        run: Run,
+        run: TileRun,
         start: Index,
     ) -> None:
         @self.k.each(piece.width, 1)
@@ -261,7 +261,7 @@ class _Tile:
     image: Index
     row: Index
     taps: tuple[Index, Index]
-    run: Run
+    run: TileRun
     start: Index
     source: Lanes
     at: Lanes

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Space
-from pyc_mlir.pipelines.kernels.families.conv.direct import Conv
+from pyc_mlir.pipelines.choices.space import KnobSpace
+from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import joined, random_parts
 from pyc_mlir.pipelines.kernels.families.conv.window import (
-    Axis,
+    ConvAxis,
     random_axis,
     under_taps,
 )
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, slack
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
@@ -33,25 +33,25 @@ from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.pipelines.target.work import Work
 
 
-def _unknown(knobs: Conv) -> list[Axis]:
+def _unknown(knobs: DirectConv) -> list[ConvAxis]:
     """The axes whose size is known at run time only."""
     return [axis for axis in (knobs.rows, knobs.columns) if axis.name]
 
 
-def _known(knobs: Conv, sizes: Mapping[str, int]) -> Conv:
+def _known(knobs: DirectConv, sizes: Mapping[str, int]) -> DirectConv:
     """The knobs with the sizes of images known."""
     rows, columns = (a.of(sizes[a.name]) if a.name else a for a in (knobs.rows, knobs.columns))
     return replace(knobs, rows=rows, columns=columns)
 
 
-def refusal(knobs: Conv, target: Target) -> str:
+def refusal(knobs: DirectConv, target: Target) -> str:
     """A register tile must fit: sums, one row of weights, one number of x."""
     if reason := refuse_narrow(target):
         return reason
     return refuse_tile("conv", knobs.width, knobs.panel, target)
 
 
-def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
+def cost(knobs: DirectConv, target: Target, sizes: Mapping[str, int]) -> Cost:
     """Each tensor crosses memory once; the packed weights are constants.
 
     Lanes that the narrowest panel leaves idle are time, but no operations.
@@ -71,7 +71,7 @@ def cost(knobs: Conv, target: Target, sizes: Mapping[str, int]) -> Cost:
     return replace(made, seconds=seconds, constant_bytes=4 * weights)
 
 
-def reference(knobs: Conv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def reference(knobs: DirectConv, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """The exact result in f64, and the error that a kernel may have, element by element."""
     given = [np.asarray(a, np.float64) for a in arrays]
     count = max(1, len(knobs.parts))
@@ -99,7 +99,7 @@ _CHANNELS = (1, 2, 3, 4, 5, 8, 13, 16, 33)
 _FILTERS = (1, 3, 4, 8, 15, 16, 17, 31, 32, 33, 48, 64, 65, 79)
 
 
-def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
+def sample(random: Random, target: Target) -> tuple[DirectConv, list[Arrays]]:
     """Random knobs, and three calls: half of the time what ships for the target."""
     groups = random.choice((1, 1, 1, 2, 3, 8))
     rows, columns = (_any_axis(random, name) for name in ("high", "wide"))
@@ -114,17 +114,17 @@ def sample(random: Random, target: Target) -> tuple[Conv, list[Arrays]]:
     if random.random() < 0.5:
         others |= {"width": random.choice((1, 3, 6)), "panel": 16, "unroll": random.choice((1, 2))}
     images = random.choice((1, 2, "n"))
-    knobs = Conv.on(target, images, rows, columns, *sizes, **others)
+    knobs = DirectConv.on(target, images, rows, columns, *sizes, **others)
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
-def _any_axis(random: Random, name: str) -> Axis:
+def _any_axis(random: Random, name: str) -> ConvAxis:
     axis = random_axis(random)
     alike = axis.stride == 1 and axis.outputs == axis.size
     return replace(axis, name=name) if alike and random.random() < 0.5 else axis
 
 
-def _arrays(knobs: Conv, random: Random) -> Arrays:
+def _arrays(knobs: DirectConv, random: Random) -> Arrays:
     knobs = _known(knobs, {a.name: random.choice((1, 2, 5, 14, 33)) for a in _unknown(knobs)})
     images = random.choice((1, 2, 3)) if isinstance(knobs.images, str) else knobs.images
     values = np.random.default_rng(random.randrange(1 << 30))
@@ -138,7 +138,7 @@ def _arrays(knobs: Conv, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in arrays]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A convolution with constant weights and as much of what follows as the epilogue can do.
 
     Groups computed together add products with zeros, which spread infinities.
@@ -147,8 +147,8 @@ def match(work: Work, target: Target) -> list[Offer]:
     if found is None or found.weights is None or (found.parts and found.groups > 1):
         return []
     seen = found.flat if found.is_flat else found
-    covers, program = longest(work, found.covers, View(found.result, 3))
-    knobs = Conv.on(
+    covers, program = longest(work, found.covers, MatrixView(found.result, 3))
+    knobs = DirectConv.on(
         target, seen.images, seen.rows, seen.columns, found.channels, found.filters, found.groups,
         epilogue=program.program, planar=found.planar, parts=found.parts,
     )  # fmt: skip
@@ -159,17 +159,17 @@ def match(work: Work, target: Target) -> list[Offer]:
     taken = dict.fromkeys(knobs.kernel("k").sizes, NOMINAL_DIMENSION)
     taken |= {axis.name: axis.size for axis in _unknown(knobs)}
     return [
-        Offer(k, covers, feeds, cost(k, target, taken), indirect=k.merged > 1)
+        KernelOffer(k, covers, feeds, cost(k, target, taken), indirect=k.merged > 1)
         for k in (knobs, *apart)
     ]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Register tiles, channels of a turn, and shares of rows and panels.
 
     Merged groups, which add other numbers, are an offer of their own.
     """
-    knobs: Conv = offer.knobs
+    knobs: DirectConv = offer.knobs
     wide = max(HEIGHTS) if knobs.columns.name else knobs.outputs[1]
     rows = known(knobs.images) * knobs.outputs[0]
     panels = knobs.blocks * max(1, knobs.panels.full)
@@ -185,4 +185,4 @@ def space(offer: Offer, target: Target) -> Space | None:
     )
 
 
-FAMILY = Family("conv", Conv, refusal, cost, reference, sample, match, space)
+FAMILY = Family("conv", DirectConv, refusal, cost, reference, sample, match, space)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import WEIGHTED, Channelwise, Geometry
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import pieces
@@ -19,8 +19,8 @@ from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue, 
 from pyc_mlir.pipelines.kernels.lang.carrier import Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -100,14 +100,14 @@ def _arrays(knobs: Depthwise, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in arrays]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A convolution with a group for each channel, with constant weights."""
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar:
         return []
     if not found.groups == found.channels == found.filters:
         return []
-    covers, program = longest(work, found.covers, View(found.result, 3))
+    covers, program = longest(work, found.covers, MatrixView(found.result, 3))
     geometry = Geometry.on(
         target, found.images, found.rows, found.columns, found.channels, found.parts
     )
@@ -115,10 +115,10 @@ def match(work: Work, target: Target) -> list[Offer]:
     if refusal(knobs, target):
         return []
     feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
-    return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
+    return [KernelOffer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Outputs of a register tile, and shares of rows."""
     knobs: Depthwise = offer.knobs
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))

@@ -6,7 +6,7 @@ loaded in vectors from panels [taps][channels][panel] that are packed when compi
 only broadcast, its layout is free: NHWC, or NCHW for the input of a network. Borders are left out
 tap by tap (`window.py`).
 
-`Conv` holds the knobs; `Conv.on` chooses them for a target.
+`DirectConv` holds the knobs; `DirectConv.on` chooses them for a target.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.filters import Filters
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
-    Part,
+    ChannelSlice,
     Piece,
     channels_of,
     fits,
@@ -26,9 +26,9 @@ from pyc_mlir.pipelines.kernels.families.conv.sources import (
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
-    Axis,
-    Run,
+    ConvAxis,
     Segment,
+    TileRun,
     pixels_of,
     taps_at,
 )
@@ -45,7 +45,7 @@ _PAGE = 1024  # numbers in 4 KiB
 
 
 @dataclass(frozen=True)
-class Conv:
+class DirectConv:
     """The knobs of y[images, rows, columns, filters] = epilogue(conv2d(x, w)).
 
     x is [images, rows, columns, channels]; [images, channels, rows, columns] if `planar`. Without
@@ -58,8 +58,8 @@ class Conv:
     """
 
     images: Dim
-    rows: Axis
-    columns: Axis
+    rows: ConvAxis
+    columns: ConvAxis
     channels: int
     filters: int
     groups: int = 1
@@ -70,7 +70,7 @@ class Conv:
     panel: int = 32
     unroll: int = 4
     workgroups: tuple[int, int] = (1, 1)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChannelSlice, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -90,19 +90,19 @@ class Conv:
     def on(
         target: Target,
         images: Dim,
-        rows: Axis,
-        columns: Axis,
+        rows: ConvAxis,
+        columns: ConvAxis,
         channels: int,
         filters: int,
         groups: int = 1,
         planar: bool = False,
-        parts: tuple[Part, ...] = (),
+        parts: tuple[ChannelSlice, ...] = (),
         **others: Any,
-    ) -> "Conv":
+    ) -> "DirectConv":
         """The knobs for a target's registers and cores; `others` are further fields."""
         most = max(1, target.vector_bytes // 4 * groups // filters)
         merged = max(m for m in range(1, min(most, groups) + 1) if groups % m == 0)
-        made = Conv(
+        made = DirectConv(
             images, rows, columns, channels, filters, groups, merged, planar=planar, parts=parts
         )
         vectors = max(2, LINE * 4 // target.vector_bytes)
@@ -194,7 +194,7 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Panel:
+class FilterPanel:
     """Filters of one register tile: where they start in the result, and in the packed weights."""
 
     group: Index
@@ -205,7 +205,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class ConvRow:
     """A row of the result: its image, its number there, and the taps that meet the image."""
 
     image: Index
@@ -230,7 +230,7 @@ class Direct:
     """One kernel under construction: loops from the outside in, then the register tile."""
 
     k: Build
-    knobs: Conv
+    knobs: DirectConv
     x: tuple[Piece, ...]
     w: Memory
     y: Memory
@@ -249,15 +249,15 @@ class Direct:
                 group, panel = number // panels.full, number % panels.full
                 start = group * panels.size + panel * (panels.depth * panels.panel)
                 filters = group * panels.columns + panel * panels.panel
-                self._rows(Panel(group, filters, start, panels.panel))
+                self._rows(FilterPanel(group, filters, start, panels.panel))
         if panels.last_width:
             first, end = share(k, 1, knobs.workgroups[1], Index.of(knobs.blocks))
             with k.range(first, end) as group:
                 start = group * panels.size + panels.edge * panels.depth
                 filters = group * panels.columns + panels.edge
-                self._rows(Panel(group, filters, start, panels.last_width, last=True))
+                self._rows(FilterPanel(group, filters, start, panels.last_width, last=True))
 
-    def _rows(self, panel: Panel) -> None:
+    def _rows(self, panel: FilterPanel) -> None:
         """This workgroup's rows of all images."""
         k, knobs = self.k, self.knobs
         high = k.size(knobs.rows.output_dim)
@@ -268,9 +268,9 @@ class Direct:
                 (Index.of(0), number) if knobs.images == 1 else (number // high, number % high)
             )
             taps = taps_at(knobs.rows, row, k.size(knobs.rows.dim))
-            self._columns(panel, Row(image, row, taps))
+            self._columns(panel, ConvRow(image, row, taps))
 
-    def _columns(self, panel: Panel, row: Row) -> None:
+    def _columns(self, panel: FilterPanel, row: ConvRow) -> None:
         """All outputs of a row."""
         if self.knobs.columns.name:
             self._unknown_width(panel, row)
@@ -278,7 +278,7 @@ class Direct:
         for run in self.knobs.columns.tiles(self.knobs.width):
             self._run(panel, row, run)
 
-    def _unknown_width(self, panel: Panel, row: Row) -> None:
+    def _unknown_width(self, panel: FilterPanel, row: ConvRow) -> None:
         """A row of unknown length: full tiles where all taps meet the image, else one by one."""
         k, knobs, axis = self.k, self.knobs, self.knobs.columns
         parts = knobs.workgroups[0] if knobs.shares_tiles else 1
@@ -295,13 +295,13 @@ class Direct:
                 with k.range(first, end) as at:
                     self._single(panel, row, at)
 
-    def _single(self, panel: Panel, row: Row, at: Index) -> None:
+    def _single(self, panel: FilterPanel, row: ConvRow, at: Index) -> None:
         """One output whose taps are found while the kernel runs."""
         axis = self.knobs.columns
         taps = taps_at(axis, at, self.k.size(axis.dim))
         self._tile(panel, row, [_Found(taps)], at, 1)
 
-    def _run(self, panel: Panel, row: Row, run: Run) -> None:
+    def _run(self, panel: FilterPanel, row: ConvRow, run: TileRun) -> None:
         """Neighbouring tiles; where there is one row in all, this workgroup's share of them."""
         k, knobs = self.k, self.knobs
         parts = knobs.workgroups[0] if knobs.shares_tiles else 1
@@ -314,8 +314,8 @@ class Direct:
 
     def _tile(
         self,
-        panel: Panel,
-        row: Row,
+        panel: FilterPanel,
+        row: ConvRow,
         segments: Sequence[Segment | _Found],
         start: Index,
         width: int,
@@ -336,8 +336,8 @@ class Direct:
 
     def _segment(
         self,
-        panel: Panel,
-        row: Row,
+        panel: FilterPanel,
+        row: ConvRow,
         down: Index,
         start: Index,
         segment: Segment | _Found,
@@ -368,7 +368,7 @@ class Direct:
 
     def _channels(
         self,
-        panel: Panel,
+        panel: FilterPanel,
         piece: Piece,
         place: tuple[Index, Index, Index],
         weights: Index,
@@ -409,7 +409,9 @@ class Direct:
             return memory.number(image, channel, y, x)
         return memory.number(image, y, x, channel)
 
-    def _finish(self, panel: Panel, row: Row, start: Index, width: int, sums: list[Vector]) -> None:
+    def _finish(
+        self, panel: FilterPanel, row: ConvRow, start: Index, width: int, sums: list[Vector]
+    ) -> None:
         """Store what the epilogue makes of the sums."""
         k, knobs = self.k, self.knobs
         places = self._places(panel)
@@ -431,7 +433,7 @@ class Direct:
             for v, at in enumerate(places):
                 self.y.store(apply(sums[p * vectors + v], at), row.image, row.number, start + p, at)
 
-    def _places(self, panel: Panel) -> list[Lanes]:
+    def _places(self, panel: FilterPanel) -> list[Lanes]:
         """Where the tile's vectors lie among the filters: in the last panel of a group masked."""
         k, panels = self.k, self.knobs.panels
         starts = range(0, panel.width, k.lanes)
@@ -442,7 +444,7 @@ class Direct:
         return [Lanes(panel.filter + at.start, at.mask) for at in masked]
 
 
-def _cut(cores: int, knobs: Conv, panel: int) -> tuple[int, int]:
+def _cut(cores: int, knobs: DirectConv, panel: int) -> tuple[int, int]:
     """Shares of rows and of panels: panels where they come out even, rows otherwise.
 
     A last panel that is narrower makes shares of panels uneven.

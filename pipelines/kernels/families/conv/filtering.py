@@ -22,7 +22,7 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
-    Part,
+    ChannelSlice,
     Piece,
     fits,
     operands,
@@ -36,7 +36,7 @@ from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
     PIXELS_OF_RESULT,
-    Axis,
+    ConvAxis,
     border,
     pixels_of,
 )
@@ -59,8 +59,8 @@ class Winograd:
     """
 
     images: Dim
-    rows: Axis
-    columns: Axis
+    rows: ConvAxis
+    columns: ConvAxis
     channels: int
     filters: int
     epilogue: Pointwise = NOTHING
@@ -70,7 +70,7 @@ class Winograd:
     panel: int = 32
     unroll: int = 4
     workgroups: int = 1
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChannelSlice, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise PycError (BAD_ARGUMENT) for knobs that make no kernel."""
@@ -90,8 +90,8 @@ class Winograd:
         target: Target,
         m: int,
         images: Dim,
-        rows: Axis,
-        columns: Axis,
+        rows: ConvAxis,
+        columns: ConvAxis,
         channels: int,
         filters: int,
         **others: Any,
@@ -184,7 +184,7 @@ class Winograd:
 
 
 @dataclass(frozen=True)
-class Place:
+class TilePlace:
     """A tile's image, and where its outputs begin in it."""
 
     image: Index
@@ -226,16 +226,16 @@ class Filtering:
                 block = (own, start, count)
                 self._panel(Index.of(offset), filters, panels.last_width, block, last=True)
 
-    def _place(self, tile: Index) -> Place:
+    def _place(self, tile: Index) -> TilePlace:
         high, wide = self.knobs.tiles
         row = tile // wide
         y, x = (row, tile % wide)
         image = Index.of(0)
         if self.knobs.images != 1:
             image, y = row // high, row % high
-        return Place(image, y * self.knobs.m, x * self.knobs.m)
+        return TilePlace(image, y * self.knobs.m, x * self.knobs.m)
 
-    def _transform(self, place: Place, at: Index) -> None:
+    def _transform(self, place: TilePlace, at: Index) -> None:
         """One tile of x, for all channels, to scratch[position][tile][channel]."""
         k, knobs = self.k, self.knobs
         conditions = []
@@ -255,13 +255,13 @@ class Filtering:
             lambda: self._channels(place, at, masked=True),
         )
 
-    def _channels(self, place: Place, at: Index, masked: bool) -> list[Any]:
+    def _channels(self, place: TilePlace, at: Index, masked: bool) -> list[Any]:
         # The vectors of a piece may pass its end, into what the next one then writes.
         for piece in self.x:
             self._piece(piece, place, at + piece.start, masked)
         return []
 
-    def _piece(self, piece: Piece, place: Place, at: Index, masked: bool) -> None:
+    def _piece(self, piece: Piece, place: TilePlace, at: Index, masked: bool) -> None:
         k, knobs, side = self.k, self.knobs, self.knobs.side
         bt = matrices(knobs.m).bt
         rows = [border(knobs.rows, place.y, i) for i in range(side)]
@@ -348,7 +348,7 @@ class Filtering:
         kept = k.loop(0, edge, knobs.unroll, zeros)(step(knobs.unroll))
         return k.loop(edge, knobs.channels, 1, kept)(step(1))
 
-    def _outputs(self, place: Place, sums: Index, lanes: Lanes) -> None:
+    def _outputs(self, place: TilePlace, sums: Index, lanes: Lanes) -> None:
         """The outputs of one tile for one vector of filters, as far as they lie in the result."""
         k, knobs, side = self.k, self.knobs, self.knobs.side
         at = matrices(knobs.m).at

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.kernels.families.conv.sources import Part, find_parts
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis
+from pyc_mlir.pipelines.kernels.families.conv.sources import ChannelSlice, find_parts
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION
-from pyc_mlir.pipelines.target.work import Node, Work, is_f32
+from pyc_mlir.pipelines.target.work import Work, WorkOp, is_f32
 
 _TO_NHWC = (0, 2, 3, 1)
 # Names of sizes that are known at run time only.
@@ -32,8 +32,8 @@ class Images:
     """
 
     images: Dim
-    rows: Axis
-    columns: Axis
+    rows: ConvAxis
+    columns: ConvAxis
     channels: int
     filters: int
     result: Shape
@@ -42,12 +42,12 @@ class Images:
     planar: bool = False
     groups: int = 1
     weights: int | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ChannelSlice, ...] = ()
 
     @property
     def is_flat(self) -> bool:
         """True for a window of one position that takes every position of the image."""
-        return all(a == Axis(a.size, name=a.name) for a in (self.rows, self.columns))
+        return all(a == ConvAxis(a.size, name=a.name) for a in (self.rows, self.columns))
 
     @property
     def is_static(self) -> bool:
@@ -59,17 +59,17 @@ class Images:
         """The same with all positions in one row, of all images where a kernel can count them."""
         positions = self.rows.size * self.columns.size
         if not self.is_static:
-            columns = Axis(positions, name=_POSITIONS)
+            columns = ConvAxis(positions, name=_POSITIONS)
             images = self.images if self.planar else 1
             return self._in_one_row(images, columns, (1, 2, 2) if self.planar else (0, 0, 3))
         if self.planar or isinstance(self.images, str):
             cuts = (1, 2, 2) if self.planar else (1, 1, 3)
-            return self._in_one_row(self.images, Axis(positions), cuts)
-        return self._in_one_row(1, Axis(self.images * positions), (0, 0, 3))
+            return self._in_one_row(self.images, ConvAxis(positions), cuts)
+        return self._in_one_row(1, ConvAxis(self.images * positions), (0, 0, 3))
 
-    def _in_one_row(self, images: Dim, columns: Axis, cuts: tuple[int, ...]) -> "Images":
+    def _in_one_row(self, images: Dim, columns: ConvAxis, cuts: tuple[int, ...]) -> "Images":
         feeds = tuple(replace(feed, cuts=cuts) for feed in self.feeds)
-        return replace(self, images=images, rows=Axis(1), columns=columns, feeds=feeds)
+        return replace(self, images=images, rows=ConvAxis(1), columns=columns, feeds=feeds)
 
 
 def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
@@ -114,19 +114,19 @@ def find(work: Work, *names: str, dynamic: bool = False) -> Images | None:
     return replace(found, groups=node.params["groups"], weights=weights)
 
 
-def _kernel(work: Work, node: Node) -> tuple[int, int] | None:
+def _kernel(work: Work, node: WorkOp) -> tuple[int, int] | None:
     """The taps along both axes; None where they are not known."""
     size = node.params.get("kernel") or work.type(node.operands[1]).shape[:2]
     rows, columns = size
     return None if rows is None or columns is None else (rows, columns)
 
 
-def _axis(node: Node, axis: int, size: int | None, kernel: tuple[int, int]) -> Axis:
+def _axis(node: WorkOp, axis: int, size: int | None, kernel: tuple[int, int]) -> ConvAxis:
     pads, dilations = node.params["pads"], node.params.get("dilations", (1, 1))
     window = (kernel[axis], node.params["strides"][axis], pads[axis], pads[axis + 2])
     if size is None:
-        return Axis(NOMINAL_DIMENSION, *window, dilations[axis], _SIDES[axis])
-    return Axis(size, *window, dilations[axis])
+        return ConvAxis(NOMINAL_DIMENSION, *window, dilations[axis], _SIDES[axis])
+    return ConvAxis(size, *window, dilations[axis])
 
 
 def _is_planar(work: Work) -> bool:

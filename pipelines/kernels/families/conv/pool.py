@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import (
     LARGEST,
     MEAN_OF_MET,
@@ -28,8 +28,8 @@ from pyc_mlir.pipelines.kernels.lang.carrier import Kernel
 from pyc_mlir.pipelines.kernels.lang.language import Build, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
-from pyc_mlir.pipelines.kernels.match.offers import Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family
 from pyc_mlir.pipelines.kernels.variants import knob_space
 from pyc_mlir.pipelines.target.cost import NOMINAL_DIMENSION, Cost
@@ -136,7 +136,7 @@ def _arrays(knobs: Pool, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in arrays]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A pooling of f32 and as much of what follows as the epilogue can do."""
     found = find(work, "max_pool2d", "avg_pool2d")
     if found is None:
@@ -151,15 +151,15 @@ def match(work: Work, target: Target) -> list[Offer]:
         operation = "padded_mean" if padded else "mean"
     if operation != "padded_mean" and not geometry.is_covered:
         return []
-    covers, program = longest(work, found.covers, View(found.result, 3))
+    covers, program = longest(work, found.covers, MatrixView(found.result, 3))
     knobs = Pool(operation, geometry, program.program)
     if refusal(knobs, target):
         return []
     feeds = (*found.feeds, *program.feeds)
-    return [Offer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
+    return [KernelOffer(knobs, covers, feeds, cost(knobs, target, {"n": NOMINAL_DIMENSION}))]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Outputs of a register tile, and shares of rows."""
     knobs: Pool = offer.knobs
     return knob_space(knobs, knobs.images.to_try(target), lambda made: refusal(made, target))

@@ -16,14 +16,14 @@ from pyc_mlir.dialects.ops.movement import END, START, python_slice
 from pyc_mlir.dialects.types import Shape
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Memory
-from pyc_mlir.pipelines.target.work import Node, Work
+from pyc_mlir.pipelines.target.work import Work, WorkOp
 
 # The code of a kernel grows with them.
 MOST_PARTS = 8
 
 
 @dataclass(frozen=True)
-class Part:
+class ChannelSlice:
     """`width` channels of a tensor that has `pitch` of them, from `first` on."""
 
     pitch: int
@@ -41,19 +41,23 @@ class Piece:
     width: int
 
 
-def channels_of(channels: int, parts: Sequence[Part]) -> list[int]:
+def channels_of(channels: int, parts: Sequence[ChannelSlice]) -> list[int]:
     """How many channels each tensor has that images of `channels` lie in."""
     return [part.pitch for part in parts] or [channels]
 
 
-def operands(shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[Part]) -> list[Operand]:
+def operands(
+    shape: tuple[Dim, Dim, Dim], channels: int, parts: Sequence[ChannelSlice]
+) -> list[Operand]:
     """The operands of images [*shape, channels]: x, or x0 and so on for parts."""
     if not parts:
         return [Operand("x", (*shape, channels))]
     return [Operand(f"x{i}", (*shape, part.pitch)) for i, part in enumerate(parts)]
 
 
-def pieces(memory: Sequence[Memory], channels: int, parts: Sequence[Part]) -> tuple[Piece, ...]:
+def pieces(
+    memory: Sequence[Memory], channels: int, parts: Sequence[ChannelSlice]
+) -> tuple[Piece, ...]:
     """The parts in order, under the memory of `operands`."""
     if not parts:
         return (Piece(memory[0], 0, 0, channels),)
@@ -62,13 +66,13 @@ def pieces(memory: Sequence[Memory], channels: int, parts: Sequence[Part]) -> tu
     return tuple(Piece(m, p.first, int(start), p.width) for m, p, start in found)
 
 
-def fits(channels: int, parts: Sequence[Part]) -> bool:
+def fits(channels: int, parts: Sequence[ChannelSlice]) -> bool:
     """Whether the parts lie in their tensors and are all channels together."""
     inside = all(p.width > 0 and 0 <= p.first <= p.pitch - p.width for p in parts)
     return inside and (not parts or sum(p.width for p in parts) == channels)
 
 
-def joined(arrays: Sequence[np.ndarray], parts: Sequence[Part]) -> np.ndarray:
+def joined(arrays: Sequence[np.ndarray], parts: Sequence[ChannelSlice]) -> np.ndarray:
     """The images that the contents of `operands` stand for."""
     if not parts:
         return arrays[0]
@@ -76,33 +80,33 @@ def joined(arrays: Sequence[np.ndarray], parts: Sequence[Part]) -> np.ndarray:
     return np.concatenate(list(met), -1)
 
 
-def random_parts(random: Random, channels: int) -> tuple[Part, ...]:
+def random_parts(random: Random, channels: int) -> tuple[ChannelSlice, ...]:
     """Any parts of so many channels, for tests; none half of the time."""
-    parts: list[Part] = []
+    parts: list[ChannelSlice] = []
     left = channels if random.random() < 0.5 else 0
     while left:
         width = random.randint(1, left) if len(parts) < 3 else left
         first, more = random.choice(((0, 0), (0, 3), (5, 0), (16, 1)))
-        parts.append(Part(first + width + more, first, width))
+        parts.append(ChannelSlice(first + width + more, first, width))
         left -= width
     return tuple(parts)
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedSources:
     """The parts of the value that the first `covers` ops make, and the inputs that they are of."""
 
     covers: int
     values: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ChannelSlice, ...]
 
 
-def find_parts(work: Work) -> Found | None:
+def find_parts(work: Work) -> MatchedSources | None:
     """The concatenations and slices of channels that a group begins with; None without any.
 
     Only the op behind them reads their result, and nothing else reads what they make in between.
     """
-    held: dict[int, list[tuple[int, Part]]] = {}
+    held: dict[int, list[tuple[int, ChannelSlice]]] = {}
     covers = 0
     for node in work.nodes[:-1]:
         made = _parts_of(work, node, held)
@@ -115,12 +119,12 @@ def find_parts(work: Work) -> Found | None:
     if not covers or not work.closed(covers) or own in later:
         return None
     values, parts = zip(*held[own], strict=True)
-    return Found(covers, values, parts) if len(parts) <= MOST_PARTS else None
+    return MatchedSources(covers, values, parts) if len(parts) <= MOST_PARTS else None
 
 
 def _parts_of(
-    work: Work, node: Node, held: dict[int, list[tuple[int, Part]]]
-) -> list[tuple[int, Part]] | None:
+    work: Work, node: WorkOp, held: dict[int, list[tuple[int, ChannelSlice]]]
+) -> list[tuple[int, ChannelSlice]] | None:
     """The parts of what an op makes; None for an op that does more than to take channels."""
     shapes = [work.type(v).shape for v in node.operands]
     if node.type.rank != 4 or not takes_channels(node.name, node.params, shapes, node.type.shape):
@@ -149,14 +153,14 @@ def takes_channels(
 
 
 def _held(
-    value: int, shape: Shape, held: dict[int, list[tuple[int, Part]]]
-) -> list[tuple[int, Part]]:
+    value: int, shape: Shape, held: dict[int, list[tuple[int, ChannelSlice]]]
+) -> list[tuple[int, ChannelSlice]]:
     channels = shape[3]
     assert channels is not None
-    return held.get(value, [(value, Part(channels, 0, channels))])
+    return held.get(value, [(value, ChannelSlice(channels, 0, channels))])
 
 
-def _taken(node: Node, parts: list[tuple[int, Part]]) -> list[tuple[int, Part]]:
+def _taken(node: WorkOp, parts: list[tuple[int, ChannelSlice]]) -> list[tuple[int, ChannelSlice]]:
     """The parts that a slice of channels takes."""
     bounds = python_slice(*(node.params[n][3] for n in ("starts", "stops", "steps")))
     taken = range(sum(p.width for _, p in parts))[bounds]
@@ -164,6 +168,6 @@ def _taken(node: Node, parts: list[tuple[int, Part]]) -> list[tuple[int, Part]]:
     for value, part in parts:
         low, high = max(taken.start - start, 0), min(taken.stop - start, part.width)
         if low < high:
-            found.append((value, Part(part.pitch, part.first + low, high - low)))
+            found.append((value, ChannelSlice(part.pitch, part.first + low, high - low)))
         start += part.width
     return found

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.kernels.families.packing import Panels
 
 TAPS = 3
@@ -24,7 +24,7 @@ SIZES = tuple(_POINTS)
 
 
 @dataclass(frozen=True, eq=False)
-class Matrices:
+class ToomCookMatrices:
     """at [m, m + 2], g [m + 2, 3] and bt [m + 2, m + 2], exact in f64 up to rounding."""
 
     at: np.ndarray
@@ -33,7 +33,7 @@ class Matrices:
 
 
 @lru_cache
-def matrices(m: int) -> Matrices:
+def matrices(m: int) -> ToomCookMatrices:
     """The matrices of F(m, 3); the last point is infinity."""
     points = _POINTS[m]
     scales = [prod(p - q for q in points if q != p) for p in points]
@@ -42,7 +42,9 @@ def matrices(m: int) -> Matrices:
     g.append([Fraction(j == TAPS - 1) for j in range(TAPS)])
     bt = [[*_polynomial([q for q in points if q != p]), Fraction(0)] for p in points]
     bt.append(_polynomial(list(points)))
-    return Matrices(*(np.array([[float(x) for x in row] for row in rows]) for rows in (at, g, bt)))
+    return ToomCookMatrices(
+        *(np.array([[float(x) for x in row] for row in rows]) for rows in (at, g, bt))
+    )
 
 
 def _polynomial(roots: list[Fraction]) -> list[Fraction]:
@@ -85,7 +87,9 @@ class Spectrum:
         return w.reshape(TAPS * TAPS, self.channels, -1)
 
 
-def largest_terms(m: int, rows: Axis, columns: Axis, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def largest_terms(
+    m: int, rows: ConvAxis, columns: ConvAxis, x: np.ndarray, w: np.ndarray
+) -> np.ndarray:
     """The sum of the sizes of all terms of each output: what each rounding is relative to.
 
     x [images, rows, columns, channels] and w [9, channels, filters] are absolute values; the result

@@ -1,7 +1,7 @@
 """The geometry of a window that slides over an image: which taps meet the image where.
 
 A padded border is never stored: a tap that falls outside adds nothing. Along the width that is
-known while the kernel is built (`Axis.segments`), along the height, and where the width is not
+known while the kernel is built (`ConvAxis.segments`), along the height, and where the width is not
 known, while it runs (`taps_at`).
 """
 
@@ -18,7 +18,7 @@ from pyc_mlir.pipelines.kernels.lang.values import Condition, Index, least
 
 
 @dataclass(frozen=True)
-class Axis:
+class ConvAxis:
     """A window along one axis of an image.
 
     `size` positions, padded by `low` and `high`, are met by `kernel` taps that are `dilation`
@@ -57,7 +57,7 @@ class Axis:
         """The number of outputs as a kernel's dimension."""
         return self.name or self.outputs
 
-    def of(self, size: int) -> "Axis":
+    def of(self, size: int) -> "ConvAxis":
         """The axis with its size known."""
         return replace(self, size=size, name="")
 
@@ -97,7 +97,7 @@ class Axis:
                 found.append(Segment(range(tap, tap + 1), outputs))
         return found
 
-    def tiles(self, most: int) -> Iterator["Run"]:
+    def tiles(self, most: int) -> Iterator["TileRun"]:
         """All outputs in tiles of at most `most`, alike as far as possible, in order.
 
         Neighbouring tiles of one width whose taps all fall on the image are one run.
@@ -110,10 +110,10 @@ class Axis:
             size = min(width, self.outputs - start)
             whole = (min(inside.stop, self.outputs) - start) // width if start in inside else 0
             if whole > 0:
-                yield Run(start, width, whole, (Segment(range(self.kernel), range(width)),))
+                yield TileRun(start, width, whole, (Segment(range(self.kernel), range(width)),))
                 start += whole * width
             else:
-                yield Run(start, size, 1, tuple(self.segments(start, size)))
+                yield TileRun(start, size, 1, tuple(self.segments(start, size)))
                 start += size
 
 
@@ -126,7 +126,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Run:
+class TileRun:
     """`count` neighbouring tiles of `width` outputs, the first at `start`."""
 
     start: int
@@ -135,7 +135,7 @@ class Run:
     segments: tuple[Segment, ...]
 
 
-def taps_at(axis: Axis, output: Index, size: Index) -> tuple[Index, Index]:
+def taps_at(axis: ConvAxis, output: Index, size: Index) -> tuple[Index, Index]:
     """The taps from the first to before the last that meet an image of `size` at an output."""
     at = output * axis.stride
     low, high = Index.of(0), Index.of(axis.kernel)
@@ -156,7 +156,7 @@ class Border:
     inside: Condition
 
 
-def border(axis: Axis, start: Index, offset: int) -> Border:
+def border(axis: ConvAxis, start: Index, offset: int) -> Border:
     """The position `offset` behind where a window of stride 1 starts for output `start`."""
     at = start + offset
     clamped = least(at - least(at, axis.low), axis.size - 1)
@@ -178,13 +178,13 @@ def pixels_of(images: Dim, outputs: tuple[Dim, Dim]) -> Dim:
 
 
 def under_taps(
-    x: np.ndarray, rows: Axis, columns: Axis, padding: float
+    x: np.ndarray, rows: ConvAxis, columns: ConvAxis, padding: float
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Each tap's number with what it meets: [images, output rows, output columns, channels]."""
     pads = ((0, 0), (rows.low, rows.high), (columns.low, columns.high), (0, 0))
     padded = np.pad(x, pads, constant_values=padding)
 
-    def places(axis: Axis, tap: int) -> slice:
+    def places(axis: ConvAxis, tap: int) -> slice:
         first = tap * axis.dilation
         return slice(first, first + (axis.outputs - 1) * axis.stride + 1, axis.stride)
 
@@ -193,11 +193,11 @@ def under_taps(
             yield i * columns.kernel + j, padded[:, places(rows, i), places(columns, j)]
 
 
-def random_axis(random: Random) -> Axis:
+def random_axis(random: Random) -> ConvAxis:
     """Any small window on an image that it fits."""
     kernel = random.choice((1, 1, 2, 3, 3, 5, 7))
     dilation = random.choice((1, 1, 1, 2, 3))
     low, high = random.choice(((0, 0), (kernel // 2, kernel // 2), (0, 1), (2, 1), (4, 3)))
     reach = dilation * (kernel - 1) + 1
     size = max(1, reach - low - high) + random.choice((0, 1, 3, 6, 12, 13, 20, 31))
-    return Axis(size, kernel, random.choice((1, 1, 2, 3)), low, high, dilation)
+    return ConvAxis(size, kernel, random.choice((1, 1, 2, 3)), low, high, dilation)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.images import find
 from pyc_mlir.pipelines.kernels.families.conv.sources import (
@@ -24,14 +24,14 @@ from pyc_mlir.pipelines.kernels.families.conv.toom_cook import (
     largest_terms,
 )
 from pyc_mlir.pipelines.kernels.families.conv.window import (
-    Axis,
+    ConvAxis,
     under_taps,
 )
 from pyc_mlir.pipelines.kernels.families.gemm import contents, random_epilogue
 from pyc_mlir.pipelines.kernels.lang.pointwise import evaluate
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import known
 from pyc_mlir.pipelines.kernels.shared.tile import refuse_tile
@@ -112,10 +112,10 @@ def sample(random: Random, target: Target) -> tuple[Winograd, list[Arrays]]:
     return knobs, [_arrays(knobs, random) for _ in range(3)]
 
 
-def _axis(random: Random) -> Axis:
+def _axis(random: Random) -> ConvAxis:
     low, high = random.choice(((0, 0), (1, 1), (1, 1), (0, 1), (2, 2)))
     size = max(1, TAPS - low - high) + random.choice((0, 1, 2, 5, 8, 13))
-    return Axis(size, TAPS, 1, low, high)
+    return ConvAxis(size, TAPS, 1, low, high)
 
 
 def _arrays(knobs: Winograd, random: Random) -> Arrays:
@@ -131,7 +131,7 @@ def _arrays(knobs: Winograd, random: Random) -> Arrays:
     return [a.astype(np.float32) for a in arrays]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A 3x3 convolution of stride 1 with constant weights, and as much as the epilogue can do."""
     found = find(work, "conv2d")
     if found is None or found.weights is None or found.planar or found.groups != 1:
@@ -141,7 +141,7 @@ def match(work: Work, target: Target) -> list[Offer]:
         (a.kernel, a.stride, a.dilation) != (TAPS, 1, 1) for a in (found.rows, found.columns)
     ):
         return []
-    covers, program = longest(work, found.covers, View(found.result, 3))
+    covers, program = longest(work, found.covers, MatrixView(found.result, 3))
     offers = []
     for m in SIZES:
         knobs = Winograd.on(
@@ -151,14 +151,14 @@ def match(work: Work, target: Target) -> list[Offer]:
         if not refusal(knobs, target):
             feeds = (*found.feeds, Feed(found.weights, (3,)), *program.feeds)
             price = cost(knobs, target, {"n": NOMINAL_DIMENSION})
-            offers.append(Offer(knobs, covers, feeds, price, indirect=True))
+            offers.append(KernelOffer(knobs, covers, feeds, price, indirect=True))
     return offers
 
 
 _GROUPS = (1, 2, 4, 8)
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Register tiles, blocks of no more memory than the offer's but for one tile, and shares."""
     knobs: Winograd = offer.knobs
     tiles = known(knobs.images) * knobs.tiles[0] * knobs.tiles[1]

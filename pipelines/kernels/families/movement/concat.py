@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.pointwise import NOTHING, InKernel, Pointwise, evaluate
 from pyc_mlir.pipelines.kernels.lang.values import Index, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
-from pyc_mlir.pipelines.kernels.match.pointwise import View, longest
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView, longest
 from pyc_mlir.pipelines.kernels.match.pointwise_samples import random_program, random_reads
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.variants import UNROLLS, knob_space, parts_of
@@ -150,7 +150,7 @@ def _arrays(knobs: Concat, random: Random) -> Arrays:
     return [*parts, *random_reads(knobs.program, rows, knobs.columns, random)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A tree of concatenations along one axis, and as much of what follows as a program can do.
 
     Parts are matrices whose rows are the dimensions before the axis. A single row has nothing for
@@ -168,14 +168,16 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     if any(s[:axis] != result.shape[:axis] for s in shapes):
         return []
-    view = View(result.shape, axis)
+    view = MatrixView(result.shape, axis)
     rows: Dim = "m" if view.rows is None else view.rows
     if isinstance(rows, int) and rows < 2 * target.cores:
         return []
     covers, program = longest(work, count, view)
     knobs = Concat.on(target, rows, tuple(widths), program.program)
     feeds = (*(Feed(v, (axis,)) for v in leaves), *program.feeds)
-    return [Offer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(result.shape[:axis])}))]
+    return [
+        KernelOffer(knobs, covers, feeds, cost(knobs, target, {"m": nominal(result.shape[:axis])}))
+    ]
 
 
 def _tree(work: Work) -> tuple[list[int], int, int] | None:
@@ -206,7 +208,7 @@ def _tree(work: Work) -> tuple[list[int], int, int] | None:
     return (leaves, count, axes.pop()) if whole else None
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Rows of a workgroup and vectors of a block."""
     knobs: Concat = offer.knobs
     rows = knobs.rows if isinstance(knobs.rows, int) else None

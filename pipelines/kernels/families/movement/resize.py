@@ -17,11 +17,11 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.convolution import spatial
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS, axis_taps, phase_taps
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import ROUNDING, Index, Vector, fma, interleaved, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.grid import cores_for, share
 from pyc_mlir.pipelines.kernels.variants import knob_space, shares
@@ -289,7 +289,7 @@ def _arrays(knobs: Resize, random: Random) -> Arrays:
     return [values.normal(size=shape).astype(np.float32)]
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A resize by whole factors, to twice the width if NCHW; images of known sizes."""
     node = work.nodes[0]
     if node.name != "resize" or refuse_narrow(target) or not is_f32(work, node.operands):
@@ -316,7 +316,7 @@ def match(work: Work, target: Target) -> list[Offer]:
     feed = Feed(node.operands[0], (2, 3) if knobs.is_planar and planar else (1, 2, 3))
     if knobs.is_planar and not planar:
         feed = Feed(node.operands[0], (1, 2))
-    return [Offer(knobs, 1, (feed,), price)]
+    return [KernelOffer(knobs, 1, (feed,), price)]
 
 
 def _phases(
@@ -340,7 +340,7 @@ def _phases(
     return phases if same else None
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Shares of rows; nothing else of such a kernel is a choice."""
     knobs: Resize = offer.knobs
     return knob_space(

@@ -18,11 +18,11 @@ import numpy as np
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import Shape
-from pyc_mlir.pipelines.choices.space import Space
+from pyc_mlir.pipelines.choices.space import KnobSpace
 from pyc_mlir.pipelines.kernels.lang.carrier import Dim, Kernel, Operand
 from pyc_mlir.pipelines.kernels.lang.language import Build, Lanes, Memory
 from pyc_mlir.pipelines.kernels.lang.values import Index, Vector, least
-from pyc_mlir.pipelines.kernels.match.offers import Feed, Offer
+from pyc_mlir.pipelines.kernels.match.offers import Feed, KernelOffer
 from pyc_mlir.pipelines.kernels.registry import Arrays, Family, refuse_narrow
 from pyc_mlir.pipelines.kernels.shared.square import transposed
 from pyc_mlir.pipelines.kernels.variants import knob_space
@@ -115,12 +115,12 @@ class Transpose:
         first = k.workgroup(1) // down * self.batches
         row = k.workgroup(1) % down * self.tile_rows
         with k.range(first, least(first + self.batches, x.shape[0])) as b:
-            tile = Tile(k, self, x, y, b, row, streaming)
+            tile = TransposeTile(k, self, x, y, b, row, streaming)
             tile.blocks() if self.inner == 1 else tile.copies()
 
 
 @dataclass(frozen=True)
-class Tile:
+class TransposeTile:
     """This workgroup's tile of matrix `b`, whose first row is `row`."""
 
     k: Build
@@ -304,7 +304,7 @@ def exchange(shape: Shape, permutation: tuple[int, ...]) -> _Exchange | None:
     return _Exchange((straight[0], straight[middle], last))
 
 
-def match(work: Work, target: Target) -> list[Offer]:
+def match(work: Work, target: Target) -> list[KernelOffer]:
     """A kernel for the first op of a group, a transpose that exchanges two runs of dimensions."""
     node = work.nodes[0]
     if node.name != "transpose" or not is_f32(work, node.operands):
@@ -324,10 +324,14 @@ def match(work: Work, target: Target) -> list[Offer]:
         return []
     cuts = found.cuts if inner != 1 else found.cuts[:2]
     feed = Feed(node.operands[0], cuts)
-    return [Offer(knobs, 1, (feed,), cost(knobs, target, dict.fromkeys("bmnq", NOMINAL_DIMENSION)))]
+    return [
+        KernelOffer(
+            knobs, 1, (feed,), cost(knobs, target, dict.fromkeys("bmnq", NOMINAL_DIMENSION))
+        )
+    ]
 
 
-def space(offer: Offer, target: Target) -> Space | None:
+def space(offer: KernelOffer, target: Target) -> KnobSpace | None:
     """Tiles and the order in which they are walked, matrices of a workgroup, kinds of stores."""
     knobs: Transpose = offer.knobs
     return knob_space(

@@ -19,9 +19,9 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, TensorType, dtype_name
 from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, Sizes, Untracked
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSizes, Untracked
 
-Handler = Callable[["Node"], Any]
+Handler = Callable[["OnnxNode"], Any]
 # `Node` has a method of the name `type`.
 _Class = type
 HANDLERS: dict[str, Handler] = {}
@@ -74,11 +74,11 @@ def _other_type(name: str, kind: type, value: Any) -> PycError:
     )
 
 
-class Node:
+class OnnxNode:
     """One ONNX node, its operands as values of the builder `b` that the handler is to use.
 
-    `operands` holds for each input a numpy array (known), `Sizes`, a value of `b`, or None where
-    an optional input is missing.
+    `operands` holds for each input a numpy array (known), `SymbolicSizes`, a value of `b`, or None
+    where an optional input is missing.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Node:
         """An input that must be a constant of the model."""
         self._seen.add(index)
         value = self.operands[index]
-        if isinstance(value, Sizes):
+        if isinstance(value, SymbolicSizes):
             if not self.emits:
                 raise Untracked(what)
             raise unsupported(f"`{what}` depends on a dynamic dimension: expected constants")
@@ -190,7 +190,7 @@ class Node:
         """A vector of sizes, static or dynamic, known at import."""
         self._seen.add(index)
         value = self.operands[index]
-        if isinstance(value, Sizes):
+        if isinstance(value, SymbolicSizes):
             if not self.emits:
                 raise Untracked(what)
             return tuple(value.entries.reshape(-1))

@@ -14,27 +14,27 @@ import numpy as np
 from pyc_mlir.dialects.ops.resize import COORDINATES, coordinates_of
 from pyc_mlir.dialects.types import accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
 
 _MAX_ENTRIES = 1 << 22
 _CROP = "tf_crop_and_resize"
 
 
 @dataclass(frozen=True)
-class Target:
+class ResampledAxis:
     """What an axis becomes: its size (-1: a dynamic one times the scale), and the scale."""
 
     size: int
     scale: float
 
 
-def needs_matrices(n: Node, mode: str) -> bool:
+def needs_matrices(n: OnnxNode, mode: str) -> bool:
     """Whether pyc.resize lacks the form of a node."""
     how = n.attr("coordinate_transformation_mode", "half_pixel")
     return mode == "cubic" or bool(n.attr("antialias", 0)) or how == _CROP
 
 
-def by_matrices(n: Node, mode: str, targets: Mapping[int, Target]) -> Any:
+def by_matrices(n: OnnxNode, mode: str, targets: Mapping[int, ResampledAxis]) -> Any:
     """x with each axis of `targets` multiplied by its matrix, in f32 at least."""
     b, dtype = n.b, n.type().dtype
     if not is_float(dtype) or mode == "nearest":
@@ -49,7 +49,7 @@ def by_matrices(n: Node, mode: str, targets: Mapping[int, Target]) -> Any:
     if how == _CROP:
         axes = [a % rank for a in n.attr("axes", range(rank))]
         for axis in axes:
-            targets.setdefault(axis, Target(n.type().shape[axis] or -1, 1.0))
+            targets.setdefault(axis, ResampledAxis(n.type().shape[axis] or -1, 1.0))
     for axis, target in sorted(targets.items()):
         size = n.type().shape[axis]
         if size is None or not 0 < size * target.size <= _MAX_ENTRIES:
@@ -68,7 +68,7 @@ def by_matrices(n: Node, mode: str, targets: Mapping[int, Target]) -> Any:
     return b.convert(x, dtype)
 
 
-def _places(n: Node, how: str, axis: int, size: int, target: Target) -> np.ndarray:
+def _places(n: OnnxNode, how: str, axis: int, size: int, target: ResampledAxis) -> np.ndarray:
     """The coordinate of each element of the result."""
     index = np.arange(target.size, dtype=np.float64)
     if how != _CROP:
@@ -82,7 +82,7 @@ def _places(n: Node, how: str, axis: int, size: int, target: Target) -> np.ndarr
     return start * (size - 1) + index * (end - start) * (size - 1) / (target.size - 1)
 
 
-def _matrix(n: Node, mode: str, u: np.ndarray, size: int, scale: float) -> np.ndarray:
+def _matrix(n: OnnxNode, mode: str, u: np.ndarray, size: int, scale: float) -> np.ndarray:
     """[size, result]: weights of neighbours at distances from u, spread where it shrinks."""
     stretch = min(scale, 1.0) if n.attr("antialias", 0) else 1.0
     reach = 1 if mode == "linear" else 2
@@ -106,7 +106,7 @@ def _linear(distance: np.ndarray) -> np.ndarray:
     return np.maximum(1 - distance, 0)
 
 
-def _cubic(distance: np.ndarray, n: Node) -> np.ndarray:
+def _cubic(distance: np.ndarray, n: OnnxNode) -> np.ndarray:
     """Cubic convolution. Keys, 1981."""
     a, d = n.attr("cubic_coeff_a", -0.75), distance
     near = ((a + 2) * d - (a + 3)) * d * d + 1

@@ -1,6 +1,6 @@
 """Windows that slide over one to three spatial axes: parameters of convolution and pooling.
 
-One-dimensional windows become two-dimensional ones of height 1. `Window.pads` is pyc's
+One-dimensional windows become two-dimensional ones of height 1. `OnnxWindow.pads` is pyc's
 (top, left, bottom, right), after the depth's of a three-dimensional one.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode
 
 
 @dataclass(frozen=True)
-class Window:
+class OnnxWindow:
     """Kernel sizes, strides, dilations and pads for the axes (height, width), or (depth, ...)."""
 
     kernel: tuple[int, ...]
@@ -34,7 +34,7 @@ class Window:
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
 
 
-def spatial_rank(n: Node) -> int:
+def spatial_rank(n: OnnxNode) -> int:
     """1, 2 or 3. Raises unsupported for other ranks."""
     rank = n.type(0).rank - 2
     if rank not in (1, 2, 3):
@@ -53,7 +53,7 @@ def from_2d(b: Any, x: Any, rank: int) -> Any:
 
 
 def entries(
-    n: Node, name: str, default: int, values: Sequence[int] | None = None
+    n: OnnxNode, name: str, default: int, values: Sequence[int] | None = None
 ) -> tuple[int, ...]:
     """An attribute with an entry for each spatial axis, as (height, width) or (depth, ...)."""
     rank = spatial_rank(n)
@@ -65,13 +65,13 @@ def entries(
     return (*[default] * (2 - rank), *(int(v) for v in given))
 
 
-def window(n: Node, kernel: Sequence[int]) -> Window:
+def window(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
     """The window of a Conv or pool node, its pads found from `auto_pad` and `ceil_mode`."""
     rank = spatial_rank(n)
     pads = n.attr("pads", [0] * (2 * rank))
     if min(pads, default=0) < 0:
         raise unsupported(f"negative pads {list(pads)}")
-    plain = Window(
+    plain = OnnxWindow(
         entries(n, "kernel_shape", 1, kernel),
         entries(n, "strides", 1),
         entries(n, "dilations", 1),
@@ -83,12 +83,12 @@ def window(n: Node, kernel: Sequence[int]) -> Window:
         return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
     if mode == "VALID":
         none = (0,) * len(plain.kernel)
-        plain = Window(plain.kernel, plain.strides, plain.dilations, none, none)
+        plain = OnnxWindow(plain.kernel, plain.strides, plain.dilations, none, none)
         return _ceiled(n, plain) if n.attr("ceil_mode", 0) else plain
     return _same(n, plain, mode)
 
 
-def spatial_sizes(n: Node, why: str) -> tuple[int, ...]:
+def spatial_sizes(n: OnnxNode, why: str) -> tuple[int, ...]:
     """Height and width (and the depth before them) of input 0, which must be static."""
     shape = n.type(0).shape[2:]
     if None in shape:
@@ -96,7 +96,7 @@ def spatial_sizes(n: Node, why: str) -> tuple[int, ...]:
     return (1,) * (2 - len(shape)) + tuple(d for d in shape if d is not None)
 
 
-def _same(n: Node, plain: Window, mode: str) -> Window:
+def _same(n: OnnxNode, plain: OnnxWindow, mode: str) -> OnnxWindow:
     """SAME_UPPER, SAME_LOWER: ceil(size / stride) windows, the odd pad at the end or start."""
     low, high = [], []
     for size, stride, reach in zip(
@@ -106,10 +106,10 @@ def _same(n: Node, plain: Window, mode: str) -> Window:
         small, large = total // 2, total - total // 2
         low.append(small if mode == "SAME_UPPER" else large)
         high.append(large if mode == "SAME_UPPER" else small)
-    return Window(plain.kernel, plain.strides, plain.dilations, tuple(low), tuple(high))
+    return OnnxWindow(plain.kernel, plain.strides, plain.dilations, tuple(low), tuple(high))
 
 
-def _ceiled(n: Node, plain: Window) -> Window:
+def _ceiled(n: OnnxNode, plain: OnnxWindow) -> OnnxWindow:
     """ceil_mode: the pads at the end that let a last, partial window count.
 
     A window that would start in the end's padding is dropped.
@@ -123,4 +123,4 @@ def _ceiled(n: Node, plain: Window) -> Window:
         if (count - 1) * stride >= size + low:
             count -= 1
         high.append(max(0, (count - 1) * stride + reach - size - low))
-    return Window(plain.kernel, plain.strides, plain.dilations, plain.low, tuple(high))
+    return OnnxWindow(plain.kernel, plain.strides, plain.dilations, plain.low, tuple(high))

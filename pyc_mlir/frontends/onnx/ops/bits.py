@@ -7,18 +7,18 @@ import numpy as np
 
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_unsigned
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
 
 
 @node("BitShift")
-def bit_shift(n: Node) -> Any:
+def bit_shift(n: OnnxNode) -> Any:
     """The bits of x moved up or down."""
     left = n.attr("direction") == "LEFT"
     return (n.b.shift_left if left else n.b.shift_right)(n.x(0), n.x(1))
 
 
 @node("BitCast")
-def bit_cast(n: Node) -> Any:
+def bit_cast(n: OnnxNode) -> Any:
     """The bits of x as another type of as many."""
     target = pyc_dtype(n.attr("to"))
     if target.itemsize != n.type().dtype.itemsize or n.type().dtype == np.bool_:
@@ -27,7 +27,7 @@ def bit_cast(n: Node) -> Any:
 
 
 @node("Mod")
-def modulo(n: Node) -> Any:
+def modulo(n: OnnxNode) -> Any:
     """Remainder of the divisor's sign (fmod=0, integers), or of the dividend's (fmod=1)."""
     b, lhs, rhs = n.b, n.x(0), n.x(1)
     dtype = n.type(0).dtype
@@ -75,13 +75,13 @@ def arctan(b: Any, x: Any) -> Any:
 
 
 @node("Atan")
-def atan(n: Node) -> Any:
+def atan(n: OnnxNode) -> Any:
     """The angle of a tangent."""
     return arctan(n.b, n.x())
 
 
 @node("Asin", "Acos")
-def arc_sine(n: Node) -> Any:
+def arc_sine(n: OnnxNode) -> Any:
     """asin x = atan(x / sqrt((1 - x)(1 + x))); acos x = pi/2 - asin x, by half angles near 1."""
     b, dtype = n.b, n.type().dtype
     x = b.convert(n.x(), accumulator(dtype))
@@ -94,7 +94,7 @@ def arc_sine(n: Node) -> Any:
 
 
 @node("Swish")
-def swish(n: Node) -> Any:
+def swish(n: OnnxNode) -> Any:
     """out = x * sigmoid(alpha x)."""
     b, alpha = n.b, n.attr("alpha", 1.0)
     if alpha == 1.0:

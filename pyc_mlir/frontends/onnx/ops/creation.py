@@ -9,8 +9,8 @@ from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, product, vector
-from pyc_mlir.frontends.frame.sizes import Size, Sizes, Untracked, quotient, sizes
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node, pyc_dtype
+from pyc_mlir.frontends.frame.sizes import SymbolicSize, SymbolicSizes, Untracked, quotient, sizes
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node, pyc_dtype
 
 _NUMBERS = {
     "value_float": np.float32, "value_floats": np.float32,
@@ -19,7 +19,7 @@ _NUMBERS = {
 
 
 @node("Constant")
-def constant(n: Node) -> Any:
+def constant(n: OnnxNode) -> Any:
     """The value of whichever attribute is present."""
     (name,) = n.attributes()
     if name in _NUMBERS:
@@ -33,23 +33,23 @@ def constant(n: Node) -> Any:
 
 
 @node("Shape")
-def shape(n: Node) -> Any:
+def shape(n: OnnxNode) -> Any:
     """The sizes of x from `start` to `end`, known at import."""
     dims = n.dims()
     return sizes(dims[slice(n.attr("start", 0), n.attr("end", len(dims)))])
 
 
 @node("Size")
-def size(n: Node) -> Any:
+def size(n: OnnxNode) -> Any:
     """The number of elements of x."""
     total = product(n.dims())
-    if isinstance(total, Size):
-        return Sizes(np.array(total, object))
+    if isinstance(total, SymbolicSize):
+        return SymbolicSizes(np.array(total, object))
     return np.array(total, np.int64)
 
 
 @node("ConstantOfShape")
-def constant_of_shape(n: Node) -> Any:
+def constant_of_shape(n: OnnxNode) -> Any:
     """A shape full of one value; 0.0 as f32 by default."""
     given = n.attr("value")
     value = np.float32(0) if given is None else onnx.numpy_helper.to_array(given).reshape(())
@@ -57,9 +57,9 @@ def constant_of_shape(n: Node) -> Any:
 
 
 @node("Range")
-def range_node(n: Node) -> Any:
+def range_node(n: OnnxNode) -> Any:
     """start, start + delta, ... up to but not including limit."""
-    if any(isinstance(v, Sizes) for v in n.operands):
+    if any(isinstance(v, SymbolicSizes) for v in n.operands):
         return _dynamic_range(n)
     start, limit, delta = (n.scalar(i, name) for i, name in enumerate(("start", "limit", "delta")))
     steps = (limit - start) / delta if delta else np.nan
@@ -72,7 +72,7 @@ def range_node(n: Node) -> Any:
     return (start + np.arange(count) * delta).astype(n.known(0, "start").dtype)
 
 
-def _dynamic_range(n: Node) -> Any:
+def _dynamic_range(n: OnnxNode) -> Any:
     """A range whose length is a dynamic size: a scaled and shifted iota."""
     (start,), (limit,), (delta,) = (n.extents(i, "limits of the range") for i in range(3))
     try:
@@ -89,7 +89,7 @@ def _dynamic_range(n: Node) -> Any:
 
 
 @node("EyeLike")
-def eye_like(n: Node) -> Any:
+def eye_like(n: OnnxNode) -> Any:
     """Ones where column = row + k, of the shape of x."""
     b = n.b
     dtype = pyc_dtype(n.attr("dtype")) if n.attr("dtype") else n.type().dtype
@@ -98,12 +98,12 @@ def eye_like(n: Node) -> Any:
 
 
 @node("OptionalHasElement")
-def has_element(n: Node) -> Any:
+def has_element(n: OnnxNode) -> Any:
     """True for an input that is given, as every argument of a program is."""
     return n.b.constant(np.array(n.has(0)))
 
 
 @node("OptionalGetElement")
-def get_element(n: Node) -> Any:
+def get_element(n: OnnxNode) -> Any:
     """out = x: an optional argument of a program is given."""
     return n.x()

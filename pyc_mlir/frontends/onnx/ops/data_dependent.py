@@ -14,21 +14,21 @@ import onnx.reference
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 from pyc_mlir.frontends.onnx.ops.images.detection import boxes_left
 
 _MAX_ELEMENTS = 1 << 14
 
 
 @node("NonMaxSuppression")
-def non_max_suppression(n: Node) -> Any:
+def non_max_suppression(n: OnnxNode) -> Any:
     """Rows (image, class, box) of boxes that overlap with no better one, and how many there are."""
     known = all(isinstance(o, np.ndarray) for o in n.operands if o is not None)
     return by_reference(n) if known else boxes_left(n)
 
 
 @node("Unique", "NonZero", "MelWeightMatrix")
-def by_reference(n: Node) -> Any:
+def by_reference(n: OnnxNode) -> Any:
     """The arrays that ONNX's reference gives for known inputs."""
     given = {}
     for index, name in enumerate(n.proto.input):

@@ -8,7 +8,7 @@ import numpy as np
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, is_float, is_integer
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
 
 # ONNX's name -> the pyc op of the same meaning, operands in the same order.
 _SAME = {
@@ -25,31 +25,31 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
 @node(*_SAME)
-def same(n: Node) -> Any:
+def same(n: OnnxNode) -> Any:
     """One pyc op."""
     return getattr(n.b, _SAME[n.op])(*n.all())
 
 
 @node(*_PREDICATES)
-def compare(n: Node) -> Any:
+def compare(n: OnnxNode) -> Any:
     """out = lhs <predicate> rhs as i1."""
     return n.b.compare(n.x(0), n.x(1), predicate=_PREDICATES[n.op])
 
 
 @node(*_VARIADIC)
-def variadic(n: Node) -> Any:
+def variadic(n: OnnxNode) -> Any:
     """out = x0 op x1 op x2 ..., from the left."""
     return reduce(getattr(n.b, _VARIADIC[n.op]), n.all())
 
 
 @node("Mean")
-def mean(n: Node) -> Any:
+def mean(n: OnnxNode) -> Any:
     """out = (x0 + x1 + ...) / count."""
     return n.b.div(reduce(n.b.add, n.all()), n.number(n.count))
 
 
 @node("Reciprocal")
-def reciprocal(n: Node) -> Any:
+def reciprocal(n: OnnxNode) -> Any:
     """out = 1 / x."""
     return n.b.div(n.number(1), n.x())
 
@@ -58,7 +58,7 @@ def _compose(name: str) -> None:
     """Import the op of that name as the function of functions.py."""
     function = getattr(functions, name.lower())
 
-    def handler(n: Node) -> Any:
+    def handler(n: OnnxNode) -> Any:
         return function(n.b, n.x())
 
     handler.__doc__ = f"out = {function.__doc__}"
@@ -70,7 +70,7 @@ for _name in ("Tan", "Cosh", "Sinh", "Asinh", "Acosh", "Atanh"):
 
 
 @node("Sign")
-def sign(n: Node) -> Any:
+def sign(n: OnnxNode) -> Any:
     """out = -1, 0 or 1; NaN stays."""
     if is_float(n.type().dtype):
         return functions.sign(n.b, n.x())
@@ -80,13 +80,13 @@ def sign(n: Node) -> Any:
 
 
 @node("IsNaN")
-def is_nan(n: Node) -> Any:
+def is_nan(n: OnnxNode) -> Any:
     """out = x != x."""
     return n.b.compare(n.x(), n.x(), predicate="ne")
 
 
 @node("IsInf")
-def is_inf(n: Node) -> Any:
+def is_inf(n: OnnxNode) -> Any:
     """out = x is one of the infinities that the attributes ask for."""
     b, x = n.b, n.x()
     wanted = [s for s in ("negative", "positive") if n.attr(f"detect_{s}", 1)]
@@ -97,20 +97,20 @@ def is_inf(n: Node) -> Any:
 
 
 @node("Xor")
-def xor(n: Node) -> Any:
+def xor(n: OnnxNode) -> Any:
     """out = lhs != rhs."""
     return n.b.compare(n.x(0), n.x(1), predicate="ne")
 
 
 @node("BitwiseXor")
-def bitwise_xor(n: Node) -> Any:
+def bitwise_xor(n: OnnxNode) -> Any:
     """out = (lhs | rhs) & ~(lhs & rhs)."""
     b, lhs, rhs = n.b, n.x(0), n.x(1)
     return b.and_(b.or_(lhs, rhs), b.not_(b.and_(lhs, rhs)))
 
 
 @node("Clip")
-def clip(n: Node) -> Any:
+def clip(n: OnnxNode) -> Any:
     """out = min(max(x, low), high); either bound may be missing."""
     if n.has(1) and n.has(2):
         return n.b.clip(n.x(0), n.x(1), n.x(2))
@@ -119,7 +119,7 @@ def clip(n: Node) -> Any:
 
 
 @node("Pow")
-def power(n: Node) -> Any:
+def power(n: OnnxNode) -> Any:
     """out = base ** exponent in the base's type."""
     base = n.type(0).dtype
     if is_integer(base):
@@ -129,7 +129,7 @@ def power(n: Node) -> Any:
     return n.b.pow(n.x(0), exponent)
 
 
-def _integer_power(n: Node) -> Any:
+def _integer_power(n: OnnxNode) -> Any:
     """Products by repeated squaring; the exponent is a small constant, the same everywhere."""
     exponent = n.scalar(1, "exponent of an integer base")
     if exponent != int(exponent) or not 0 <= exponent <= 64:
@@ -143,7 +143,7 @@ def _integer_power(n: Node) -> Any:
     return out
 
 
-def _power_of_integers(n: Node) -> Any:
+def _power_of_integers(n: OnnxNode) -> Any:
     """By way of f64, which is exact up to 2^53."""
     lhs, rhs = (n.b.cast(n.x(i), dtype=DTYPES["f64"]) for i in (0, 1))
     out = n.b.pow(lhs, rhs)
@@ -153,18 +153,18 @@ def _power_of_integers(n: Node) -> Any:
 
 
 @node("Cast")
-def cast(n: Node) -> Any:
+def cast(n: OnnxNode) -> Any:
     """out = x as `to`."""
     return cast_to(n, pyc_dtype(n.attr("to")))
 
 
 @node("CastLike")
-def cast_like(n: Node) -> Any:
+def cast_like(n: OnnxNode) -> Any:
     """out = x in the element type of the second input."""
     return cast_to(n, n.type(1).dtype)
 
 
-def cast_to(n: Node, dtype: np.dtype) -> Any:
+def cast_to(n: OnnxNode, dtype: np.dtype) -> Any:
     """Input 0 as `dtype`; nothing to do if it has that type."""
     if n.type(0).dtype == dtype:
         return n.x(0)

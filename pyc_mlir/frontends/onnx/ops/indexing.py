@@ -15,22 +15,22 @@ from pyc_mlir.frontends.frame.indexing import (
     top_k,
 )
 from pyc_mlir.frontends.frame.shaping import expand_to, reshape_to
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 
 @node("GatherElements")
-def gather_elements(n: Node) -> Any:
+def gather_elements(n: OnnxNode) -> Any:
     """out[i, j, ...] = x[indices[i, j, ...], j, ...] for axis 0."""
     return take_along(n.b, n.x(0), n.x(1), n.attr("axis", 0) % n.type().rank)
 
 
 @node("GatherND")
-def gather_vectors(n: Node) -> Any:
+def gather_vectors(n: OnnxNode) -> Any:
     """out[i, ...] = x[indices[i]]: the last dimension of `indices` holds vectors of indices."""
     return gather_nd(n.b, n.x(0), n.x(1), _depth(n), n.attr("batch_dims", 0))
 
 
-def _depth(n: Node) -> int:
+def _depth(n: OnnxNode) -> int:
     """The length of the vectors of indices."""
     depth = n.type(1).shape[-1] if n.type(1).rank else None
     if depth is None:
@@ -43,7 +43,7 @@ def _depth(n: Node) -> int:
     return depth
 
 
-def _scattered(n: Node, scatter: Any, *how: int) -> Any:
+def _scattered(n: OnnxNode, scatter: Any, *how: int) -> Any:
     """The scatter with i1 as i8, for which there are reductions."""
     reduction = n.attr("reduction", "none")
     if n.type().dtype != BOOL:
@@ -55,19 +55,19 @@ def _scattered(n: Node, scatter: Any, *how: int) -> Any:
 
 
 @node("ScatterElements", "Scatter")
-def scatter_elements(n: Node) -> Any:
+def scatter_elements(n: OnnxNode) -> Any:
     """x with elements at `indices` along `axis` replaced, or combined with the updates."""
     return _scattered(n, scatter_along, n.attr("axis", 0) % n.type().rank)
 
 
 @node("ScatterND")
-def scatter_vectors(n: Node) -> Any:
+def scatter_vectors(n: OnnxNode) -> Any:
     """x with slices at vectors of indices replaced, or combined with the updates."""
     return _scattered(n, scatter_nd, _depth(n))
 
 
 @node("TopK")
-def topk(n: Node) -> Any:
+def topk(n: OnnxNode) -> Any:
     """The k greatest or least elements along `axis`, in order, and their indices."""
     count = int(n.scalar(1, "k"))
     n.attr("sorted")  # In order they are in any order.
@@ -79,7 +79,7 @@ def topk(n: Node) -> Any:
 
 
 @node("TensorScatter")
-def tensor_scatter(n: Node) -> Any:
+def tensor_scatter(n: OnnxNode) -> Any:
     """A cache with rows of `update` written from write_indices[batch] on, along `axis`."""
     b, axis = n.b, n.attr("axis", -2) % n.type().rank
     rank = n.type().rank
@@ -92,7 +92,7 @@ def tensor_scatter(n: Node) -> Any:
 
 
 @node("Compress")
-def compress(n: Node) -> Any:
+def compress(n: OnnxNode) -> Any:
     """The slices along `axis`, or the elements of x in a row, that a known condition selects."""
     chosen = np.flatnonzero(n.known(1, "condition")).astype(np.int64)
     axis, x = n.attr("axis"), n.x()
@@ -102,7 +102,7 @@ def compress(n: Node) -> Any:
 
 
 @node("ReverseSequence")
-def reverse_sequence(n: Node) -> Any:
+def reverse_sequence(n: OnnxNode) -> Any:
     """The first sequence_lens[i] steps of sequence i in reverse, the rest as they are."""
     b, time, batch = n.b, n.attr("time_axis", 0), n.attr("batch_axis", 1)
     rank = n.type().rank

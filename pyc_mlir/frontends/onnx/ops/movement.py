@@ -22,20 +22,20 @@ from pyc_mlir.frontends.frame.shaping import (
     vector,
     whole,
 )
-from pyc_mlir.frontends.frame.sizes import Extent, Size
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
 
 _FAR = 2**31 - 1
 
 
 @node("Identity")
-def identity(n: Node) -> Any:
+def identity(n: OnnxNode) -> Any:
     """out = x."""
     return n.x()
 
 
 @node("Dropout")
-def dropout(n: Node) -> Any:
+def dropout(n: OnnxNode) -> Any:
     """out = x; the mask is all true."""
     ratio = float(n.scalar(1, "ratio")) if n.has(1) else 0.5
     if n.has(2) and bool(n.scalar(2, "training_mode")) and ratio:
@@ -46,7 +46,7 @@ def dropout(n: Node) -> Any:
 
 
 @node("Transpose")
-def transpose(n: Node) -> Any:
+def transpose(n: OnnxNode) -> Any:
     """Dimension d of out is dimension perm[d] of x; reversed by default."""
     rank = n.type().rank
     permutation = tuple(n.attr("perm", range(rank)[::-1]))
@@ -54,7 +54,7 @@ def transpose(n: Node) -> Any:
 
 
 @node("Reshape")
-def reshape(n: Node) -> Any:
+def reshape(n: OnnxNode) -> Any:
     """The elements of x under another shape; 0 copies x's dimension unless `allowzero`."""
     target = list(n.extents(1, "shape"))
     dims = n.dims()
@@ -67,7 +67,7 @@ def reshape(n: Node) -> Any:
 
 
 @node("Flatten")
-def flatten(n: Node) -> Any:
+def flatten(n: OnnxNode) -> Any:
     """[product of the dimensions before `axis`, product of the others]."""
     dims, axis = n.dims(), n.attr("axis", 1)
     axis = axis + len(dims) if axis < 0 else axis
@@ -75,12 +75,12 @@ def flatten(n: Node) -> Any:
 
 
 @node("Squeeze")
-def squeeze(n: Node) -> Any:
+def squeeze(n: OnnxNode) -> Any:
     """x without the dimensions `axes`, or without all of size 1."""
     dims = n.dims()
     if n.has(1):
         axes = {a % len(dims) for a in n.ints(1, "axes")}
-    elif any(isinstance(d, Size) for d in dims):
+    elif any(isinstance(d, SymbolicSize) for d in dims):
         raise unsupported("no axes, and a dynamic dimension: expected the axes to be named")
     else:
         axes = {i for i, d in enumerate(dims) if d == 1}
@@ -88,7 +88,7 @@ def squeeze(n: Node) -> Any:
 
 
 @node("Unsqueeze")
-def unsqueeze(n: Node) -> Any:
+def unsqueeze(n: OnnxNode) -> Any:
     """x with dimensions of size 1 at `axes` of the result."""
     axes = n.ints(1, "axes")
     rank = n.type().rank + len(axes)
@@ -98,14 +98,14 @@ def unsqueeze(n: Node) -> Any:
 
 
 @node("Expand")
-def expand(n: Node) -> Any:
+def expand(n: OnnxNode) -> Any:
     """x and a tensor of the given shape, broadcast together."""
     target = broadcast_extents(n.dims(), n.extents(1, "shape"))
     return expand_to(n.b, n.x(), target)
 
 
 @node("Tile")
-def tile(n: Node) -> Any:
+def tile(n: OnnxNode) -> Any:
     """x repeated along each dimension."""
     x = n.x()
     for axis, count in enumerate(n.extents(1, "repeats")):
@@ -119,13 +119,13 @@ def tile(n: Node) -> Any:
 
 
 @node("Concat")
-def concat(n: Node) -> Any:
+def concat(n: OnnxNode) -> Any:
     """The inputs one after the other along `axis`."""
     return chain(n.b, n.all(), n.attr("axis"))
 
 
 @node("Split")
-def split_node(n: Node) -> Any:
+def split_node(n: OnnxNode) -> Any:
     """Consecutive pieces along `axis`: of given sizes, or equal (the last one smaller)."""
     axis = n.attr("axis", 0) % n.type().rank
     sizes = n.ints(1, "split") if n.has(1) else _equal_parts(n, n.type().shape[axis])
@@ -134,7 +134,7 @@ def split_node(n: Node) -> Any:
     return tuple(take(n.b, n.x(), axis, int(start), int(stop)) for start, stop in pieces)
 
 
-def _equal_parts(n: Node, size: int | None) -> list[int]:
+def _equal_parts(n: OnnxNode, size: int | None) -> list[int]:
     count = n.attr("num_outputs", len(n.proto.output))
     if count != len(n.proto.output):
         raise unsupported(f"{count} parts: expected one for each of {len(n.proto.output)} outputs")
@@ -145,7 +145,7 @@ def _equal_parts(n: Node, size: int | None) -> list[int]:
 
 
 @node("Slice")
-def slice_node(n: Node) -> Any:
+def slice_node(n: OnnxNode) -> Any:
     """x[start:end:step] along `axes`; a dynamic end is a gather of 0, 1, ..., end - 1."""
     starts = n.ints(1, "starts")
     ends = n.extents(2, "ends")
@@ -155,7 +155,7 @@ def slice_node(n: Node) -> Any:
     from_, to, by = (list(v) for v in whole(rank))
     x = n.x()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        if isinstance(end, Size):
+        if isinstance(end, SymbolicSize):
             x = _first(n, x, axis % rank, start, end, step)
         else:
             from_[axis % rank], to[axis % rank] = _start(start, step), _stop(end, step)
@@ -163,7 +163,7 @@ def slice_node(n: Node) -> Any:
     return n.b.slice(x, starts=tuple(from_), stops=tuple(to), steps=tuple(by))
 
 
-def _first(n: Node, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
+def _first(n: OnnxNode, x: Any, axis: int, start: int, end: Extent, step: int) -> Any:
     """The first `end` elements along `axis`, a dynamic number."""
     if n.dims()[axis] == end and start == 0 and step == 1:
         return x
@@ -189,7 +189,7 @@ def _stop(value: int, step: int) -> int:
 
 
 @node("Pad")
-def pad(n: Node) -> Any:
+def pad(n: OnnxNode) -> Any:
     """Constant pads by pyc.pad (negative ones cut); other modes gather known indices."""
     rank = n.type().rank
     pads = n.ints(1, "pads")
@@ -213,7 +213,7 @@ def pad(n: Node) -> Any:
     return n.b.pad(x, **pads, value=float(value))
 
 
-def _cut(n: Node, low: list[int], high: list[int]) -> Any:
+def _cut(n: OnnxNode, low: list[int], high: list[int]) -> Any:
     """x without what negative pads take away."""
     if min(*low, *high, 0) == 0:
         return n.x()
@@ -222,7 +222,7 @@ def _cut(n: Node, low: list[int], high: list[int]) -> Any:
     return n.b.slice(n.x(), starts=from_, stops=to, steps=(1,) * len(low))
 
 
-def _pad_by_index(n: Node, low: list[int], high: list[int], mode: str) -> Any:
+def _pad_by_index(n: OnnxNode, low: list[int], high: list[int], mode: str) -> Any:
     """edge, reflect and wrap: for each axis the indices that numpy's pad gives."""
     x = n.x()
     modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
@@ -242,13 +242,13 @@ def _pad_by_index(n: Node, low: list[int], high: list[int], mode: str) -> Any:
 
 
 @node("Gather")
-def gather(n: Node) -> Any:
+def gather(n: OnnxNode) -> Any:
     """x taken at `indices` along `axis`."""
     return n.b.gather(n.x(0), n.x(1), axis=n.attr("axis", 0))
 
 
 @node("OneHot")
-def one_hot(n: Node) -> Any:
+def one_hot(n: OnnxNode) -> Any:
     """values[1] where the index is the position along a new dimension, else values[0]."""
     b, indices = n.b, n.x(0)
     if n.type(0).dtype != I64:
@@ -268,7 +268,7 @@ def one_hot(n: Node) -> Any:
 
 
 @node("DepthToSpace")
-def depth_to_space(n: Node) -> Any:
+def depth_to_space(n: OnnxNode) -> Any:
     """Blocks of channels become blocks of pixels, in DCR or CRD order."""
     b, block = n.b, n.attr("blocksize")
     rows_first = n.attr("mode", "DCR") == "DCR"
@@ -278,7 +278,7 @@ def depth_to_space(n: Node) -> Any:
     return merge(b, merge(b, b.transpose(x, permutation=order), 2), 3)
 
 
-def _channels(n: Node, parts: tuple[int, ...]) -> tuple[int, ...]:
+def _channels(n: OnnxNode, parts: tuple[int, ...]) -> tuple[int, ...]:
     """`parts` with -1 replaced, for the (static) channels of x."""
     channels = n.type().shape[1]
     if channels is None:
@@ -288,7 +288,7 @@ def _channels(n: Node, parts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @node("SpaceToDepth")
-def space_to_depth(n: Node) -> Any:
+def space_to_depth(n: OnnxNode) -> Any:
     """Blocks of pixels become blocks of channels."""
     b, block = n.b, n.attr("blocksize")
     x = split(b, n.x(), 3, (-1, block))
@@ -300,7 +300,7 @@ def space_to_depth(n: Node) -> Any:
 
 
 @node("Trilu")
-def trilu(n: Node) -> Any:
+def trilu(n: OnnxNode) -> Any:
     """The upper or lower triangle of the last two dimensions, shifted by k; 0 elsewhere."""
     b, rank = n.b, n.type().rank
     shift = int(n.scalar(1, "k")) if n.has(1) else 0

@@ -8,10 +8,10 @@ from pyc_mlir.dialects.ops.movement import END
 from pyc_mlir.dialects.ops.movement import START as BEGIN
 from pyc_mlir.dialects.types import BOOL, DTYPES, is_float
 from pyc_mlir.frontends.frame.shaping import take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 
-def axes_of(n: Node) -> tuple[int, ...]:
+def axes_of(n: OnnxNode) -> tuple[int, ...]:
     """The axes to reduce, from the input (opset 18; ReduceSum 13) or the attribute; else all."""
     rank = n.type().rank
     axes = n.ints(1, "axes") if n.has(1) else tuple(n.attr("axes", ()))
@@ -21,14 +21,14 @@ def axes_of(n: Node) -> tuple[int, ...]:
     return tuple(sorted(a % rank for a in axes))
 
 
-def _reduce(n: Node, op: str, x: Any, axes: tuple[int, ...]) -> Any:
+def _reduce(n: OnnxNode, op: str, x: Any, axes: tuple[int, ...]) -> Any:
     """One pyc reduction with the node's `keepdims`; nothing to do without axes."""
     keepdims = bool(n.attr("keepdims", 1))
     return getattr(n.b, op)(x, axes=axes, keepdims=keepdims) if axes else x
 
 
 @node("ReduceSum", "ReduceProd")
-def reduce_plain(n: Node) -> Any:
+def reduce_plain(n: OnnxNode) -> Any:
     """One pyc reduction."""
     return _reduce(
         n, {"ReduceSum": "reduce_sum", "ReduceProd": "reduce_prod"}[n.op], n.x(), axes_of(n)
@@ -36,7 +36,7 @@ def reduce_plain(n: Node) -> Any:
 
 
 @node("ReduceMax", "ReduceMin")
-def reduce_extreme(n: Node) -> Any:
+def reduce_extreme(n: OnnxNode) -> Any:
     """One pyc reduction; i1 goes by way of i8."""
     op = {"ReduceMax": "reduce_max", "ReduceMin": "reduce_min"}[n.op]
     if n.type().dtype != BOOL:
@@ -48,7 +48,7 @@ def reduce_extreme(n: Node) -> Any:
 
 
 @node("ReduceMean")
-def reduce_mean(n: Node) -> Any:
+def reduce_mean(n: OnnxNode) -> Any:
     """The mean; of integers, rounded toward zero."""
     axes = axes_of(n)
     if is_float(n.type().dtype) or not axes:
@@ -57,31 +57,31 @@ def reduce_mean(n: Node) -> Any:
 
 
 @node("ReduceL1")
-def reduce_l1(n: Node) -> Any:
+def reduce_l1(n: OnnxNode) -> Any:
     """out = sum |x|."""
     return _reduce(n, "reduce_sum", n.b.abs(n.x()), axes_of(n))
 
 
 @node("ReduceL2")
-def reduce_l2(n: Node) -> Any:
+def reduce_l2(n: OnnxNode) -> Any:
     """out = sqrt(sum x^2)."""
     return n.b.sqrt(_reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n)))
 
 
 @node("ReduceSumSquare")
-def reduce_sum_square(n: Node) -> Any:
+def reduce_sum_square(n: OnnxNode) -> Any:
     """out = sum x^2."""
     return _reduce(n, "reduce_sum", n.b.mul(n.x(), n.x()), axes_of(n))
 
 
 @node("ReduceLogSum")
-def reduce_log_sum(n: Node) -> Any:
+def reduce_log_sum(n: OnnxNode) -> Any:
     """out = ln(sum x)."""
     return n.b.log(_reduce(n, "reduce_sum", n.x(), axes_of(n)))
 
 
 @node("ReduceLogSumExp")
-def reduce_log_sum_exp(n: Node) -> Any:
+def reduce_log_sum_exp(n: OnnxNode) -> Any:
     """out = m + ln(sum e^(x - m)) with m = max(x), or 0 where that is infinite."""
     b, axes = n.b, axes_of(n)
     if not axes:
@@ -96,7 +96,7 @@ def reduce_log_sum_exp(n: Node) -> Any:
 
 
 @node("ArgMax", "ArgMin")
-def arg_extreme(n: Node) -> Any:
+def arg_extreme(n: OnnxNode) -> Any:
     """pyc.argmax; the minimum's is that of -x (~x for integers); the last one's of x reversed."""
     b, x, rank = n.b, n.x(), n.type().rank
     axis = n.attr("axis", 0) % rank
@@ -112,7 +112,7 @@ def arg_extreme(n: Node) -> Any:
 
 
 @node("CumSum", "CumProd")
-def cumulative(n: Node) -> Any:
+def cumulative(n: OnnxNode) -> Any:
     """Sums or products of what comes before along `axis`, from the end with `reverse`."""
     b, rank = n.b, n.type().rank
     axis = int(n.scalar(1, "axis")) % rank

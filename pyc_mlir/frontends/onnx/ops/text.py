@@ -8,7 +8,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
 
 _F32 = DTYPES["f32"]
 # Comparisons of tokens that are written out.
@@ -16,7 +16,7 @@ _MAX_COMPARED = 1 << 20
 
 
 @node("TfIdfVectorizer")
-def tf_idf(n: Node) -> Any:
+def tf_idf(n: OnnxNode) -> Any:
     """How often each sequence of the pool occurs in a row of tokens, with gaps of up to a number.
 
     Mode IDF: its weight where it occurs; TFIDF: its weight as often.
@@ -61,7 +61,7 @@ def tf_idf(n: Node) -> Any:
     return b.mul(out, factor)
 
 
-def _pool(n: Node) -> list[list[list[int]]]:
+def _pool(n: OnnxNode) -> list[list[list[int]]]:
     """The sequences of each length, from 1 on. Raises PycError (BAD_MODEL)."""
     pool, starts = list(n.attr("pool_int64s") or []), list(n.attr("ngram_counts"))
     if starts != sorted(starts) or not starts or not 0 <= starts[0] <= starts[-1] <= len(pool):

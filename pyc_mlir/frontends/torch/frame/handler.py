@@ -19,10 +19,10 @@ import numpy as np
 from pyc_mlir.dialects.types import TensorType
 from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 from pyc_mlir.frontends.torch.frame.dtypes import pyc_dtype
 
-Handler = Callable[["Node"], Any]
+Handler = Callable[["AtenCall"], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
@@ -46,11 +46,11 @@ class Ref:
     index: int
 
 
-class Node:
+class AtenCall:
     """One call of an ATen operator, its tensors as values of the builder `b`.
 
     op: the operator's name without the overload, ``add``.
-    arguments: by the schema's names; tensors are `Ref`, symbolic sizes `Size`.
+    arguments: by the schema's names; tensors are `Ref`, symbolic sizes `SymbolicSize`.
     metas: torch's own description of each argument, by name.
     results: torch's description of each result.
     used: the numbers of the results that somebody reads.
@@ -110,7 +110,7 @@ class Node:
         """As `arg`, for what must not depend on a dynamic dimension."""
         value = self.arg(name, default)
         entries = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(e, (Size, Ref)) for e in entries):
+        if any(isinstance(e, (SymbolicSize, Ref)) for e in entries):
             raise unsupported(f"`{name}` is computed when the program runs: expected a constant")
         return value
 
@@ -123,7 +123,7 @@ class Node:
         value = self.arguments[name]
         if isinstance(value, Ref):
             out = self._lift(value.index)
-        elif isinstance(value, Size):
+        elif isinstance(value, SymbolicSize):
             out = self.b.extent(value)
         else:
             kind = self.dtype if dtype is None else dtype
@@ -152,7 +152,7 @@ class Node:
         return self.type(name).rank
 
     def dims(self, name: str = "self") -> tuple[Extent, ...]:
-        """The sizes of a tensor argument: ints, and `Size` for dynamic dimensions."""
+        """The sizes of a tensor argument: ints, and `SymbolicSize` for dynamic dimensions."""
         return self.b.dims(self.x(name))
 
     def axis(self, name: str = "dim", default: int | None = None, extra: int = 0) -> int:

@@ -1,8 +1,8 @@
 """torch's symbolic sizes (sympy expressions) as the frame's sizes, under the user's names.
 
-A product of symbols is a `Size`. Any other expression, such as ``s + 1`` or ``(s - 1)//2 + 1``, is
-an atom of its own, named as it is written; how to compute it when the program runs is told to the
-builder, which asks only where no tensor has that dimension.
+A product of symbols is a `SymbolicSize`. Any other expression, such as ``s + 1`` or ``(s - 1)//2 +
+1``, is an atom of its own, named as it is written; how to compute it when the program runs is told
+to the builder, which asks only where no tensor has that dimension.
 """
 
 import re
@@ -17,7 +17,7 @@ from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import take, vector
-from pyc_mlir.frontends.frame.sizes import Extent, Size
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
 
 
 class Symbols:
@@ -51,7 +51,7 @@ class Symbols:
         if expression.is_Integer:
             return int(expression)
         if expression.is_Symbol:
-            return Size(1, (self.name(expression),))
+            return SymbolicSize(1, (self.name(expression),))
         if expression.is_Add:
             expression = sympy.factor(expression)
         factors = expression.as_ordered_factors() if expression.is_Mul else [expression]
@@ -68,11 +68,11 @@ class Symbols:
         if expression.is_Integer:
             return int(expression)
         if expression.is_Symbol:
-            return Size(1, (self.name(expression),))
+            return SymbolicSize(1, (self.name(expression),))
         named = expression.xreplace({s: _symbol(self.name(s)) for s in expression.free_symbols})
         atom = re.sub(r"\s+", "", str(named))
         self._b.define(atom, partial(self._vector, expression))
-        return Size(1, (atom,))
+        return SymbolicSize(1, (atom,))
 
     def _vector(self, expression: Any) -> Any:
         """Some i64 vector of that length. Raises unsupported for other functions of sizes."""
@@ -94,9 +94,9 @@ class Symbols:
         b = self._b
         terms = [self.extent(t) for t in expression.as_ordered_terms()]
         constant = sum(t for t in terms if isinstance(t, int))
-        if any(isinstance(t, Size) and t.factor < 0 for t in terms):
+        if any(isinstance(t, SymbolicSize) and t.factor < 0 for t in terms):
             raise unsupported(f"the size {expression}: expected no differences of dimensions")
-        parts = [vector(b, t) for t in terms if isinstance(t, Size)]
+        parts = [vector(b, t) for t in terms if isinstance(t, SymbolicSize)]
         if constant > 0:
             parts.append(b.constant(np.zeros(constant, I64)))
         out = parts[0]

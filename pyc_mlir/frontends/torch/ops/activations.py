@@ -5,23 +5,23 @@ from typing import Any
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.ops.elementwise import accumulated
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("relu.default", "silu.default")
-def same(n: Node) -> Any:
+def same(n: AtenCall) -> Any:
     """One pyc op."""
     return getattr(n.b, n.op)(n.x())
 
 
 @aten("gelu.default")
-def gelu(n: Node) -> Any:
+def gelu(n: AtenCall) -> Any:
     """pyc.gelu, exact or with tanh."""
     return n.b.gelu(n.x(), approximate=n.arg("approximate", "none"))
 
 
 @aten("softplus.default")
-def softplus(n: Node) -> Any:
+def softplus(n: AtenCall) -> Any:
     """out = ln(1 + e^(beta x)) / beta; x itself where beta x is above the threshold."""
     b, beta, threshold = n.b, n.static("beta", 1), n.static("threshold", 20)
 
@@ -35,13 +35,13 @@ def softplus(n: Node) -> Any:
 
 
 @aten("mish.default")
-def mish(n: Node) -> Any:
+def mish(n: AtenCall) -> Any:
     """out = x * tanh(softplus(x)). Misra, 2019."""
     return functions.mish(n.b, n.x())
 
 
 @aten("elu.default")
-def elu(n: Node) -> Any:
+def elu(n: AtenCall) -> Any:
     """out = scale * x where x > 0, else scale * alpha * (e^(x * input_scale) - 1)."""
     b = n.b
     alpha, scale, inner = (n.static(k, 1) for k in ("alpha", "scale", "input_scale"))
@@ -56,7 +56,7 @@ def elu(n: Node) -> Any:
 
 
 @aten("leaky_relu.default")
-def leaky_relu(n: Node) -> Any:
+def leaky_relu(n: AtenCall) -> Any:
     """out = x where x > 0, else negative_slope * x."""
     b, x = n.b, n.x()
     low = b.mul(x, b.scalar(n.static("negative_slope", 0.01), x))
@@ -64,7 +64,7 @@ def leaky_relu(n: Node) -> Any:
 
 
 @aten("_prelu_kernel.default")
-def prelu(n: Node) -> Any:
+def prelu(n: AtenCall) -> Any:
     """out = x where x > 0, else weight * x."""
     b, x = n.b, n.x()
     low = b.mul(x, n.x("weight"))
@@ -72,7 +72,7 @@ def prelu(n: Node) -> Any:
 
 
 @aten("hardtanh.default", "relu6.default")
-def hardtanh(n: Node) -> Any:
+def hardtanh(n: AtenCall) -> Any:
     """out = min(max(x, min_val), max_val)."""
     b, x = n.b, n.x()
     low, high = (0, 6) if n.op == "relu6" else (n.static("min_val", -1), n.static("max_val", 1))
@@ -80,7 +80,7 @@ def hardtanh(n: Node) -> Any:
 
 
 @aten("hardsigmoid.default", "hardswish.default")
-def hard(n: Node) -> Any:
+def hard(n: AtenCall) -> Any:
     """out = min(max(x + 3, 0), 6) / 6, times x for hardswish. Howard et al., 2019."""
     b = n.b
 
@@ -95,7 +95,7 @@ def hard(n: Node) -> Any:
 
 @aten("dropout.default", "native_dropout.default", "alpha_dropout.default",
       "feature_dropout.default")  # fmt: skip
-def dropout(n: Node) -> Any:
+def dropout(n: AtenCall) -> Any:
     """out = x, in eval mode."""
     if n.arg("train", False) and n.static("p", 0.5):
         raise unsupported(
@@ -108,7 +108,7 @@ def dropout(n: Node) -> Any:
 
 @aten("softmax.int", "_softmax.default", "log_softmax.int", "_log_softmax.default",
       "_safe_softmax.default")  # fmt: skip
-def softmax(n: Node) -> Any:
+def softmax(n: AtenCall) -> Any:
     """pyc.softmax or pyc.log_softmax along `dim`."""
     x = n.x("self", n.dtype)
     if not n.rank():
@@ -123,7 +123,7 @@ def softmax(n: Node) -> Any:
 
 
 @aten("glu.default")
-def glu(n: Node) -> Any:
+def glu(n: AtenCall) -> Any:
     """out = a * sigmoid(b), the halves of x along `dim`. Dauphin et al., 2017."""
     from pyc_mlir.dialects.ops.movement import END
     from pyc_mlir.frontends.frame.shaping import take

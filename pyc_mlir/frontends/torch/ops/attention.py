@@ -8,12 +8,12 @@ import numpy as np
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("scaled_dot_product_attention.default", "_scaled_dot_product_flash_attention_for_cpu.default",
       "_scaled_dot_product_attention_math.default")  # fmt: skip
-def attention(n: Node) -> Any:
+def attention(n: AtenCall) -> Any:
     """pyc.attention; fewer key heads are repeated; a query that sees no key gets 0.
 
     torch aligns the causal triangle at the top left: query i sees keys j <= i.
@@ -61,7 +61,7 @@ def _repeated(b: Any, x: Any, query: tuple[int | None, ...]) -> Any:
     return merge(b, spread, axis)
 
 
-def _all_see(n: Node) -> bool:
+def _all_see(n: AtenCall) -> bool:
     """Whether a mask that is known at import leaves each query some key."""
     known = n.known("attn_mask")
     if known is None:
@@ -118,7 +118,7 @@ def _with_sums(
 
 
 @aten("_scaled_dot_product_flash_attention_for_cpu_backward.default")
-def attention_backward(n: Node) -> Any:
+def attention_backward(n: AtenCall) -> Any:
     """The gradients of query, key and value, from the saved log of the sums.
 
     Dao et al., "FlashAttention", 2022, appendix B: P = exp(S - L), dS = P * (dO V^T - D) with

@@ -4,11 +4,11 @@ from typing import Any
 
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "vdot.default")
-def matmul(n: Node) -> Any:
+def matmul(n: AtenCall) -> Any:
     """numpy's matmul."""
     if n.op == "bmm":
         return n.b.matmul(n.x(), n.x("mat2"))
@@ -17,7 +17,7 @@ def matmul(n: Node) -> Any:
 
 
 @aten("linear.default")
-def linear(n: Node) -> Any:
+def linear(n: AtenCall) -> Any:
     """out = input @ weight^T + bias."""
     weight = n.x("weight")
     rank = n.rank("weight")
@@ -26,7 +26,7 @@ def linear(n: Node) -> Any:
 
 
 @aten("addmm.default", "addmv.default", "baddbmm.default")
-def addmm(n: Node) -> Any:
+def addmm(n: AtenCall) -> Any:
     """out = beta * self + alpha * (a @ b)."""
     first, second = {
         "addmm": ("mat1", "mat2"),
@@ -44,7 +44,7 @@ def addmm(n: Node) -> Any:
 
 
 @aten("outer.default")
-def outer(n: Node) -> Any:
+def outer(n: AtenCall) -> Any:
     """out[i, j] = self[i] * vec2[j]."""
     x, y = n.x("self", n.dtype), n.x("vec2", n.dtype)
     return n.b.mul(n.b.expand_dims(x, 1), n.b.expand_dims(y, 0))
@@ -55,7 +55,7 @@ _BILINEAR = ((1, 3), (0,), (1, 2), (2, 3))
 
 
 @aten("_trilinear.default")
-def trilinear(n: Node) -> Any:
+def trilinear(n: AtenCall) -> Any:
     """The sum over `sumdim` of i1 i2 i3, each with dimensions of size 1 at its `expand`.
 
     Of bilinear layers, out[n, o] = sum_ij i1[n, i] i2[o, i, j] i3[n, j], the sum over i is a

@@ -7,11 +7,11 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import take
 from pyc_mlir.frontends.frame.transposed import applied, plan_axis, transposed_conv2d
 from pyc_mlir.frontends.frame.volumes import conv3d
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("convolution.default")
-def convolution(n: Node) -> Any:
+def convolution(n: AtenCall) -> Any:
     """pyc.conv2d plus the bias; over three dimensions one with the depth unfolded."""
     b, rank = n.b, n.rank("input") - 2
     if n.arg("transposed", False):
@@ -27,7 +27,7 @@ def convolution(n: Node) -> Any:
     return b.add(out, b.align(n.x("bias"), 1, rank + 2)) if n.has("bias") else out
 
 
-def filled(n: Node, name: str, rank: int) -> tuple[int, ...]:
+def filled(n: AtenCall, name: str, rank: int) -> tuple[int, ...]:
     """An argument with an entry for each spatial dimension; one entry is for all."""
     given = n.ints(name)
     return given * rank if len(given) == 1 else given
@@ -51,7 +51,7 @@ def conv2d(b: Any, x: Any, weight: Any, window: Window, groups: int) -> Any:
     return b.squeeze(out, 2) if rank == 1 else out
 
 
-def _transposed(n: Node) -> Any:
+def _transposed(n: AtenCall) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space."""
     b, rank = n.b, n.rank("input") - 2
     if rank not in (1, 2):
@@ -87,7 +87,7 @@ def _transposed(n: Node) -> Any:
 
 
 @aten("convolution_backward.default")
-def convolution_backward(n: Node) -> Any:
+def convolution_backward(n: AtenCall) -> Any:
     """The gradients of input, weight and bias of a convolution over one or two dimensions.
 
     Of the input: the transposed convolution of the result's gradient. Of the weight: the

@@ -6,8 +6,8 @@ import numpy as np
 
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, vector
-from pyc_mlir.frontends.frame.sizes import Size
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.frame.sizes import SymbolicSize
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default",
@@ -15,7 +15,7 @@ from pyc_mlir.frontends.torch.frame.handler import Node, aten
       "new_zeros.default", "new_ones.default", "new_full.default", "new_empty.default",
       "new_empty_strided.default", "empty_permuted.default", "fill.Scalar",
       "fill.Tensor")  # fmt: skip
-def full(n: Node) -> Any:
+def full(n: AtenCall) -> Any:
     """One value everywhere; 0 where torch leaves the elements open (`empty`)."""
     if n.op in ("full", "full_like", "new_full", "fill"):
         name = "value" if n.op == "fill" else "fill_value"
@@ -26,17 +26,17 @@ def full(n: Node) -> Any:
 
 
 @aten("scalar_tensor.default")
-def scalar(n: Node) -> Any:
+def scalar(n: AtenCall) -> Any:
     """A rank-0 tensor."""
     return n.x("s", n.dtype)
 
 
 @aten("arange.default", "arange.start", "arange.start_step")
-def arange(n: Node) -> Any:
+def arange(n: AtenCall) -> Any:
     """start, start + step, ... up to but not including end."""
     b, dtype = n.b, n.dtype
     start, step = n.arg("start", 0), n.arg("step", 1)
-    if not any(isinstance(n.arguments.get(k), Size) for k in ("start", "end", "step")):
+    if not any(isinstance(n.arguments.get(k), SymbolicSize) for k in ("start", "end", "step")):
         count = n.out_dims[0]
         assert isinstance(count, int)
         values = np.arange(count, dtype=np.float64 if dtype.kind == "f" else np.int64)
@@ -48,7 +48,7 @@ def arange(n: Node) -> Any:
 
 
 @aten("linspace.default")
-def linspace(n: Node) -> Any:
+def linspace(n: AtenCall) -> Any:
     """`steps` numbers from start to end, both included."""
     count = n.out_dims[0]
     start, end = n.static("start"), n.static("end")
@@ -58,7 +58,7 @@ def linspace(n: Node) -> Any:
 
 
 @aten("eye.default", "eye.m")
-def eye(n: Node) -> Any:
+def eye(n: AtenCall) -> Any:
     """Ones where row and column agree."""
     b, (rows, columns) = n.b, n.out_dims
     row = b.reshape(vector(b, rows), shape=(-1, 1))
@@ -70,6 +70,6 @@ def eye(n: Node) -> Any:
       "randn_like.default", "randint.low", "randint.default", "bernoulli.default",
       "bernoulli.p", "multinomial.default", "normal_functional.default",
       "uniform.default")  # fmt: skip
-def random(n: Node) -> Any:
+def random(n: AtenCall) -> Any:
     """Refused: a program gives the same result for the same inputs."""
     raise unsupported("random numbers: expected a model without; pass them in as an argument")

@@ -9,7 +9,7 @@ import numpy as np
 
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64, is_float
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 _FLOAT_OPS = ("exp", "log", "sin", "cos", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
 _FLOAT_FUNCTIONS = (
@@ -20,26 +20,26 @@ _PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @aten(*(f"{name}.default" for name in _FLOAT_OPS))
-def float_op(n: Node) -> Any:
+def float_op(n: AtenCall) -> Any:
     """One pyc op, in the floating-point type of the result."""
     return getattr(n.b, n.op)(n.x("self", n.dtype))
 
 
 @aten(*(f"{name}.default" for name in _FLOAT_FUNCTIONS))
-def float_function(n: Node) -> Any:
+def float_function(n: AtenCall) -> Any:
     """The composition of `pyc_mlir.dialects.ir.functions`, in the type of the result."""
     return getattr(functions, n.op)(n.b, n.x("self", n.dtype))
 
 
 @aten(*(f"{name}.default" for name in _ROUNDINGS))
-def rounding(n: Node) -> Any:
+def rounding(n: AtenCall) -> Any:
     """One pyc op; integers stay."""
     x = n.x()
     return getattr(n.b, n.op)(x) if is_float(n.dtype) else x
 
 
 @aten("trunc.default")
-def trunc(n: Node) -> Any:
+def trunc(n: AtenCall) -> Any:
     """out = x rounded toward zero."""
     x = n.x()
     return truncated(n.b, x) if is_float(n.dtype) else x
@@ -51,33 +51,33 @@ def truncated(b: Any, x: Any) -> Any:
 
 
 @aten("abs.default")
-def absolute(n: Node) -> Any:
+def absolute(n: AtenCall) -> Any:
     """out = |x|."""
     return n.b.abs(n.x()) if n.dtype != BOOL else n.x()
 
 
 @aten("neg.default")
-def negate(n: Node) -> Any:
+def negate(n: AtenCall) -> Any:
     """out = -x."""
     return n.b.neg(n.x())
 
 
 @aten("reciprocal.default")
-def reciprocal(n: Node) -> Any:
+def reciprocal(n: AtenCall) -> Any:
     """out = 1 / x."""
     x = n.x("self", n.dtype)
     return n.b.div(n.b.scalar(1, x), x)
 
 
 @aten("square.default")
-def square(n: Node) -> Any:
+def square(n: AtenCall) -> Any:
     """out = x * x."""
     x = n.x("self", n.dtype)
     return n.b.mul(x, x)
 
 
 @aten("sign.default", "sgn.default")
-def sign(n: Node) -> Any:
+def sign(n: AtenCall) -> Any:
     """out = -1, 0 or 1."""
     b, x = n.b, n.x()
     if n.dtype == BOOL:
@@ -91,14 +91,14 @@ def sign(n: Node) -> Any:
 
 
 @aten("add.Tensor", "add.Scalar")
-def add(n: Node) -> Any:
+def add(n: AtenCall) -> Any:
     """out = self + alpha * other; of booleans, their or."""
     x, y = n.x("self", n.dtype), _scaled(n)
     return n.b.or_(x, y) if n.dtype == BOOL else n.b.add(x, y)
 
 
 @aten("sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def subtract(n: Node) -> Any:
+def subtract(n: AtenCall) -> Any:
     """out = self - alpha * other; rsub exchanges them."""
     b, dtype = n.b, n.dtype
     if n.op == "rsub":
@@ -108,7 +108,7 @@ def subtract(n: Node) -> Any:
     return b.sub(n.x("self", dtype), _scaled(n))
 
 
-def _scaled(n: Node) -> Any:
+def _scaled(n: AtenCall) -> Any:
     """alpha * other in the type of the result."""
     other, alpha = n.x("other", n.dtype), n.static("alpha", 1)
     if alpha == 1 or n.dtype == BOOL:
@@ -117,20 +117,20 @@ def _scaled(n: Node) -> Any:
 
 
 @aten("mul.Tensor", "mul.Scalar")
-def multiply(n: Node) -> Any:
+def multiply(n: AtenCall) -> Any:
     """out = self * other; of booleans, their and."""
     x, y = n.x("self", n.dtype), n.x("other", n.dtype)
     return n.b.and_(x, y) if n.dtype == BOOL else n.b.mul(x, y)
 
 
 @aten("div.Tensor", "div.Scalar", "true_divide.Tensor")
-def divide(n: Node) -> Any:
+def divide(n: AtenCall) -> Any:
     """out = self / other, of integers in floating point."""
     return n.b.div(n.x("self", n.dtype), n.x("other", n.dtype))
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar")
-def rounded_divide(n: Node) -> Any:
+def rounded_divide(n: AtenCall) -> Any:
     """out = self / other rounded down (floor) or toward zero (trunc)."""
     b, dtype = n.b, n.dtype
     mode = "floor" if n.op == "floor_divide" else n.arg("rounding_mode")
@@ -159,7 +159,7 @@ def _other_sign(b: Any, rest: Any, divisor: Any) -> Any:
 @aten(
     "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "fmod.Tensor", "fmod.Scalar"
 )
-def remainder(n: Node) -> Any:
+def remainder(n: AtenCall) -> Any:
     """out = self - other * quotient; the quotient rounded down (remainder) or to zero (fmod).
 
     In f64 for f32 and narrower, whose quotients could otherwise cross a whole number.
@@ -177,7 +177,7 @@ def remainder(n: Node) -> Any:
 
 
 @aten("maximum.default", "minimum.default")
-def extremum(n: Node) -> Any:
+def extremum(n: AtenCall) -> Any:
     """out = the greater or the smaller; NaN if either is."""
     x, y = n.x("self", n.dtype), n.x("other", n.dtype)
     if n.dtype == BOOL:
@@ -186,7 +186,7 @@ def extremum(n: Node) -> Any:
 
 
 @aten("fmax.default", "fmin.default")
-def number_extremum(n: Node) -> Any:
+def number_extremum(n: AtenCall) -> Any:
     """out = the greater or the smaller; of a NaN and a number, the number."""
     b, x, y = n.b, n.x("self", n.dtype), n.x("other", n.dtype)
     out = b.maximum(x, y) if n.op == "fmax" else b.minimum(x, y)
@@ -197,7 +197,7 @@ def number_extremum(n: Node) -> Any:
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
-def power(n: Node) -> Any:
+def power(n: AtenCall) -> Any:
     """out = self ** exponent; small whole exponents as products, 0.5 as sqrt."""
     b, dtype = n.b, n.dtype
     exponent = n.arguments["exponent"]
@@ -227,7 +227,7 @@ def _power(b: Any, x: Any, exponent: int) -> Any:
     ]()
 
 
-def _integer_power(n: Node) -> Any:
+def _integer_power(n: AtenCall) -> Any:
     """By repeated squaring over the bits of the exponent, wrapping as torch; 0 for negative ones.
 
     Of a negative exponent, bases 1 and -1 have whole powers.
@@ -247,7 +247,7 @@ def _integer_power(n: Node) -> Any:
 
 
 @aten(*(f"{p}.{kind}" for p in _PREDICATES for kind in ("Tensor", "Scalar")))
-def compare(n: Node) -> Any:
+def compare(n: AtenCall) -> Any:
     """out = self <predicate> other as i1, in their common type."""
     x, y = n.common("self", "other")
     if n.b.type_of(x).dtype == BOOL and n.op not in ("eq", "ne"):
@@ -256,13 +256,13 @@ def compare(n: Node) -> Any:
 
 
 @aten("isnan.default")
-def is_nan(n: Node) -> Any:
+def is_nan(n: AtenCall) -> Any:
     """out = self != self."""
     return n.b.compare(n.x(), n.x(), predicate="ne")
 
 
 @aten("isinf.default", "isfinite.default")
-def is_infinite(n: Node) -> Any:
+def is_infinite(n: AtenCall) -> Any:
     """out = |self| is infinite; isfinite: less than that. Integers are finite."""
     b, x = n.b, n.x()
     if not is_float(b.type_of(x).dtype):
@@ -273,7 +273,7 @@ def is_infinite(n: Node) -> Any:
 
 
 @aten("logical_and.default", "logical_or.default", "logical_xor.default", "logical_not.default")
-def logical(n: Node) -> Any:
+def logical(n: AtenCall) -> Any:
     """Logic of ``x != 0``."""
     b = n.b
     x = n.x("self", BOOL)
@@ -286,7 +286,7 @@ def logical(n: Node) -> Any:
 
 
 @aten("bitwise_not.default")
-def bitwise_not(n: Node) -> Any:
+def bitwise_not(n: AtenCall) -> Any:
     """out = ~self, bit by bit."""
     return n.b.not_(n.x())
 
@@ -295,7 +295,7 @@ def bitwise_not(n: Node) -> Any:
     *(f"bitwise_{op}.{kind}" for op in ("and", "or", "xor")
       for kind in ("Tensor", "Scalar", "Scalar_Tensor"))
 )  # fmt: skip
-def bitwise(n: Node) -> Any:
+def bitwise(n: AtenCall) -> Any:
     """and, or, or (lhs | rhs) & ~(lhs & rhs), bit by bit."""
     b, x, y = n.b, n.x("self", n.dtype), n.x("other", n.dtype)
     if n.op == "bitwise_and":
@@ -308,21 +308,21 @@ def bitwise(n: Node) -> Any:
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def where(n: Node) -> Any:
+def where(n: AtenCall) -> Any:
     """out = self where the condition holds, else other."""
     condition = n.x("condition", BOOL)
     return n.b.select(condition, n.x("self", n.dtype), n.x("other", n.dtype))
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
-def masked_fill(n: Node) -> Any:
+def masked_fill(n: AtenCall) -> Any:
     """out = value where the mask holds, else self."""
     return n.b.select(n.x("mask", BOOL), n.x("value", n.dtype), n.x("self"))
 
 
 @aten("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default",
       "clamp_min.Tensor", "clamp_max.Tensor")  # fmt: skip
-def clamp(n: Node) -> Any:
+def clamp(n: AtenCall) -> Any:
     """out = min(max(self, min), max); either bound may be missing."""
     b, x = n.b, n.x("self", n.dtype)
     if n.has("min"):
@@ -331,6 +331,6 @@ def clamp(n: Node) -> Any:
 
 
 @aten("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "type_as.default")
-def convert(n: Node) -> Any:
+def convert(n: AtenCall) -> Any:
     """out = self in the element type of the result; floats truncate toward zero."""
     return n.x("self", n.dtype)

@@ -14,18 +14,18 @@ from pyc_mlir.frontends.frame.shaping import (
     reshape_to,
     take,
 )
-from pyc_mlir.frontends.frame.sizes import Extent, Size
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("embedding.default")
-def embedding(n: Node) -> Any:
+def embedding(n: AtenCall) -> Any:
     """Rows of the weights."""
     return n.b.gather(n.x("weight"), n.x("indices"), axis=0)
 
 
 @aten("index_select.default")
-def index_select(n: Node) -> Any:
+def index_select(n: AtenCall) -> Any:
     """x taken at `index` along `dim`."""
     if n.rank() == 0:
         return n.x()
@@ -36,7 +36,7 @@ def index_select(n: Node) -> Any:
 
 
 @aten("gather.default")
-def gather(n: Node) -> Any:
+def gather(n: AtenCall) -> Any:
     """out[i, j, ...] = x[index[i, j, ...], j, ...] for dim 0, by linear indices into x."""
     b, x, index = n.b, n.x(), n.x("index", I64)
     rank, axis = n.rank(), n.axis()
@@ -53,13 +53,13 @@ def gather(n: Node) -> Any:
 def _plus(b: Any, total: Any, place: Any, stride: Extent) -> Any:
     """total + place * stride."""
     if stride != 1:
-        step = b.extent(stride) if isinstance(stride, Size) else np.array(stride, np.int64)
+        step = b.extent(stride) if isinstance(stride, SymbolicSize) else np.array(stride, np.int64)
         place = b.mul(place, step)
     return place if total is None else b.add(total, place)
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def index(n: Node) -> Any:
+def index(n: AtenCall) -> Any:
     """numpy's advanced indexing by integer tensors: one gather of linear indices."""
     b, x = n.b, n.x()
     given = n.xs("indices")
@@ -92,14 +92,14 @@ def linear_index(b: Any, indices: list[Any], dims: list[Extent]) -> Any:
     for i, (value, dim) in enumerate(zip(indices, dims, strict=True)):
         value = b.convert(value, I64)
         negative = b.compare(value, b.scalar(0, value), predicate="lt")
-        size = b.extent(dim) if isinstance(dim, Size) else np.array(dim, np.int64)
+        size = b.extent(dim) if isinstance(dim, SymbolicSize) else np.array(dim, np.int64)
         value = b.select(negative, b.add(value, size), value)
         linear = _plus(b, linear, value, product(dims[i + 1 :]))
     return linear
 
 
 @aten("select_scatter.default", "slice_scatter.default")
-def write_slice(n: Node) -> Any:
+def write_slice(n: AtenCall) -> Any:
     """x with ``x[index]`` or ``x[start:end:step]`` along `dim` replaced by `src`."""
     b, x, source = n.b, n.x(), n.x("src", n.dtype)
     axis = n.axis("dim", 0)
@@ -128,6 +128,6 @@ def write_slice(n: Node) -> Any:
 
 
 @aten("copy.default")
-def copy(n: Node) -> Any:
+def copy(n: AtenCall) -> Any:
     """`src` in the shape and the element type of x."""
     return expand_to(n.b, n.x("src", n.dtype), n.out_dims)

@@ -18,14 +18,14 @@ from pyc_mlir.frontends.frame.shaping import (
     vector,
     whole,
 )
-from pyc_mlir.frontends.frame.sizes import Extent, Size
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("alias.default", "clone.default", "contiguous.default", "detach.default",
       "lift_fresh_copy.default", "lift_fresh.default", "lift.default", "_conj.default",
       "positive.default")  # fmt: skip
-def identity(n: Node) -> Any:
+def identity(n: AtenCall) -> Any:
     """out = x."""
     return n.x()
 
@@ -33,14 +33,14 @@ def identity(n: Node) -> Any:
 @aten("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default",
       "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
       "unflatten.int", "view_as.default", "reshape_as.default")  # fmt: skip
-def reshape(n: Node) -> Any:
+def reshape(n: AtenCall) -> Any:
     """The elements of x under the shape of the result."""
     return reshape_to(n.b, n.x(), n.out_dims)
 
 
 @aten("permute.default", "transpose.int", "t.default", "numpy_T.default", "movedim.int",
       "swapaxes.default")  # fmt: skip
-def permute(n: Node) -> Any:
+def permute(n: AtenCall) -> Any:
     """The dimensions in another order."""
     rank = n.rank()
     if n.op == "permute":
@@ -60,46 +60,48 @@ def permute(n: Node) -> Any:
 
 
 @aten("expand.default", "expand_as.default", "broadcast_to.default")
-def expand(n: Node) -> Any:
+def expand(n: AtenCall) -> Any:
     """x broadcast to the shape of the result."""
     return expand_to(n.b, n.x(), n.out_dims)
 
 
 @aten("slice.Tensor")
-def slice_(n: Node) -> Any:
+def slice_(n: AtenCall) -> Any:
     """x[start:end:step] along `dim`; with bounds computed from dimensions, a gather."""
     axis, step = n.axis("dim", 0), n.static("step", 1)
     start, end = n.arg("start", 0), n.arg("end", END)
     size, length = n.dims()[axis], n.out_dims[axis]
     if length == size and step == 1:
         return n.x()
-    if isinstance(start, Size) or isinstance(end, Size):
+    if isinstance(start, SymbolicSize) or isinstance(end, SymbolicSize):
         return _window(n, axis, start, length, step)
     return take(n.b, n.x(), axis, int(start), END if end >= END else int(end), int(step))
 
 
-def _window(n: Node, axis: int, start: Extent, length: Extent, step: int) -> Any:
+def _window(n: AtenCall, axis: int, start: Extent, length: Extent, step: int) -> Any:
     """`length` elements of x from `start` along an axis."""
     b = n.b
     index = vector(b, length)
     if step != 1:
         index = b.mul(index, np.array(step, np.int64))
     if start != 0:
-        index = b.add(index, b.extent(start) if isinstance(start, Size) else np.array(start))
+        index = b.add(
+            index, b.extent(start) if isinstance(start, SymbolicSize) else np.array(start)
+        )
     return b.gather(n.x(), index, axis=axis)
 
 
 @aten("narrow.default")
-def narrow(n: Node) -> Any:
+def narrow(n: AtenCall) -> Any:
     """`length` elements from `start` along `dim`."""
     return _window(n, n.axis(), n.arg("start"), n.arg("length"), 1)
 
 
 @aten("select.int")
-def select(n: Node) -> Any:
+def select(n: AtenCall) -> Any:
     """x at one index of `dim`."""
     index = n.arg("index")
-    if isinstance(index, Size):
+    if isinstance(index, SymbolicSize):
         return n.b.gather(n.x(), n.b.extent(index), axis=n.axis())
     stop = END if index == -1 else index + 1
     piece = take(n.b, n.x(), n.axis(), index, stop)
@@ -107,7 +109,7 @@ def select(n: Node) -> Any:
 
 
 @aten("cat.default")
-def concat(n: Node) -> Any:
+def concat(n: AtenCall) -> Any:
     """The tensors one after the other along `dim`; torch lets empty vectors among them."""
     values = n.xs("tensors", n.dtype)
     rank = max(n.b.type_of(v).rank for v in values)
@@ -116,7 +118,7 @@ def concat(n: Node) -> Any:
 
 
 @aten("stack.default")
-def stack(n: Node) -> Any:
+def stack(n: AtenCall) -> Any:
     """The tensors along a new dimension `dim`."""
     values = n.xs("tensors", n.dtype)
     axis = n.static("dim", 0) % (n.b.type_of(values[0]).rank + 1)
@@ -125,22 +127,22 @@ def stack(n: Node) -> Any:
 
 @aten("split.Tensor", "split_with_sizes.default", "split.sizes", "unbind.int",
       "chunk.default", "tensor_split.sections")  # fmt: skip
-def pieces(n: Node) -> Any:
+def pieces(n: AtenCall) -> Any:
     """Consecutive pieces along `dim`, of the sizes of the results; unbind drops the dimension."""
     axis = n.axis("dim", 0)
     if n.op == "unbind":
         parts = [take(n.b, n.x(), axis, i, i + 1) for i in range(len(n.results))]
         return tuple(n.b.squeeze(p, axis) for p in parts)
     sizes = [n.dims_of(r.shape)[axis] for r in n.results]
-    if any(isinstance(s, Size) for s in sizes):
+    if any(isinstance(s, SymbolicSize) for s in sizes):
         return _dynamic_pieces(n, axis, sizes)
     bounds = np.cumsum([0, *(int(s) for s in sizes)])  # pyright: ignore[reportArgumentType]
     return tuple(take(n.b, n.x(), axis, int(a), int(b)) for a, b in pairwise(bounds))
 
 
-def _dynamic_pieces(n: Node, axis: int, sizes: list[Extent]) -> tuple[Any, ...]:
+def _dynamic_pieces(n: AtenCall, axis: int, sizes: list[Extent]) -> tuple[Any, ...]:
     """Pieces of which the last may be dynamic."""
-    if any(isinstance(s, Size) for s in sizes[:-1]):
+    if any(isinstance(s, SymbolicSize) for s in sizes[:-1]):
         raise unsupported("pieces of dynamic sizes: expected static ones before the last")
     bounds = np.cumsum([0, *(int(s) for s in sizes[:-1])])  # pyright: ignore[reportArgumentType]
     parts = [take(n.b, n.x(), axis, int(a), int(b)) for a, b in pairwise(bounds)]
@@ -148,7 +150,7 @@ def _dynamic_pieces(n: Node, axis: int, sizes: list[Extent]) -> tuple[Any, ...]:
 
 
 @aten("repeat.default", "tile.default")
-def repeat(n: Node) -> Any:
+def repeat(n: AtenCall) -> Any:
     """x repeated along each dimension, new leading ones included."""
     b, counts = n.b, list(n.arg("repeats" if n.op == "repeat" else "dims"))
     rank = n.rank()
@@ -167,7 +169,7 @@ def repeat(n: Node) -> Any:
 
 
 @aten("constant_pad_nd.default")
-def constant_pad(n: Node) -> Any:
+def constant_pad(n: AtenCall) -> Any:
     """pyc.pad; negative pads cut."""
     return padded(n.b, n.x(), n.ints("pad"), n.static("value", 0))
 
@@ -195,7 +197,7 @@ def padded(b: Any, x: Any, pads: tuple[int, ...], value: float) -> Any:
 
 @aten(*(f"{kind}_pad{rank}d.default" for kind in ("reflection", "replication")
         for rank in (1, 2, 3)))  # fmt: skip
-def mirrored_pad(n: Node) -> Any:
+def mirrored_pad(n: AtenCall) -> Any:
     """The border repeated, or x reflected about it: gathers of known indices."""
     b, x, pads = n.b, n.x(), n.ints("padding")
     rank = n.rank()
@@ -213,7 +215,7 @@ def mirrored_pad(n: Node) -> Any:
 
 
 @aten("roll.default")
-def roll(n: Node) -> Any:
+def roll(n: AtenCall) -> Any:
     """x shifted along `dims`, what leaves at one end enters at the other."""
     shifts, dims, x = n.ints("shifts"), n.ints("dims", ()), n.x()
     if not dims:
@@ -237,7 +239,7 @@ def _rolled(b: Any, x: Any, axis: int, shift: int) -> Any:
 
 
 @aten("pixel_shuffle.default")
-def pixel_shuffle(n: Node) -> Any:
+def pixel_shuffle(n: AtenCall) -> Any:
     """[..., c r r, h, w] as [..., c, h r, w r]. Shi et al., 2016."""
     factor, rank = n.static("upscale_factor"), n.rank()
     channels = n.type().shape[rank - 3]
@@ -249,7 +251,7 @@ def pixel_shuffle(n: Node) -> Any:
 
 
 @aten("tril.default", "triu.default")
-def triangle(n: Node) -> Any:
+def triangle(n: AtenCall) -> Any:
     """x where column <= row + diagonal (>= for triu), 0 elsewhere."""
     b, x = n.b, n.x()
     rank = n.rank()
@@ -260,7 +262,7 @@ def triangle(n: Node) -> Any:
 
 
 @aten("diagonal.default")
-def diagonal(n: Node) -> Any:
+def diagonal(n: AtenCall) -> Any:
     """The elements of a diagonal of two dimensions, as the last dimension: by linear index."""
     b, x = n.b, n.x()
     rank = n.rank()
@@ -277,7 +279,7 @@ def diagonal(n: Node) -> Any:
 
 
 @aten("unfold.default")
-def unfold(n: Node) -> Any:
+def unfold(n: AtenCall) -> Any:
     """Windows of `size` every `step` along `dimension`, their elements as the last dimension."""
     b, x = n.b, n.x()
     axis, size, step = n.axis("dimension"), n.static("size"), n.static("step")
@@ -293,7 +295,7 @@ def unfold(n: Node) -> Any:
 
 
 @aten("flip.default")
-def flip(n: Node) -> Any:
+def flip(n: AtenCall) -> Any:
     """x with the order along `dims` reversed."""
     starts, stops, steps = (list(v) for v in whole(n.rank()))
     for axis in {int(a) % n.rank() for a in n.static("dims")} if n.rank() else ():

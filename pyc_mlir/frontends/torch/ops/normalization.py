@@ -7,11 +7,11 @@ import numpy as np
 from pyc_mlir.dialects.types import accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 @aten("layer_norm.default", "native_layer_norm.default")
-def layer_norm(n: Node) -> Any:
+def layer_norm(n: AtenCall) -> Any:
     """pyc.layernorm; with the mean and 1/deviation in the native form."""
     b, x = n.b, n.x("input")
     shape = n.ints("normalized_shape")
@@ -36,7 +36,7 @@ def statistics(b: Any, x: Any, axes: tuple[int, ...], epsilon: float) -> tuple[A
 
 
 @aten("rms_norm.default")
-def rms_norm(n: Node) -> Any:
+def rms_norm(n: AtenCall) -> Any:
     """pyc.rmsnorm; without `eps` that of the element type."""
     b, x = n.b, n.x("input")
     shape = n.ints("normalized_shape")
@@ -49,7 +49,7 @@ def rms_norm(n: Node) -> Any:
 
 
 @aten("batch_norm.default", "_native_batch_norm_legit_no_training.default")
-def batch_norm(n: Node) -> Any:
+def batch_norm(n: AtenCall) -> Any:
     """pyc.batchnorm, by the running statistics. Ioffe and Szegedy, 2015."""
     b, x = n.b, n.x("input")
     if n.arg("training", False):
@@ -68,7 +68,7 @@ def batch_norm(n: Node) -> Any:
 
 
 @aten("group_norm.default", "native_group_norm.default")
-def group_norm(n: Node) -> Any:
+def group_norm(n: AtenCall) -> Any:
     """Each group of channels of each sample by itself. Wu and He, 2018."""
     b, x = n.b, n.x("input")
     dims, dtype = b.dims(x), b.type_of(x).dtype

@@ -8,13 +8,13 @@ import numpy as np
 
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 
 class _Pool:
     """The window of a pooling node over its `rank` last dimensions; pads end as ceil_mode asks."""
 
-    def __init__(self, n: Node, rank: int) -> None:
+    def __init__(self, n: AtenCall, rank: int) -> None:
         def entries(name: str, default: Any) -> tuple[int, ...]:
             given = n.ints(name) or default
             return given * rank if len(given) == 1 else given
@@ -27,7 +27,7 @@ class _Pool:
         if n.arg("ceil_mode", False):
             self.high = self._ceiled(n, n.type().shape[-rank:])
 
-    def _ceiled(self, n: Node, sizes: Sequence[int | None]) -> tuple[int, ...]:
+    def _ceiled(self, n: AtenCall, sizes: Sequence[int | None]) -> tuple[int, ...]:
         """Pads at the end that let a last, partial window count, unless it starts in the pads."""
         high = []
         for i, size in enumerate(sizes):
@@ -44,7 +44,7 @@ class _Pool:
 
 @aten("max_pool2d.default", "max_pool2d_with_indices.default", "max_pool1d.default",
       "max_pool1d_with_indices.default")  # fmt: skip
-def max_pool(n: Node) -> Any:
+def max_pool(n: AtenCall) -> Any:
     """pyc.max_pool2d; positions of the maxima are linear indices into rows and columns."""
     rank = 1 if n.op.startswith("max_pool1d") else 2
     b, pool = n.b, _Pool(n, rank)
@@ -62,7 +62,7 @@ def max_pool(n: Node) -> Any:
     return back(out), back(_positions(b, x, window))
 
 
-def _images(n: Node, rank: int) -> tuple[Any, Any]:
+def _images(n: AtenCall, rank: int) -> tuple[Any, Any]:
     """x as [n, c, h, w], and the way back for results."""
     b, x = n.b, n.x()
     missing = [0] if n.rank() == rank + 1 else []
@@ -126,7 +126,7 @@ def taps_of(b: Any, x: Any, window: tuple[Any, ...], value: float) -> list[Any]:
 
 
 @aten("max_pool2d_with_indices_backward.default")
-def max_pool_backward(n: Node) -> Any:
+def max_pool_backward(n: AtenCall) -> Any:
     """Each gradient goes to the position of its maximum: a sum over the kernel's positions."""
     b, grad, indices = n.b, n.x("grad_output"), n.x("indices")
     pool = _Pool(n, 2)
@@ -171,7 +171,7 @@ def _placed(b: Any, x: Any, axis: int, stride: int, start: int, size: int) -> An
 
 
 @aten("avg_pool2d.default", "avg_pool1d.default")
-def avg_pool(n: Node) -> Any:
+def avg_pool(n: AtenCall) -> Any:
     """pyc.avg_pool2d; pads count unless they are ceil_mode's or the operator says otherwise."""
     rank = 1 if n.op == "avg_pool1d" else 2
     b, pool = n.b, _Pool(n, rank)
@@ -196,7 +196,7 @@ def avg_pool(n: Node) -> Any:
 
 @aten("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default",
       "adaptive_avg_pool1d.default")  # fmt: skip
-def adaptive_avg_pool(n: Node) -> Any:
+def adaptive_avg_pool(n: AtenCall) -> Any:
     """The mean of each of `output_size` parts of an axis, which overlap by at most one element."""
     x, rank = n.x(), n.rank()
     wanted = n.arg("output_size")
@@ -234,7 +234,7 @@ def _adapted(b: Any, x: Any, axis: int, parts: int | None) -> Any:
 @aten("upsample_nearest2d.vec", "upsample_nearest2d.default", "upsample_bilinear2d.vec",
       "upsample_bilinear2d.default", "upsample_nearest1d.vec",
       "upsample_linear1d.vec")  # fmt: skip
-def upsample(n: Node) -> Any:
+def upsample(n: AtenCall) -> Any:
     """pyc.resize; coordinates as torch takes them: i / s, or half pixels, or aligned corners."""
     b, linear = n.b, "linear" in n.op
     name = "input" if "input" in n.arguments else "self"

@@ -9,31 +9,31 @@ import numpy as np
 from pyc_mlir.dialects.types import BOOL, DTYPES, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import take
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 
 _I8 = DTYPES["i8"]
 
 
 @aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int")
-def total(n: Node) -> Any:
+def total(n: AtenCall) -> Any:
     """The sum or product, in the element type of the result."""
     reduce = n.b.reduce_sum if n.op == "sum" else n.b.reduce_prod
     return reduce(n.x("self", n.dtype), axes=n.axes(), keepdims=_keeps(n))
 
 
-def _keeps(n: Node) -> bool:
+def _keeps(n: AtenCall) -> bool:
     """Whether reduced dimensions stay with size 1; a rank-0 operand has none."""
     return bool(n.arg("keepdim", False)) and n.rank() > 0
 
 
 @aten("mean.default", "mean.dim")
-def mean(n: Node) -> Any:
+def mean(n: AtenCall) -> Any:
     """pyc.reduce_mean."""
     return n.b.reduce_mean(n.x("self", n.dtype), axes=n.axes(), keepdims=_keeps(n))
 
 
 @aten("amax.default", "amin.default", "max.default", "min.default")
-def extremum(n: Node) -> Any:
+def extremum(n: AtenCall) -> Any:
     """The greatest or smallest element; NaN if any is."""
     b, x = n.b, n.x()
     if b.type_of(x).dtype == BOOL:
@@ -43,7 +43,7 @@ def extremum(n: Node) -> Any:
 
 
 @aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
-def some(n: Node) -> Any:
+def some(n: AtenCall) -> Any:
     """Whether any, or all, elements are not zero."""
     b = n.b
     x = b.cast(n.x("self", BOOL), dtype=_I8)
@@ -53,7 +53,7 @@ def some(n: Node) -> Any:
 
 
 @aten("argmax.default", "argmin.default")
-def position(n: Node) -> Any:
+def position(n: AtenCall) -> Any:
     """The index of the first extremum along `dim`, or in the flattened tensor."""
     b, x = n.b, _ordered(n)
     if n.rank() == 0:
@@ -64,7 +64,7 @@ def position(n: Node) -> Any:
     return b.argmax(x, axis=n.axis(), keepdims=_keeps(n))
 
 
-def _ordered(n: Node) -> Any:
+def _ordered(n: AtenCall) -> Any:
     """x so that its maxima are what is looked for: of a minimum, -x (~x for integers)."""
     b, x = n.b, n.x()
     dtype = b.type_of(x).dtype
@@ -76,7 +76,7 @@ def _ordered(n: Node) -> Any:
 
 
 @aten("max.dim", "min.dim")
-def extremum_and_position(n: Node) -> Any:
+def extremum_and_position(n: AtenCall) -> Any:
     """The extremum along `dim` and its first index."""
     b, x = n.b, n.x()
     if n.rank() == 0:
@@ -90,7 +90,7 @@ def extremum_and_position(n: Node) -> Any:
 
 
 @aten("var.correction", "var_mean.correction", "std.correction", "std_mean.correction")
-def variance(n: Node) -> Any:
+def variance(n: AtenCall) -> Any:
     """sum((x - mean)^2) / max(0, count - correction), its root for std; with the mean."""
     b, axes, keeps = n.b, n.axes(), _keeps(n)
     dtype = n.dtype
@@ -110,7 +110,7 @@ def variance(n: Node) -> Any:
 
 
 @aten("cumsum.default", "cumprod.default")
-def running(n: Node) -> Any:
+def running(n: AtenCall) -> Any:
     """Running sums or products along `dim`, in log2(size) steps of shifted copies.
 
     Hillis and Steele, "Data parallel algorithms", 1986.
@@ -162,7 +162,7 @@ def scan(b: Any, x: Any, axis: int, op: Callable[[Any, Any], Any], identity: Any
 
 
 @aten("linalg_vector_norm.default")
-def vector_norm(n: Node) -> Any:
+def vector_norm(n: AtenCall) -> Any:
     """out = (sum of |x|^ord)^(1/ord); the greatest or smallest |x| for infinite orders."""
     b, order = n.b, n.static("ord", 2)
     dtype = n.dtype
@@ -184,7 +184,7 @@ def vector_norm(n: Node) -> Any:
 
 
 @aten("logsumexp.default")
-def logsumexp(n: Node) -> Any:
+def logsumexp(n: AtenCall) -> Any:
     """out = m + ln(sum e^(x - m)) with m = max(x), or 0 where that is infinite."""
     b, axes, dtype = n.b, n.axes(), n.dtype
     x = b.convert(n.x("self", dtype), accumulator(dtype))

@@ -9,7 +9,7 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import scatter_along, take_along
 from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, take
 from pyc_mlir.frontends.frame.sizes import Extent
-from pyc_mlir.frontends.torch.frame.handler import Node, aten
+from pyc_mlir.frontends.torch.frame.handler import AtenCall, aten
 from pyc_mlir.frontends.torch.ops.indexing import linear_index
 
 # torch's names of reductions -> pyc.scatter's, and what leaves a number as it is.
@@ -20,7 +20,7 @@ _REDUCTIONS = {
 
 
 @aten("index_put.default", "_unsafe_index_put.default")
-def index_put(n: Node) -> Any:
+def index_put(n: AtenCall) -> Any:
     """x with values written, or added, at integer indices into dimensions side by side."""
     b, x = n.b, n.x()
     given = n.xs("indices")
@@ -48,7 +48,7 @@ def index_put(n: Node) -> Any:
     return b.transpose(out, permutation=tuple(turn.index(i) for i in range(rank)))
 
 
-def _masked_put(n: Node, given: list[Any]) -> Any:
+def _masked_put(n: AtenCall, given: list[Any]) -> Any:
     """x with one value wherever a mask of its leading dimensions holds."""
     b, x = n.b, n.x()
     mask = given[0]
@@ -64,7 +64,7 @@ def _masked_put(n: Node, given: list[Any]) -> Any:
 
 @aten("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two",
       "scatter.reduce", "scatter.value_reduce")  # fmt: skip
-def scatter(n: Node) -> Any:
+def scatter(n: AtenCall) -> Any:
     """x with ``x[..., index[..., k], ...]`` replaced by, or joined with, ``src[..., k, ...]``."""
     b, x = n.b, n.x()
     if n.rank() == 0:
@@ -112,7 +112,7 @@ def _shrunk(b: Any, source: Any, shape: tuple[Extent, ...]) -> Any:
 
 
 @aten("sort.default", "sort.stable", "topk.default", "argsort.default", "argsort.stable")
-def sort(n: Node) -> Any:
+def sort(n: AtenCall) -> Any:
     """Values and their indices in order; equal ones keep theirs, NaN is the greatest."""
     b, x = n.b, n.x()
     if n.rank() == 0:

@@ -12,23 +12,27 @@ from pyc_mlir.evidence.rows import COLD, CRASH, OK, REFUSED, WRONG
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.sessions import local
 from pyc_mlir.measure.sessions.local import LocalMeasurer
-from pyc_mlir.measure.sessions.processes import Outcome
-from pyc_mlir.measure.sessions.session import Candidate, Measurer, Plan
+from pyc_mlir.measure.sessions.processes import ProcessOutcome
+from pyc_mlir.measure.sessions.session import MeasuredChoice, Measurer, SessionPlan
 from pyc_mlir.measure.sessions.subjects import subject_of_program, subject_of_work
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 KERNELS = "pyc-select-kernels"
 X, W, OUT = tensor("f32", 8, 16), tensor("f32", 16, 32), tensor("f32", 8, 32)
 WORK = Work(
     (Input(X), Input(W, lambda: np.zeros((16, 32), np.float32))),
     (
-        Node("matmul", (0, 1), {}, OUT),
-        Node("relu", (2,), {}, OUT),
+        WorkOp("matmul", (0, 1), {}, OUT),
+        WorkOp("relu", (2,), {}, OUT),
     ),
     ("softmax",),
 )
-OWN, IREE, NONE = Candidate(), Candidate({KERNELS: "iree"}), Candidate({KERNELS: "no such"})
-PLAN = Plan(rounds=3, processes=2, min_seconds=0)
+OWN, IREE, NONE = (
+    MeasuredChoice(),
+    MeasuredChoice({KERNELS: "iree"}),
+    MeasuredChoice({KERNELS: "no such"}),
+)
+PLAN = SessionPlan(rounds=3, processes=2, min_seconds=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +81,7 @@ def test_a_session_says_how_it_was_done(measured):
 def test_cold_constants_are_one_call_a_sample(subject, monkeypatch):
     monkeypatch.setattr(machine, "flush_bytes", lambda: 1 << 20)
     found = LocalMeasurer().measure(
-        subject, [OWN], Plan(rounds=2, processes=1, constants=COLD, min_seconds=1.0)
+        subject, [OWN], SessionPlan(rounds=2, processes=1, constants=COLD, min_seconds=1.0)
     )
     (times,) = found.results[0].processes
     assert times.calls == 1 and len(times.wall) == 2
@@ -86,7 +90,7 @@ def test_cold_constants_are_one_call_a_sample(subject, monkeypatch):
 def test_a_wrong_candidate_has_no_times(subject, monkeypatch):
     answers = iter(["result 0[3]: expected 1, got 2", ""])
     monkeypatch.setattr(local.Reference, "problem", lambda self, results: next(answers))
-    found = LocalMeasurer().measure(subject, [OWN, IREE], Plan(rounds=2, processes=1))
+    found = LocalMeasurer().measure(subject, [OWN, IREE], SessionPlan(rounds=2, processes=1))
     assert [r.status for r in found.results] == [WRONG, OK]
     assert "expected 1, got 2" in found.results[0].reason and not found.results[0].processes
     assert len(found.results[1].processes) == 1
@@ -98,11 +102,11 @@ def test_a_crash_is_its_candidate_s_alone(subject, monkeypatch):
     def crashing(job, folder, seconds):
         jobs.append(job)
         if job.kind == local.TIME and len(job.candidates) > 2:
-            return Outcome(({"at": 0},), failed=0, reason="the process ended by SIGSEGV")
+            return ProcessOutcome(({"at": 0},), failed=0, reason="the process ended by SIGSEGV")
         return run_job(job, folder, seconds)
 
     monkeypatch.setattr(local, "run_job", crashing)
-    found = LocalMeasurer().measure(subject, [OWN, IREE], Plan(rounds=2, processes=1))
+    found = LocalMeasurer().measure(subject, [OWN, IREE], SessionPlan(rounds=2, processes=1))
     assert [r.status for r in found.results] == [CRASH, OK]
     assert "SIGSEGV" in found.results[0].reason
     assert [p.process for p in found.results[1].processes] == [0]
@@ -115,7 +119,9 @@ def test_a_whole_program_and_choices_by_work():
 
     program = subject_of_program(model, [np.zeros((4, 16), np.float32)])
     assert program.graph.kind == "program"
-    found = LocalMeasurer().measure(program, [OWN, IREE], Plan(rounds=2, processes=1, threads=2))
+    found = LocalMeasurer().measure(
+        program, [OWN, IREE], SessionPlan(rounds=2, processes=1, threads=2)
+    )
     assert [r.status for r in found.results] == [OK, OK]
     chosen = [v for k, v in found.results[1].chosen.items() if k.startswith(KERNELS)]
     assert len(chosen) == 3 and set(chosen) == {"iree"}
@@ -124,7 +130,7 @@ def test_a_whole_program_and_choices_by_work():
 
 
 def test_a_program_with_nothing_to_compare_is_refused():
-    always = Work((Input(X),), (Node("log", (0,), {}, X),))
+    always = Work((Input(X),), (WorkOp("log", (0,), {}, X),))
     subject = subject_of_work(always)
     assert subject.arguments is not None
     below = replace(subject, arguments=[-abs(a) for a in subject.arguments], reference=None)

@@ -21,7 +21,7 @@ from pyc_mlir.measure.sessions.subjects import (
     subject_of_work,
 )
 from pyc_mlir.pipelines.choices.choices import Decision, Site
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import work_id, work_text
 
 I64, X = DTYPES["i64"], tensor("f32", 8, 16)
@@ -50,7 +50,7 @@ def test_a_work_is_a_program_of_one_group_that_computes_it():
 
 
 def test_constants_stay_constants_and_equal_seeds_give_equal_programs():
-    work = Work((Input(X), Input(X, lambda: np.zeros(0))), (Node("add", (0, 1), {}, X),))
+    work = Work((Input(X), Input(X, lambda: np.zeros(0))), (WorkOp("add", (0, 1), {}, X),))
     one, other = (subject_of_work(given) for given in (work, work_text(work)))
     assert one.source == other.source and one.workload == other.workload
     assert one.arguments is not None and len(one.arguments) == 1
@@ -61,7 +61,7 @@ def test_constants_stay_constants_and_equal_seeds_give_equal_programs():
 def test_indices_are_in_range():
     table, indices = tensor("f32", 5, 4), tensor("i64", 100)
     out = tensor("f32", 100, 4)
-    work = Work((Input(table), Input(indices)), (Node("gather", (0, 1), {"axis": 0}, out),))
+    work = Work((Input(table), Input(indices)), (WorkOp("gather", (0, 1), {"axis": 0}, out),))
     _, found = values_of(work, 0)
     assert found.dtype == I64 and set(found) == set(range(5))
 
@@ -90,7 +90,7 @@ def test_data_are_positive_where_results_would_not_be_finite():
 
 
 def test_a_work_of_constants_alone_is_refused():
-    work = Work((Input(X, lambda: np.zeros(0)),), (Node("relu", (0,), {}, X),))
+    work = Work((Input(X, lambda: np.zeros(0)),), (WorkOp("relu", (0,), {}, X),))
     with pytest.raises(PycError) as error:
         subject_of_work(work)
     assert error.value.code is ReasonCode.BAD_ARGUMENT

@@ -6,13 +6,13 @@ import pytest
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.measure import machine
 from pyc_mlir.measure.records import Report
-from pyc_mlir.measure.sessions.processes import Outcome
-from pyc_mlir.measure.sessions.session import Plan
+from pyc_mlir.measure.sessions.processes import ProcessOutcome
+from pyc_mlir.measure.sessions.session import SessionPlan
 from pyc_mlir.measure.survey import probes
 from pyc_mlir.measure.survey.probes import KINDS, ProbeSession, probe_sessions
 from pyc_mlir.tools.tune import probe
 
-PLAN = Plan(rounds=9, processes=2)
+PLAN = SessionPlan(rounds=9, processes=2)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,9 @@ def test_a_session_has_every_kind_in_every_process():
 
 
 def test_a_process_that_ends_early_is_an_error(monkeypatch):
-    monkeypatch.setattr(probes, "run_job", lambda *a: Outcome((), failed=0, reason="SIGSEGV"))
+    monkeypatch.setattr(
+        probes, "run_job", lambda *a: ProcessOutcome((), failed=0, reason="SIGSEGV")
+    )
     with pytest.raises(PycError, match="SIGSEGV") as error:
         list(probe_sessions(1, PLAN, ["softmax"]))
     assert error.value.code is ReasonCode.RUNTIME_FAILED

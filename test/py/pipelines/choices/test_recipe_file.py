@@ -3,7 +3,7 @@
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.recipe_file import Expected, RecipeFile, is_recipe
+from pyc_mlir.pipelines.choices.recipe_file import ExpectedCall, RecipeFile, is_recipe
 
 FILE = RecipeFile(
     "871a6d93a65e091e",
@@ -11,7 +11,7 @@ FILE = RecipeFile(
     {"pyc-fuse:w1-00": "keep"},
     "explore",
     {"pyc-fuse:a": ("policy explore: predicted",)},
-    Expected(1e-3, 0.9e-3, 1.1e-3, 0.5e-3, 4096, True),
+    ExpectedCall(1e-3, 0.9e-3, 1.1e-3, 0.5e-3, 4096, True),
     "wisdom@00",
 )
 

@@ -3,10 +3,10 @@
 import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.choices.space import Axis, Space, split_variant, variant_name
+from pyc_mlir.pipelines.choices.space import Knob, KnobSpace, split_variant, variant_name
 
-AXES = (Axis("rows", (1, 2, 4)), Axis("far", (False, True)), Axis("grid", ((1, 1), (2, 1))))
-SPACE = Space(AXES, lambda config: sum(config) < 4, default=(1, 0, 0))
+AXES = (Knob("rows", (1, 2, 4)), Knob("far", (False, True)), Knob("grid", ((1, 1), (2, 1))))
+SPACE = KnobSpace(AXES, lambda config: sum(config) < 4, default=(1, 0, 0))
 
 
 def test_a_label_names_what_differs_from_the_default():
@@ -42,8 +42,8 @@ def test_other_labels_are_refused(label):
 
 def test_configurations_are_found_one_by_one():
     asked = []
-    axes = tuple(Axis(name, tuple(range(1000))) for name in "abc")
-    space = Space(axes, lambda config: not asked.append(config))
+    axes = tuple(Knob(name, tuple(range(1000))) for name in "abc")
+    space = KnobSpace(axes, lambda config: not asked.append(config))
     assert next(iter(space)) == (0, 0, 0)
     assert len(asked) == 1
 

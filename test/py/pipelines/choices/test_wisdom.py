@@ -24,9 +24,9 @@ from pyc_mlir.pipelines.choices.wisdom import (
     SCHEMA_VERSION,
     SITE,
     WHOLE,
-    Subject,
     Wisdom,
     WisdomRow,
+    WisdomSubject,
     recipe_name,
     record_wisdom,
 )
@@ -35,7 +35,7 @@ WORK = f"w1-{'0' * 64}"
 OFFERED = (Alternative("gemm"), Alternative("iree"), Alternative("whole"))
 AT = Site(KERNELS, "group.1", work=WORK)
 FIRST, QUICK = row(WORK, "gemm", 2e-5), row(WORK, "iree", 1e-5)
-SUBJECT = Subject("work", WORK, "work 1\n", 1, 1)
+SUBJECT = WisdomSubject("work", WORK, "work 1\n", 1, 1)
 
 
 def fastest(*rows: WisdomRow, **changes) -> Fastest:

@@ -8,9 +8,9 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.assembly import hottest, innermost_loops
 from pyc_mlir.pipelines.kernels.families.batch_gemm import FAMILY, STACK, BatchGemm
 from pyc_mlir.pipelines.kernels.families.gemm import Gemm
-from pyc_mlir.pipelines.kernels.families.packing import Packing
+from pyc_mlir.pipelines.kernels.families.packing import PanelPacking
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
-from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, NUMBER, Pointwise, PointwiseStep
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.kernels.shared.epilogues import layer
 from pyc_mlir.pipelines.target.target import Target
@@ -77,7 +77,9 @@ def test_small_products_stay_with_one_core():
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_attention_in_place(target):
     """Scores of scaled heads, and their product with values, read as a projection left them."""
-    scale = Pointwise((NUMBER, COLUMN), (), (Step("mul", (0, 1)), Step("add", (3, 2))))
+    scale = Pointwise(
+        (NUMBER, COLUMN), (), (PointwiseStep("mul", (0, 1)), PointwiseStep("add", (3, 2)))
+    )
     scores = BatchGemm.on(target, Contraction((2, 3), 37, 41, 20, *HEADS), epilogue=scale)
     values = BatchGemm.on(target, Contraction((2, 3), 37, 20, 41, "bcmk", "bkcn", "bmcn"))
     kernels = {"scores": scores, "values": values}
@@ -127,10 +129,10 @@ def test_workers_change_no_bit():
 
 def test_packing_belongs_to_a_product():
     knobs = Gemm.on(AVX512, 100, 130, 7).packing(transposed=True)
-    assert knobs == Packing(130, 7, 64, transposed=True, workgroups=1)
+    assert knobs == PanelPacking(130, 7, 64, transposed=True, workgroups=1)
     assert knobs.kernel("p").operands[0].shape == (130, 7)
     with pytest.raises(PycError, match="packing kernel: expected"):
-        Packing(4, 4, panel=24)
+        PanelPacking(4, 4, panel=24)
 
 
 @pytest.mark.parametrize("target", [AVX2, AVX512], ids=lambda t: t.name)

@@ -11,7 +11,7 @@ from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.kernels.families.movement.concat import FAMILY, Concat
 from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.runtime.device import Device
 
 AVX512 = Target.named("cpu-avx512")
@@ -56,8 +56,8 @@ def test_impossible_knobs_are_refused(knobs):
 def tree(rows: int | None = 64, names=("concat", "concat"), axes=(1, -1)):
     """concat(a, concat(b, c)), the inner one first."""
     inputs = tuple(Input(tensor("f32", rows, w)) for w in (8, 16, 4))
-    inner = Node(names[0], (1, 2), {"axis": axes[0]}, tensor("f32", rows, 20))
-    outer = Node(names[1], (0, 3), {"axis": axes[1]}, tensor("f32", rows, 28))
+    inner = WorkOp(names[0], (1, 2), {"axis": axes[0]}, tensor("f32", rows, 20))
+    outer = WorkOp(names[1], (0, 3), {"axis": axes[1]}, tensor("f32", rows, 28))
     return Work(inputs, (inner, outer))
 
 

@@ -15,7 +15,7 @@ from pyc_mlir.pipelines.kernels.match.offers import Feed
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.shared.contraction import Contraction
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.runtime.device import Device
 
 TARGET = Target.named("cpu-avx2")
@@ -31,7 +31,7 @@ class Group:
     def op(self, name, *operands, **params):
         types = [*self.inputs, *(n.type for n in self.nodes)]
         result = OPS[name].infer(*(types[o] for o in operands), **params)
-        self.nodes.append(Node(name, operands, params, result))
+        self.nodes.append(WorkOp(name, operands, params, result))
         return len(types)
 
     @property

@@ -14,12 +14,19 @@ from pyc_mlir.pipelines.kernels.families import elementwise
 from pyc_mlir.pipelines.kernels.families import elementwise as elementwise_family
 from pyc_mlir.pipelines.kernels.families.elementwise import FAMILY, Elementwise
 from pyc_mlir.pipelines.kernels.lang.carrier import Carrier
-from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Pointwise, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import (
+    COLUMN,
+    FULL,
+    NUMBER,
+    ROW,
+    Pointwise,
+    PointwiseStep,
+)
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.device import Device
 
-DOUBLE = Pointwise((), (2.0,), (Step("mul", (0, 1)),))
-ADD_ROW = Pointwise((ROW,), (), (Step("add", (0, 1)),))
+DOUBLE = Pointwise((), (2.0,), (PointwiseStep("mul", (0, 1)),))
+ADD_ROW = Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))
 SIZES = (1, 15, 16, 64, 65, 128, 200)
 PARTS = {
     f"{rows}x{columns}_{part}_{streaming}": Elementwise(
@@ -77,7 +84,9 @@ def test_knobs_follow_the_target():
 def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
     target, carrier = Target.named(name), Carrier(Target.named(name))
     made = [
-        Elementwise.on(target, 1, 4096, Pointwise((), (), (Step(op, (0,)),))).kernel(f"row_{op}")
+        Elementwise.on(target, 1, 4096, Pointwise((), (), (PointwiseStep(op, (0,)),))).kernel(
+            f"row_{op}"
+        )
         for op in ("exp", "log", "tanh", "erf", "sigmoid", "silu", "gelu", "gelu_tanh")
     ]
     carrier.add(*made)
@@ -91,7 +100,7 @@ def test_the_targets_knobs_keep_values_in_registers(name, tmp_path):
 
 
 def test_the_result_may_take_over_what_is_read_at_the_same_place():
-    full = Pointwise((FULL, ROW, COLUMN), (), (Step("add", (0, 1)),))
+    full = Pointwise((FULL, ROW, COLUMN), (), (PointwiseStep("add", (0, 1)),))
     assert Elementwise(4, 8, full).kernel("k").in_place == (("y", "x"), ("y", "read0"))
     row = Elementwise(1, 8, full).kernel("k").in_place
     assert row == (("y", "x"), ("y", "read0"), ("y", "read1"))
@@ -115,7 +124,7 @@ def chained(x, y):
 def test_the_price_counts_what_is_read():
     target = Target.named("cpu-avx512")
     one = FAMILY.cost(Elementwise(64, 64, DOUBLE), target, {})
-    full = Pointwise((FULL, NUMBER), (), (Step("add", (0, 1)),))
+    full = Pointwise((FULL, NUMBER), (), (PointwiseStep("add", (0, 1)),))
     two = FAMILY.cost(Elementwise(64, "n", full), target, {"n": 64})
     assert one.traffic_bytes == 8 * 64 * 64
     assert two.traffic_bytes == 12 * 64 * 64 + 4

@@ -10,18 +10,18 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.dialects.ops.movement import END, START
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import Geometry
-from pyc_mlir.pipelines.kernels.families.conv.direct import Conv
+from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
-from pyc_mlir.pipelines.kernels.families.conv.sources import MOST_PARTS, Part, find_parts
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis
+from pyc_mlir.pipelines.kernels.families.conv.sources import MOST_PARTS, ChannelSlice, find_parts
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.profile.known import groups_of, ops_behind, recorded, report_of
 from pyc_mlir.runtime.device import Device
 
 AVX512 = Target.named("cpu-avx512")
 RANDOM = np.random.default_rng(3)
-AXIS = Axis(9, 3, 1, 1, 1)
+AXIS = ConvAxis(9, 3, 1, 1, 1)
 
 
 def weights(*shape):
@@ -36,9 +36,9 @@ def taken(start, stop, step=1, rows=(START, END, 1)):
 
 def work(*nodes, inputs=((1, 5, 6, 8), (1, 5, 6, 16))):
     """Ops in front of a relu of the last one: (name, operands, params, channels)."""
-    made = [Node(n, o, p, tensor("f32", 1, 5, 6, c)) for n, o, p, c in nodes]
+    made = [WorkOp(n, o, p, tensor("f32", 1, 5, 6, c)) for n, o, p, c in nodes]
     own = len(inputs) + len(made) - 1
-    made.append(Node("relu", (own,), {}, made[-1].type))
+    made.append(WorkOp("relu", (own,), {}, made[-1].type))
     return Work(tuple(Input(tensor("f32", *s)) for s in inputs), tuple(made))
 
 
@@ -48,15 +48,15 @@ JOINED = ("concat", (0, 1), {"axis": 3}, 24)
 def test_a_concatenation_is_its_parts():
     found = find_parts(work(JOINED))
     assert found and found.values == (0, 1) and found.covers == 1
-    assert found.parts == (Part(8, 0, 8), Part(16, 0, 16))
+    assert found.parts == (ChannelSlice(8, 0, 8), ChannelSlice(16, 0, 16))
 
 
 def test_a_slice_of_a_concatenation_is_a_part_of_its_parts():
     found = find_parts(work(JOINED, ("slice", (2,), taken(5, -4), 15)))
     assert found and found.values == (0, 1) and found.covers == 2
-    assert found.parts == (Part(8, 5, 3), Part(16, 0, 12))
+    assert found.parts == (ChannelSlice(8, 5, 3), ChannelSlice(16, 0, 12))
     found = find_parts(work(JOINED, ("slice", (2,), taken(8, END), 16)))
-    assert found and found.values == (1,) and found.parts == (Part(16, 0, 16),)
+    assert found and found.values == (1,) and found.parts == (ChannelSlice(16, 0, 16),)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,16 @@ def test_no_parts_of_a_lone_op():
 
 
 @pytest.mark.parametrize(
-    "parts", [(Part(8, 0, 8),), (Part(8, 1, 8), Part(8, 0, 8)), (Part(16, -1, 16),)]
+    "parts",
+    [
+        (ChannelSlice(8, 0, 8),),
+        (ChannelSlice(8, 1, 8), ChannelSlice(8, 0, 8)),
+        (ChannelSlice(16, -1, 16),),
+    ],
 )
 def test_parts_that_are_not_all_channels_are_refused(parts):
     for make in (
-        lambda: Conv(1, AXIS, AXIS, 16, 16, parts=parts),
+        lambda: DirectConv(1, AXIS, AXIS, 16, 16, parts=parts),
         lambda: Winograd(1, AXIS, AXIS, 16, 16, parts=parts),
         lambda: Geometry(1, AXIS, AXIS, 16, parts=parts),
     ):
@@ -91,10 +96,10 @@ def test_parts_that_are_not_all_channels_are_refused(parts):
 
 
 def test_groups_and_planes_have_no_parts():
-    whole = (Part(16, 0, 16),)
+    whole = (ChannelSlice(16, 0, 16),)
     for groups, planar in ((2, False), (1, True)):
         with pytest.raises(PycError, match="NHWC images without groups"):
-            Conv(1, AXIS, AXIS, 16, 16, groups, planar=planar, parts=whole)
+            DirectConv(1, AXIS, AXIS, 16, 16, groups, planar=planar, parts=whole)
 
 
 STEM, SQUEEZE, POINT, SPREAD = (

@@ -17,8 +17,8 @@ from pyc_mlir.pipelines.kernels.lang.pointwise import (
     ROW,
     InKernel,
     Pointwise,
+    PointwiseStep,
     Read,
-    Step,
     evaluate,
 )
 from pyc_mlir.pipelines.kernels.lang.pointwise_ops import STEPS
@@ -37,7 +37,7 @@ READS = {
 }
 # A constant on either side of a vector, and on both.
 CONSTANTS = {
-    (op, number, a, b): Pointwise((), (number, -number), (Step(op, (a, b)),))
+    (op, number, a, b): Pointwise((), (number, -number), (PointwiseStep(op, (a, b)),))
     for op in ("maximum", "minimum")
     for number in (0.0, 1.5, 2.0**-126)
     for a, b in ((0, 1), (1, 0), (1, 2))
@@ -74,11 +74,11 @@ def step_program(name):
 
 
 def program_of(*steps):
-    return Pointwise((FULL, COLUMN), (), tuple(Step(*s) for s in steps))
+    return Pointwise((FULL, COLUMN), (), tuple(PointwiseStep(*s) for s in steps))
 
 
 def read_program(read):
-    return Pointwise((read,), (), (Step("sub", (0, 1)),))
+    return Pointwise((read,), (), (PointwiseStep("sub", (0, 1)),))
 
 
 @pytest.fixture(scope="module", params=targets(__name__), ids=lambda t: t.name)
@@ -150,7 +150,7 @@ def test_random_programs_have_every_step_but_those_to_integers():
 
 def test_no_bound_holds_where_a_number_may_pass_the_largest():
     """x * x overflows in f32 and not in f64; what comes of it has no bound either."""
-    square = Pointwise((), (), (Step("mul", (0, 0)), Step("tanh", (1,))))
+    square = Pointwise((), (), (PointwiseStep("mul", (0, 0)), PointwiseStep("tanh", (1,))))
     _, bound = evaluate(square, np.array([[1e15, 1e20, np.inf]]), [])
     assert np.isfinite(bound).tolist() == [[True, False, True]]
 
@@ -172,12 +172,15 @@ def test_a_program_is_data_and_text(program):
     ("fields", "expected"),
     [
         ({"constants": (np.inf,)}, "finite constants"),
-        ({"steps": (Step("sort", (0,)),)}, "a step of add"),
-        ({"steps": (Step("add", (0,)),)}, "2 of the values before 1"),
-        ({"steps": (Step("neg", (1,)),)}, "1 of the values before 1"),
-        ({"steps": (Step("lt", (0, 0)),)}, "numbers as the result"),
-        ({"steps": (Step("lt", (0, 0)), Step("neg", (1,)))}, "comparisons as what selections"),
-        ({"steps": (Step("select", (0, 0, 0)),)}, "comparisons as what selections"),
+        ({"steps": (PointwiseStep("sort", (0,)),)}, "a step of add"),
+        ({"steps": (PointwiseStep("add", (0,)),)}, "2 of the values before 1"),
+        ({"steps": (PointwiseStep("neg", (1,)),)}, "1 of the values before 1"),
+        ({"steps": (PointwiseStep("lt", (0, 0)),)}, "numbers as the result"),
+        (
+            {"steps": (PointwiseStep("lt", (0, 0)), PointwiseStep("neg", (1,)))},
+            "comparisons as what selections",
+        ),
+        ({"steps": (PointwiseStep("select", (0, 0, 0)),)}, "comparisons as what selections"),
     ],
 )
 def test_programs_that_cannot_run_are_refused(fields, expected):
@@ -189,11 +192,13 @@ def test_the_error_grows_with_the_steps():
     """Each step passes on the error of its operands, by the slope of its function."""
     x = np.linspace(1, 5, 20).reshape(4, 5)
     for op, slope in (("exp", np.exp(x)), ("log", 1 / x), ("sqrt", 0.5 / np.sqrt(x))):
-        _, small = evaluate(Pointwise((), (), (Step(op, (0,)),)), x, [], 1e-3)
+        _, small = evaluate(Pointwise((), (), (PointwiseStep(op, (0,)),)), x, [], 1e-3)
         assert np.allclose(small, 1e-3 * slope, rtol=1e-2)
-    chosen = Pointwise((), (3.0,), (Step("lt", (0, 1)), Step("select", (2, 1, 0))))
+    chosen = Pointwise(
+        (), (3.0,), (PointwiseStep("lt", (0, 1)), PointwiseStep("select", (2, 1, 0)))
+    )
     _, bound = evaluate(chosen, np.array([[2.0, 3.0001, 4.0]]), [], 1e-3)
     assert np.allclose(bound, [[0, 1.1e-3, 1e-3]], atol=1e-9)
-    twice = Pointwise((), (3.0,), (Step("mul", (0, 1)), Step("sub", (2, 0))))
+    twice = Pointwise((), (3.0,), (PointwiseStep("mul", (0, 1)), PointwiseStep("sub", (2, 0))))
     _, bound = evaluate(twice, x, [], 1e-4)
     assert np.allclose(bound, 4e-4, rtol=1e-2)

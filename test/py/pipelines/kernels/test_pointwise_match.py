@@ -20,9 +20,9 @@ from pyc_mlir.pipelines.kernels.families import (
 )
 from pyc_mlir.pipelines.kernels.knobs import decode, encode
 from pyc_mlir.pipelines.kernels.lang.pointwise import COLUMN, FULL, NUMBER, ROW, Read
-from pyc_mlir.pipelines.kernels.match.pointwise import View
+from pyc_mlir.pipelines.kernels.match.pointwise import MatrixView
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import F32, Input, Node, Work
+from pyc_mlir.pipelines.target.work import F32, Input, Work, WorkOp
 
 TARGET = Target.named("cpu-avx512")
 FULL_2X3X8 = (2, 3, 8)
@@ -39,7 +39,7 @@ def group(shapes, *ops, constants=None):
     for name, operands, *rest in ops:
         params = OPS[name].bind(rest[0] if rest else {})
         types.append(OPS[name].infer(*(types[o] for o in operands), **params))
-        nodes.append(Node(name, tuple(operands), params, types[-1]))
+        nodes.append(WorkOp(name, tuple(operands), params, types[-1]))
     return Work(tuple(inputs), tuple(nodes))
 
 
@@ -103,16 +103,16 @@ def holds(family, work, covers):
     ],
 )
 def test_how_a_broadcast_is_read(shape, cut, read):
-    assert View(FULL_2X3X8, cut).read(shape) == read
+    assert MatrixView(FULL_2X3X8, cut).read(shape) == read
 
 
 def test_repeated_and_stretched_rows_and_what_cannot_be_said():
-    view = View((2, 3, 4, 8), 3)
+    view = MatrixView((2, 3, 4, 8), 3)
     assert view.read((1, 3, 1, 8)) == Read(down=True, along=True, each=4, count=3)
     assert view.read((2, 1, 4, 8)) is None
-    assert View((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
-    assert View((None, 3, 8), 2).read((None, 1, 8)) is None
-    assert View((2, None, 8), 2).read((2, 1, 8)) is None
+    assert MatrixView((None, 3, 8), 2).read((3, 8)) == Read(down=True, along=True, count=3)
+    assert MatrixView((None, 3, 8), 2).read((None, 1, 8)) is None
+    assert MatrixView((2, None, 8), 2).read((2, 1, 8)) is None
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8), (8,), (3, 1), (3, 8), (2, 1, 1), (), (2, 1, 8)])

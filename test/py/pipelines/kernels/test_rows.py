@@ -12,7 +12,7 @@ from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.iree.compiler import compile_module
 from pyc_mlir.pipelines.kernels.families.rows import EXPONENTIALS, FAMILY, WEIGHTS, Rows
 from pyc_mlir.pipelines.kernels.lang import carrier, functions, values
-from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, Read, Step
+from pyc_mlir.pipelines.kernels.lang.pointwise import FULL, ROW, Pointwise, PointwiseStep, Read
 from pyc_mlir.pipelines.kernels.shared.reductions import REDUCTIONS
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
@@ -67,7 +67,7 @@ PROGRAMS = {
         prologue=Pointwise(
             (Read(down=True, along=True, each=12),),
             (0.125,),
-            (Step("mul", (0, 2)), Step("add", (3, 1))),
+            (PointwiseStep("mul", (0, 2)), PointwiseStep("add", (3, 1))),
         ),
     ),
     # layernorm(x + residual), then gelu
@@ -75,16 +75,16 @@ PROGRAMS = {
         "layernorm",
         "m",
         37,
-        prologue=Pointwise((FULL,), (), (Step("add", (0, 1)),)),
-        epilogue=Pointwise((), (), (Step("gelu", (0,)),)),
+        prologue=Pointwise((FULL,), (), (PointwiseStep("add", (0, 1)),)),
+        epilogue=Pointwise((), (), (PointwiseStep("gelu", (0,)),)),
     ),
     # sqrt(mean x^2)
     "root": Rows(
         "mean",
         "m",
         37,
-        prologue=Pointwise((), (), (Step("mul", (0, 0)),)),
-        epilogue=Pointwise((), (), (Step("sqrt", (0,)),)),
+        prologue=Pointwise((), (), (PointwiseStep("mul", (0, 0)),)),
+        epilogue=Pointwise((), (), (PointwiseStep("sqrt", (0,)),)),
     ),
 }
 
@@ -109,7 +109,7 @@ def test_the_result_may_take_over_what_is_not_read_again():
     """Softmax keeps powers where the result will be; what the epilogue reads must not be there."""
     taken = {n: [r for _, r in k.kernel("k").in_place] for n, k in PROGRAMS.items()}
     assert taken == {"attention": ["x"], "residual": ["x", "before0"], "root": []}
-    add = Pointwise((FULL,), (), (Step("add", (0, 1)),))
+    add = Pointwise((FULL,), (), (PointwiseStep("add", (0, 1)),))
     for operation, names in (("softmax", ["x"]), ("rmsnorm", ["x", "after0"])):
         made = Rows(operation, 4, 8, epilogue=add).kernel("k")
         assert [r for _, r in made.in_place] == names
@@ -129,7 +129,7 @@ def test_no_row_is_no_work(kernels):
         {"ahead": -1},
         {"epsilon": math.inf},
         {"operation": "max", "in_place": True},
-        {"operation": "max", "epilogue": Pointwise((ROW,), (), (Step("add", (0, 1)),))},
+        {"operation": "max", "epilogue": Pointwise((ROW,), (), (PointwiseStep("add", (0, 1)),))},
     ],
 )
 def test_knobs_that_make_no_kernel_are_refused(knobs):

@@ -9,7 +9,7 @@ from family_checks import cases, check, hash_of
 from kernel_runs import targets
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
-from pyc_mlir.pipelines.kernels.match.offers import Offer
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
 from pyc_mlir.pipelines.kernels.registry import FAMILIES
 from pyc_mlir.pipelines.kernels.variants import cuts, knob_space, shares, with_settings
 from pyc_mlir.pipelines.target.cost import Cost
@@ -35,7 +35,7 @@ def test_random_variants_equal_float64(name, target):
 
 def variants(family, knobs, target, rng):
     """Some legal knob sets around `knobs`, which are the space's default."""
-    space = family.space(Offer(knobs, 1, (), Cost()), target)
+    space = family.space(KernelOffer(knobs, 1, (), Cost()), target)
     if space is None:
         return []
     assert space.is_legal(space.default) and not space.label(space.default)

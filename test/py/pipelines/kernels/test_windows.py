@@ -13,10 +13,10 @@ from kernel_works import constant, lone
 from pyc_mlir.dialects.errors import PycError
 from pyc_mlir.pipelines.kernels.families.conv import convolution, depthwise, pool, winograd
 from pyc_mlir.pipelines.kernels.families.conv.channelwise import Geometry
-from pyc_mlir.pipelines.kernels.families.conv.convolution import Conv
+from pyc_mlir.pipelines.kernels.families.conv.direct import DirectConv
 from pyc_mlir.pipelines.kernels.families.conv.filtering import Winograd
 from pyc_mlir.pipelines.kernels.families.conv.toom_cook import SIZES, matrices
-from pyc_mlir.pipelines.kernels.families.conv.window import Axis, random_axis
+from pyc_mlir.pipelines.kernels.families.conv.window import ConvAxis, random_axis
 from pyc_mlir.pipelines.target.target import Target
 
 AVX512 = Target.named("cpu-avx512")
@@ -54,13 +54,13 @@ def test_tiles_and_segments_are_the_taps_that_meet_the_image():
 @pytest.mark.parametrize("window", [(0,), (4, 5), (4, 3, 0), (4, 3, 1, -1), (4, 3, 1, 0, 0, 2)])
 def test_windows_that_fit_no_image_are_refused(window):
     with pytest.raises(PycError, match="a window that fits"):
-        Axis(*window)
+        ConvAxis(*window)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8, 32])
 def test_weights_come_back(groups):
-    axis = Axis(9, 3, 1, 1, 1)
-    knobs = Conv.on(AVX512, 1, axis, axis, 64, 96, groups)
+    axis = ConvAxis(9, 3, 1, 1, 1)
+    knobs = DirectConv.on(AVX512, 1, axis, axis, 64, 96, groups)
     w = np.random.default_rng(0).normal(size=(9 * 64 // groups, 96)).astype(np.float32)
     assert np.array_equal(knobs.layout.unpack(knobs.layout.pack(w)), w)
     assert knobs.merged == {1: 1, 2: 1, 8: 1, 32: 4}[groups]
@@ -75,13 +75,13 @@ def test_panels_of_no_line_are_refused(family, panel):
 
 
 def test_layouts_say_what_they_take():
-    axis = Axis(9, 3, 1, 1, 1)
-    assert Conv.on(AVX512, 1, axis, axis, 64, 96, 32).layout.shape == (18, 96)
+    axis = ConvAxis(9, 3, 1, 1, 1)
+    assert DirectConv.on(AVX512, 1, axis, axis, 64, 96, 32).layout.shape == (18, 96)
     assert Winograd.on(AVX512, 4, 1, axis, axis, 64, 96).layout.shape == (576, 96)
 
 
 def test_tiles_of_channelwise_kernels_fit_the_registers():
-    axis = Axis(14, 3, 1, 1, 1)
+    axis = ConvAxis(14, 3, 1, 1, 1)
     wide = replace(Geometry.on(AVX512, 1, axis, axis, 32), width=9)
     assert "at most 8 outputs" in wide.refusal(AVX512)
 
@@ -91,9 +91,9 @@ def test_tiles_of_channelwise_kernels_fit_the_registers():
 def test_every_core_has_work(filters, cores):
     """Rows of an image, tiles of a single row, or panels, where they come out even."""
     target = replace(AVX512, cores=cores)
-    window, point = Axis(112, 3, 1, 1, 1), (Axis(1), Axis(112 * 112))
+    window, point = ConvAxis(112, 3, 1, 1, 1), (ConvAxis(1), ConvAxis(112 * 112))
     for axes in ((window, window), point):
-        knobs = Conv.on(target, 1, *axes, 96, filters)
+        knobs = DirectConv.on(target, 1, *axes, 96, filters)
         rows, panels = knobs.workgroups
         assert rows * panels == cores
         assert panels == 1 or filters % (knobs.panel * panels) == 0
@@ -103,10 +103,14 @@ def test_tiles_of_a_single_row_are_shared():
     target, random = any_target(), Random(0)
     cuts = ((40, (2, 1), False), (33, (3, 1), True), (16, (9, 1), False), (40, (2, 2), False))
     made = [
-        Conv.on(target, 1, Axis(1), Axis(97), 7, filters, planar=planar, workgroups=cut)
+        DirectConv.on(
+            target, 1, ConvAxis(1), ConvAxis(97), 7, filters, planar=planar, workgroups=cut
+        )
         for filters, cut, planar in cuts
     ]
-    made.append(Conv.on(target, 1, Axis(3, 3), Axis(40, 5, 2, 2, 2), 7, 48, workgroups=(3, 1)))
+    made.append(
+        DirectConv.on(target, 1, ConvAxis(3, 3), ConvAxis(40, 5, 2, 2, 2), 7, 48, workgroups=(3, 1))
+    )
     made += [replace(made[0], images="n"), replace(made[0], images="n", workgroups=(20, 1))]
     assert [knobs.shares_tiles for knobs in made[-3:]] == [True, True, False]
     run = Kernels(target, [knobs.kernel(f"k{i}") for i, knobs in enumerate(made)])
@@ -117,10 +121,10 @@ def test_tiles_of_a_single_row_are_shared():
 
 def test_where_infinities_reach():
     """As docs/kernels.md states: tiles for minimal filtering, all groups computed together."""
-    target, random, axis = any_target(), Random(0), Axis(12, 3, 1, 1, 1)
+    target, random, axis = any_target(), Random(0), ConvAxis(12, 3, 1, 1, 1)
     made = {
-        "direct": Conv.on(target, 1, axis, axis, 16, 16),
-        "together": Conv.on(target, 1, axis, axis, 16, 16, 8),
+        "direct": DirectConv.on(target, 1, axis, axis, 16, 16),
+        "together": DirectConv.on(target, 1, axis, axis, 16, 16, 8),
         "m2": Winograd.on(target, 2, 1, axis, axis, 16, 16),
         "m4": Winograd.on(target, 4, 1, axis, axis, 16, 16),
     }
@@ -207,16 +211,16 @@ def test_other_windows_are_not_filtered(params):
 def test_windows_of_one_position_are_products_over_all_positions(images):
     work = conv((images, 7, 9, 32), kernel=(1, 1), pads=(0, 0, 0, 0))
     (offer,) = convolution.match(work, AVX512)
-    assert offer.knobs.rows == Axis(1)
-    assert offer.knobs.columns == Axis(63 * (images or 1))
+    assert offer.knobs.rows == ConvAxis(1)
+    assert offer.knobs.columns == ConvAxis(63 * (images or 1))
     assert offer.knobs.images == ("n" if images is None else 1)
 
 
 def test_positions_a_page_apart_get_low_tiles():
     """Else more of them share a set of the first-level cache than it has ways."""
-    axis = Axis(14, 3, 1, 1, 1)
-    assert Conv.on(AVX512, 1, axis, axis, 512, 64).width == 14
-    assert Conv.on(AVX512, 1, axis, axis, 1024, 64).width == 6
+    axis = ConvAxis(14, 3, 1, 1, 1)
+    assert DirectConv.on(AVX512, 1, axis, axis, 512, 64).width == 14
+    assert DirectConv.on(AVX512, 1, axis, axis, 1024, 64).width == 6
 
 
 def test_what_no_kernel_has():
@@ -252,10 +256,10 @@ def test_pooling():
 
 @pytest.mark.parametrize("target", targets(__name__), ids=lambda t: t.name)
 def test_register_tiles_do_not_spill(target, tmp_path):
-    axis, wide = Axis(28, 3, 1, 1, 1), Axis(56)
+    axis, wide = ConvAxis(28, 3, 1, 1, 1), ConvAxis(56)
     kernels = [
-        Conv.on(target, 1, axis, axis, 64, 128).kernel("window"),
-        Conv.on(target, 1, Axis(1), wide, 64, 128).kernel("point"),
+        DirectConv.on(target, 1, axis, axis, 64, 128).kernel("window"),
+        DirectConv.on(target, 1, ConvAxis(1), wide, 64, 128).kernel("point"),
         Winograd.on(target, 4, 1, axis, axis, 64, 128).kernel("filtered"),
     ]
     for loop in spills(target, kernels, tmp_path):
@@ -290,7 +294,7 @@ def test_groups_computed_together_are_indirect():
 
 
 def test_a_window_of_an_unknown_size_has_as_many_outputs():
-    assert Axis(20, 3, 1, 1, 1, 1, "wide").output_dim == "wide"
+    assert ConvAxis(20, 3, 1, 1, 1, 1, "wide").output_dim == "wide"
     for stride, low, high in ((1, 0, 0), (2, 1, 1), (1, 2, 1)):
         with pytest.raises(PycError, match="as many outputs for an unknown size"):
-            Axis(20, 3, stride, low, high, 1, "wide")
+            ConvAxis(20, 3, stride, low, high, 1, "wide")

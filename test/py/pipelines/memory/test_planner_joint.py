@@ -26,19 +26,25 @@ from pyc_mlir.pipelines.memory.planner.planner import (
     frontier,
     plan,
 )
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Plan, Problem, Step, Task
+from pyc_mlir.pipelines.memory.planner.problem import (
+    Buffer,
+    PlannedTask,
+    PlanningProblem,
+    SchedulePlan,
+    TaskStep,
+)
 from pyc_mlir.pipelines.memory.planner.reuse import choose
 from pyc_mlir.pipelines.memory.planner.validate import validate
 
 ANY_PROBLEM = st.one_of(problems(max_tasks=10), problems(max_tasks=10, concurrency=3))
 
 
-def same_values(problem: Problem, found: Plan) -> bool:
-    once = expressions(problem, [Step(t) for t in range(len(problem.tasks))], {})
+def same_values(problem: PlanningProblem, found: SchedulePlan) -> bool:
+    once = expressions(problem, [TaskStep(t) for t in range(len(problem.tasks))], {})
     return expressions(problem, found.steps, found.sources) == once
 
 
-def own_order(problem: Problem) -> int:
+def own_order(problem: PlanningProblem) -> int:
     """The peak of the problem's own sequence without reuse: what no arena may be above."""
     return max(naive_profile(problem, [[t] for t in range(len(problem.tasks))], reuse=False))
 
@@ -146,7 +152,7 @@ def test_budgets() -> None:
 
 def test_waves_by_mode() -> None:
     problem = branches(4, size=64)
-    wide = Problem(problem.tasks, problem.buffers, concurrency=4)
+    wide = PlanningProblem(problem.tasks, problem.buffers, concurrency=4)
     fast, small = plan(wide, mode="latency_first"), plan(wide, mode="balanced")
     assert max(map(len, fast.waves)) == 4
     assert fast.seconds < small.seconds <= plan(wide, mode="memory_first").seconds
@@ -170,7 +176,9 @@ def test_bad_arguments() -> None:
         with pytest.raises(PycError) as error:
             plan(chain(3), mode=mode, slowdown=slowdown)
         assert error.value.code is ReasonCode.BAD_ARGUMENT
-    backwards = Problem((Task("a", (1,), (0,)), Task("b", (), (1,))), (Buffer(1), Buffer(1)))
+    backwards = PlanningProblem(
+        (PlannedTask("a", (1,), (0,)), PlannedTask("b", (), (1,))), (Buffer(1), Buffer(1))
+    )
     with pytest.raises(PycError):
         plan(backwards)
     with pytest.raises(PycError, match="fewer than 1152921504606846976 bytes in all"):

@@ -14,18 +14,18 @@ from planner_problems import (
 )
 
 from pyc_mlir.pipelines.memory.planner.expansion import Expansion
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Step, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem, TaskStep
 from pyc_mlir.pipelines.memory.planner.remat import peak_of, rematerialize, sweep, taken_back
 from pyc_mlir.pipelines.memory.planner.schedule import schedule
 
 
-def expanded(problem: Problem) -> Expansion:
+def expanded(problem: PlanningProblem) -> Expansion:
     return Expansion.of(problem, schedule(problem).order)
 
 
 def same_values(expansion: Expansion) -> bool:
     problem = expansion.problem
-    once = expressions(problem, [Step(t) for t in range(len(problem.tasks))], {})
+    once = expressions(problem, [TaskStep(t) for t in range(len(problem.tasks))], {})
     return expressions(problem, expansion.steps, expansion.sources) == once
 
 
@@ -90,17 +90,17 @@ def test_chains_are_computed_again() -> None:
     buffers = [Buffer(64, pinned=True), Buffer(64), Buffer(512), Buffer(512), Buffer(64)]
     buffers += [Buffer(512, pinned=True)]
     tasks = [
-        Task("narrow", (0,), (1,), 1, True),
-        Task("widen", (1,), (2,), 1, True),
-        Task("use", (2,), (3,), 9),
-        Task("shrink", (3,), (4,), 9),
-        Task("join", (2, 4), (5,), 9),
+        PlannedTask("narrow", (0,), (1,), 1, True),
+        PlannedTask("widen", (1,), (2,), 1, True),
+        PlannedTask("use", (2,), (3,), 9),
+        PlannedTask("shrink", (3,), (4,), 9),
+        PlannedTask("join", (2, 4), (5,), 9),
     ]
-    start = Expansion.of(Problem(tuple(tasks), tuple(buffers)))
+    start = Expansion.of(PlanningProblem(tuple(tasks), tuple(buffers)))
     assert peak_of(start) == 512 + 512 + 64
     found = rematerialize(start, budget=1024).expansion
     assert [(s.task, s.copy) for s in found.steps if s.copy] == [(0, 1), (1, 1)]
-    assert found.sources == {(Step(1, 1), 1): 1, (Step(4), 2): 1}
+    assert found.sources == {(TaskStep(1, 1), 1): 1, (TaskStep(4), 2): 1}
     assert same_values(found)
 
 
@@ -114,12 +114,12 @@ def test_updates_in_place_are_not_read_after() -> None:
     buffers = [Buffer(64), Buffer(512), Buffer(64), Buffer(512), Buffer(512, pinned=True)]
     buffers = [Buffer(8, pinned=True), *buffers]
     tasks = [
-        Task("make", (0,), (1,), 1),
-        Task("widen", (1,), (2,), 1, True),
-        Task("update", (1,), (3,), 1, tied=((3, 1),)),
-        Task("use", (2, 3), (4,), 1),
-        Task("end", (4, 2), (5,), 1),
+        PlannedTask("make", (0,), (1,), 1),
+        PlannedTask("widen", (1,), (2,), 1, True),
+        PlannedTask("update", (1,), (3,), 1, tied=((3, 1),)),
+        PlannedTask("use", (2, 3), (4,), 1),
+        PlannedTask("end", (4, 2), (5,), 1),
     ]
-    problem = Problem(tuple(tasks), tuple(buffers))
+    problem = PlanningProblem(tuple(tasks), tuple(buffers))
     problem.check()
     assert same_values(lowest(Expansion.of(problem)))

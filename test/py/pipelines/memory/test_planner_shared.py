@@ -17,8 +17,8 @@ from pyc_mlir.iree.compiler import opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, carry_out, finish, held_bytes
 from pyc_mlir.pipelines.memory.planner import shared
 from pyc_mlir.pipelines.memory.planner.planner import MODES, BudgetRefused, plan, plan_in_waves
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
-from pyc_mlir.pipelines.memory.planner.shared import Reduced, SharedPlans
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
+from pyc_mlir.pipelines.memory.planner.shared import ReducedProblem, SharedPlans
 from pyc_mlir.pipelines.memory.planner.storage import storages
 from pyc_mlir.pipelines.memory.planner.validate import validate, violations
 from pyc_mlir.pipelines.target.target import Target
@@ -27,7 +27,7 @@ from pyc_mlir.runtime.device import Device
 CPU = Target.named("cpu")
 
 
-def in_buffers_of_the_caller(problem: Problem) -> Problem:
+def in_buffers_of_the_caller(problem: PlanningProblem) -> PlanningProblem:
     """Pinned results become updates of further pinned buffers, as in a program's second entry."""
     buffers, tasks = list(problem.buffers), []
     for task in problem.tasks:
@@ -39,12 +39,12 @@ def in_buffers_of_the_caller(problem: Problem) -> Problem:
         pairs = tuple(p for p in task.in_place if p[0] not in dict(task.tied))
         again = task.recomputable and not task.tied
         tasks.append(replace(task, in_place=pairs, recomputable=again))
-    return Problem(tuple(tasks), tuple(buffers), problem.concurrency)
+    return PlanningProblem(tuple(tasks), tuple(buffers), problem.concurrency)
 
 
 @given(problems(concurrency=3))
 def test_what_matters_is_kept(problem) -> None:
-    reduced = Reduced.of(problem)
+    reduced = ReducedProblem.of(problem)
     reduced.problem.check()
     assert not any(b.pinned for b in reduced.problem.buffers)
     assert reduced.problem.predecessors == problem.predecessors
@@ -55,19 +55,19 @@ def test_what_matters_is_kept(problem) -> None:
     assert list(map(mine.need, range(len(mine.touches)))) == list(
         map(theirs.need, range(len(theirs.touches)))
     )
-    assert Reduced.of(reduced.problem).problem == reduced.problem
+    assert ReducedProblem.of(reduced.problem).problem == reduced.problem
 
 
 @given(problems(concurrency=3))
 def test_the_callers_buffers_do_not_matter(problem) -> None:
     twin = in_buffers_of_the_caller(problem)
     twin.check()
-    assert Reduced.of(twin).problem == Reduced.of(problem).problem
+    assert ReducedProblem.of(twin).problem == ReducedProblem.of(problem).problem
 
 
 @given(problems(concurrency=3), st.sampled_from(sorted(MODES)))
 def test_carried_plans_are_legal_and_as_good(problem, mode) -> None:
-    reduced = Reduced.of(problem)
+    reduced = ReducedProblem.of(problem)
     carried = reduced.carried(plan(reduced.problem, mode=mode))
     assert not violations(problem, carried)
     if not MODES[mode].slowdown:
@@ -92,11 +92,11 @@ def test_a_reader_of_what_is_updated_outside_runs_once() -> None:
     """The caller's buffer 0 is read, then updated: reading it again would read the update."""
     buffers = (Buffer(64, pinned=True), Buffer(64), Buffer(64, pinned=True), Buffer(64))
     tasks = (
-        Task("read", (0,), (1,), recomputable=True),
-        Task("update", (0,), (2,), tied=((2, 0),)),
-        Task("last", (1, 2), (3,), recomputable=True),
+        PlannedTask("read", (0,), (1,), recomputable=True),
+        PlannedTask("update", (0,), (2,), tied=((2, 0),)),
+        PlannedTask("last", (1, 2), (3,), recomputable=True),
     )
-    reduced = Reduced.of(Problem(tasks, buffers)).problem
+    reduced = ReducedProblem.of(PlanningProblem(tasks, buffers)).problem
     assert [t.recomputable for t in reduced.tasks] == [False, False, True]
     assert [t.after for t in reduced.tasks] == [(), (0,), (1,)]
 
@@ -128,7 +128,7 @@ PROGRAMS |= {f"layered {s}": layered_program(s) for s in range(20 if FULL else 4
 
 
 def test_a_program_with_two_entries_is_planned_once(monkeypatch) -> None:
-    problems_: list[Problem] = []
+    problems_: list[PlanningProblem] = []
     real = shared.plan
     monkeypatch.setattr(shared, "plan", lambda p, **k: problems_.append(p) or real(p, **k))
     program = compile(PROGRAMS["wide"].code.decode(), device=Device("local-sync"))

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from planner_problems import layered, naive_profile, problems, topological
 
 from pyc_mlir.pipelines.memory.planner import waves as module
-from pyc_mlir.pipelines.memory.planner.problem import Buffer, Problem, Task
+from pyc_mlir.pipelines.memory.planner.problem import Buffer, PlannedTask, PlanningProblem
 from pyc_mlir.pipelines.memory.planner.schedule import greedy, schedule
 from pyc_mlir.pipelines.memory.planner.storage import Storages, profile, storages
 from pyc_mlir.pipelines.memory.planner.waves import LOOK_AHEAD, group, wave_profile
 
 
-def plain(problem: Problem, order, concurrency: int, limit: int | None) -> list[list[int]]:
+def plain(problem: PlanningProblem, order, concurrency: int, limit: int | None) -> list[list[int]]:
     """The definition: a candidate stands behind the wave, and all is evaluated anew."""
     model = storages(problem)
     left, waves = list(order), []
@@ -67,7 +67,7 @@ def plain_profile(model: Storages, waves) -> list[int]:
     return live
 
 
-def wide(seed: int, count: int) -> Problem:
+def wide(seed: int, count: int) -> PlanningProblem:
     """Random tasks with ties, several results, values that stay, and dependencies without bytes."""
     random = Random(seed)
     base = layered(count, seed, width=count)
@@ -80,7 +80,7 @@ def wide(seed: int, count: int) -> Problem:
             buffers.append(Buffer(4096 * random.randint(0, 3), lives_to_end=random.random() < 0.3))
             more = (len(buffers) - 1,)
         tasks.append(
-            Task(
+            PlannedTask(
                 task.name,
                 task.reads,
                 (*task.writes, *more),
@@ -92,8 +92,10 @@ def wide(seed: int, count: int) -> Problem:
     last = random.sample(fresh, count // 8)
     for b in last:
         buffers.append(Buffer(buffers[b].size))
-        tasks.append(Task("update", (b,), (len(buffers) - 1,), 1.0, tied=((len(buffers) - 1, b),)))
-    return Problem(tuple(tasks), tuple(buffers), 8)
+        tasks.append(
+            PlannedTask("update", (b,), (len(buffers) - 1,), 1.0, tied=((len(buffers) - 1, b),))
+        )
+    return PlanningProblem(tuple(tasks), tuple(buffers), 8)
 
 
 @given(

@@ -11,7 +11,12 @@ import pytest
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.memory.selection.messages import Messages
-from pyc_mlir.pipelines.memory.selection.problem import FORBIDDEN, Edge, Problem, from_contest
+from pyc_mlir.pipelines.memory.selection.problem import (
+    FORBIDDEN,
+    Edge,
+    SelectionProblem,
+    from_contest,
+)
 from pyc_mlir.pipelines.memory.selection.reduction import reduce
 from pyc_mlir.pipelines.memory.selection.select import select
 from pyc_mlir.pipelines.memory.selection.usage import Usage
@@ -22,7 +27,7 @@ WORK = 2_000_000
 
 def random_problem(
     seed: int, nodes: int = 7, forbidden: float = 0.3, tight: float = 0.4
-) -> Problem:
+) -> SelectionProblem:
     """Up to three ways a node, edges with forbidden pairs, a limit between least and most."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 4, nodes)
@@ -37,12 +42,12 @@ def random_problem(
             table = rng.integers(0, 30, (sizes[a], sizes[b])).astype(float)
             table[rng.random(table.shape) < forbidden] = 1e18
             edges.append(Edge(a, b, table))
-    free = Problem(costs, usages, lives, edges, 1e9)
+    free = SelectionProblem(costs, usages, lives, edges, 1e9)
     low, high = (free.use(np.array([f(u) for u in usages])).max() for f in (np.argmin, np.argmax))
-    return Problem(costs, usages, lives, edges, float(low + tight * (high - low)))
+    return SelectionProblem(costs, usages, lives, edges, float(low + tight * (high - low)))
 
 
-def exact(problem: Problem) -> float:
+def exact(problem: SelectionProblem) -> float:
     choices = itertools.product(*(range(len(c)) for c in problem.costs))
     arrays = (np.array(c, np.int64) for c in choices)
     return min((problem.cost(c) for c in arrays if problem.feasible(c)), default=np.inf)
@@ -97,7 +102,7 @@ def test_groups_cost_and_use_what_their_nodes_do(seed):
 def test_a_node_that_decides_another_is_one_with_it():
     table = np.array([[0, 1e18], [1e18, 3.0]])
     costs, usages = [np.array([1.0, 5.0]), np.array([7.0, 2.0])], [np.ones(2), np.ones(2)]
-    problem = Problem(costs, usages, np.array([[0, 2], [1, 3]]), [Edge(0, 1, table)], 10.0)
+    problem = SelectionProblem(costs, usages, np.array([[0, 2], [1, 3]]), [Edge(0, 1, table)], 10.0)
     reduced = reduce(problem)
     assert len(reduced.costs) == 1 and sorted(reduced.costs[0]) == [8.0, 10.0]
 
@@ -125,7 +130,7 @@ def test_a_start_is_never_made_worse():
 
 def test_wrong_problems_are_refused():
     with pytest.raises(PycError, match="selection problem"):
-        Problem([np.ones(2)], [np.ones(3)], np.zeros((1, 2), int), [], 1.0)
+        SelectionProblem([np.ones(2)], [np.ones(3)], np.zeros((1, 2), int), [], 1.0)
     for text in (b"", b"[]", b'{"problem": {}}', b'{"problem": {"nodes": 1, "edges": 2}}'):
         with pytest.raises(PycError, match="contest instance"):
             from_contest(text)

@@ -24,9 +24,9 @@ from pyc_mlir.iree.compiler import compile_module, opened
 from pyc_mlir.iree.memory.versions import TO_ASYNC, Version, carry_out, finish, regions_of
 from pyc_mlir.iree.session import CompileError
 from pyc_mlir.pipelines.memory.planner.planner import MODES
-from pyc_mlir.pipelines.memory.planner.problem import Plan, Problem, Step
+from pyc_mlir.pipelines.memory.planner.problem import PlanningProblem, SchedulePlan, TaskStep
 from pyc_mlir.pipelines.streams.ir import find, ir
-from pyc_mlir.pipelines.streams.sizes import Size, size_of
+from pyc_mlir.pipelines.streams.sizes import ByteSize, size_of
 from pyc_mlir.pipelines.target.target import Target
 from pyc_mlir.runtime.array import to_device
 from pyc_mlir.runtime.device import Device
@@ -34,14 +34,14 @@ from pyc_mlir.runtime.executable import Executable, ResultType
 from pyc_mlir.tools.bench.workloads.encoder import EncoderShape, encoder_block, encoder_weights
 
 CPU = Target.named("cpu")
-Plans = Callable[[Problem], Plan]
+Plans = Callable[[PlanningProblem], SchedulePlan]
 
 
-def in_waves(waves, sources=None) -> Plan:
-    return Plan(tuple(tuple(w) for w in waves), {}, 0, 0, sources=sources or {})
+def in_waves(waves, sources=None) -> SchedulePlan:
+    return SchedulePlan(tuple(tuple(w) for w in waves), {}, 0, 0, sources=sources or {})
 
 
-def greedy(problem: Problem) -> Plan:
+def greedy(problem: PlanningProblem) -> SchedulePlan:
     """A sequence: always the task that frees the most."""
     before, order = problem.predecessors, []
     unread = {b: len(readers) for b, readers in problem.readers.items()}
@@ -56,16 +56,16 @@ def greedy(problem: Problem) -> Plan:
         order.append(min(ready, key=lambda t: (growth(t), t)))
         for b in problem.tasks[order[-1]].reads:
             unread[b] -= 1
-    return in_waves([[Step(t)] for t in order])
+    return in_waves([[TaskStep(t)] for t in order])
 
 
 def hostile(seed: int, width: int, copies: float = 0.0) -> Plans:
     """Any legal order in waves of up to `width`; each read recomputed with a probability."""
     rng = random.Random(seed)
 
-    def plan(problem: Problem) -> Plan:
+    def plan(problem: PlanningProblem) -> SchedulePlan:
         done: set[int] = set()
-        waves: list[list[Step]] = []
+        waves: list[list[TaskStep]] = []
         while len(done) < len(problem.tasks):
             ready = [
                 t
@@ -73,7 +73,7 @@ def hostile(seed: int, width: int, copies: float = 0.0) -> Plans:
                 if t not in done and problem.predecessors[t] <= done
             ]
             wave = rng.sample(ready, min(len(ready), rng.randint(1, width)))
-            waves.append([Step(t) for t in wave])
+            waves.append([TaskStep(t) for t in wave])
             done.update(wave)
         sources, runs = {}, Counter()
         for reader, task in enumerate(problem.tasks):
@@ -83,9 +83,9 @@ def hostile(seed: int, width: int, copies: float = 0.0) -> Plans:
                     continue
                 if rng.random() < copies:
                     runs[writer] += 1
-                    at = next(i for i, w in enumerate(waves) if Step(reader) in w)
-                    waves.insert(at, [Step(writer, runs[writer])])
-                    sources[Step(reader), b] = runs[writer]
+                    at = next(i for i, w in enumerate(waves) if TaskStep(reader) in w)
+                    waves.insert(at, [TaskStep(writer, runs[writer])])
+                    sources[TaskStep(reader), b] = runs[writer]
         return in_waves(waves, sources)
 
     return plan
@@ -340,15 +340,15 @@ def test_updates_in_place_are_ties():
 
 
 def test_sizes_that_are_unknown_compare_by_coefficients():
-    n = Size(0, {"n": 1}, 64)
-    assert (Size.of(64) + n.times(2)).at_most(Size.of(64) + n.times(3))
-    assert not (Size.of(65) + n).at_most(Size.of(64) + n.times(9))
-    assert not n.at_most(Size.of(1 << 40))
-    assert str(Size.of(64) + n.times(3)) == "64 + 3 * n"
-    assert (Size.of(64) + n.times(3)).nominal == 256
+    n = ByteSize(0, {"n": 1}, 64)
+    assert (ByteSize.of(64) + n.times(2)).at_most(ByteSize.of(64) + n.times(3))
+    assert not (ByteSize.of(65) + n).at_most(ByteSize.of(64) + n.times(9))
+    assert not n.at_most(ByteSize.of(1 << 40))
+    assert str(ByteSize.of(64) + n.times(3)) == "64 + 3 * n"
+    assert (ByteSize.of(64) + n.times(3)).nominal == 256
 
 
-def read_sizes(extra: str = "") -> list[Size]:
+def read_sizes(extra: str = "") -> list[ByteSize]:
     """Sizes that are read from memory: two from the same place, at two times."""
     text = f"""util.func @f(%r: !stream.resource<staging>, %bytes: index) -> (index, index) {{
       %c0 = arith.constant 0 : index

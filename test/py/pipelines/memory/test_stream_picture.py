@@ -6,7 +6,7 @@ import pytest
 from stream_programs import Program, branches, chain, layered
 
 from pyc_mlir.iree.compiler import opened
-from pyc_mlir.pipelines.memory.layout import Layout
+from pyc_mlir.pipelines.memory.layout import ArenaLayout
 from pyc_mlir.pipelines.memory.on_stream.layout import watch
 from pyc_mlir.pipelines.streams.ir import constant_of, find, maker
 from pyc_mlir.pipelines.target.target import Target
@@ -17,7 +17,7 @@ TO_ASYNC = (
 )
 
 
-def layouts_of(program: Program) -> list[tuple[Layout | None, int | None]]:
+def layouts_of(program: Program) -> list[tuple[ArenaLayout | None, int | None]]:
     """Per pack IREE's layout, and the bytes of the transients that it allocates."""
     found = []
     with opened(program.code, Target.named("cpu"), ()) as session:

@@ -31,8 +31,8 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
 from pyc_mlir.pipelines.pyc.chunk.chunk import KEEP, PART, Chunk, apply
 from pyc_mlir.pipelines.pyc.chunk.cost import seconds
-from pyc_mlir.pipelines.pyc.chunk.dims import RULES, Call, operand_dims, operand_rows, part_params
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph, is_static
+from pyc_mlir.pipelines.pyc.chunk.dims import RULES, OpCall, operand_dims, operand_rows, part_params
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph, is_static
 from pyc_mlir.pipelines.pyc.chunk.plan import PREFERENCES, plan
 from pyc_mlir.pipelines.pyc.chunk.regions import regions
 from pyc_mlir.pipelines.target.target import Target
@@ -57,14 +57,14 @@ BOUNDS = {"starts": (0, 1), "stops": (4, 4), "steps": (1, 2)}
 WHOLE_COLUMNS = Case("slice", (Operand("f32", (4, 5)),), tuple(BOUNDS.items()))
 
 
-def static_call(case: Case) -> Call:
+def static_call(case: Case) -> OpCall:
     definition, arrays = OPS[case.op], inputs(case)
     params = definition.bind(case.keywords)
     types = tuple(TensorType(a.shape, a.dtype) for a in arrays)
-    return Call(definition, types, definition.infer(*types, **params), params)
+    return OpCall(definition, types, definition.infer(*types, **params), params)
 
 
-def check_parts(case: Case, call: Call, dim: int) -> bool:
+def check_parts(case: Case, call: OpCall, dim: int) -> bool:
     """Whether the dimension runs through; if so, parts must be parts of the whole."""
     dims, arrays = operand_dims(call, dim), inputs(case)
     size = call.out.shape[dim]
@@ -108,7 +108,7 @@ def test_columns_of_a_value_and_causal_rows_do_not_run_through():
     types = tuple(tensor("f32", 2, 8, 4) for _ in range(3))
     for causal, rows in ((False, (1, None, None)), (True, None)):
         params = {"scale": 1.0, "is_causal": causal}
-        call = Call(OPS["attention"], types, types[0], params)
+        call = OpCall(OPS["attention"], types, types[0], params)
         found = [operand_dims(call, d) for d in range(3)]
         assert found == [(0, 0, 0), rows, None]
 
@@ -130,9 +130,9 @@ def summed_late(products: int, rows: int, width: int):
     return body, [tensor("f32", *s) for s in ((rows, width), (width, wide), (wide, width))]
 
 
-def graph_of(body, types) -> tuple[ir.Module, Graph]:
+def graph_of(body, types) -> tuple[ir.Module, ChunkGraph]:
     module = module_of(body, types, ir.Context.current)
-    return module, Graph(entry_function(module))
+    return module, ChunkGraph(entry_function(module))
 
 
 def test_needs_count_what_is_live_and_what_attention_hides():
@@ -202,7 +202,7 @@ def test_parts_cost_what_is_read_again_and_save_what_fits_into_the_cache():
 def in_parts(module: ir.Module, random: Random) -> int:
     """Split regions at random, whatever that costs, until none is left; how many."""
     count = 0
-    graph = Graph(entry_function(module))
+    graph = ChunkGraph(entry_function(module))
     taken: set[int] = set()
     for op in range(len(graph.ops)):
         for end in range(op, len(graph.ops)):

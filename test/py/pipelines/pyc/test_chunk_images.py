@@ -16,8 +16,8 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import tensor
 from pyc_mlir.pipelines.pyc.chunk import regions as chunk_regions
-from pyc_mlir.pipelines.pyc.chunk.dims import Call, Window, operand_dims
-from pyc_mlir.pipelines.pyc.chunk.graph import Graph
+from pyc_mlir.pipelines.pyc.chunk.dims import ChunkWindow, OpCall, operand_dims
+from pyc_mlir.pipelines.pyc.chunk.graph import ChunkGraph
 from pyc_mlir.pipelines.pyc.chunk.regions import regions, rows_of
 from pyc_mlir.runtime.device import Device
 
@@ -44,7 +44,7 @@ def test_rows_of_a_window_are_those_that_its_outputs_see():
             continue
         first = random.randrange(outputs)
         rows = (first, random.randint(first + 1, outputs))
-        window = Window(size, reach, stride, low)
+        window = ChunkWindow(size, reach, stride, low)
         seen = {o * stride - low + t for o in range(*rows) for t in range(reach)}
         inside = sorted(s for s in seen if 0 <= s < size)
         start, end = window.source(rows)
@@ -58,7 +58,7 @@ def window_call(size, kernel, pads, layout="NHWC"):
     shape = (1, size, size, 4) if layout == "NHWC" else (1, 4, size, size)
     x, definition = tensor("f32", *shape), OPS["max_pool2d"]
     params = definition.bind({"kernel": (kernel, kernel), "pads": pads, "layout": layout})
-    return Call(definition, (x,), definition.infer(x, **params), params)
+    return OpCall(definition, (x,), definition.infer(x, **params), params)
 
 
 def test_windows_that_see_padding_alone_are_not_cut():
@@ -123,7 +123,7 @@ def test_parts_overlap_in_halos_alone():
         return b.max_pool2d(y, kernel=(2, 2), strides=(2, 2), layout="NHWC")
 
     module = module_of(body, [tensor("f32", 1, 32, 32, 4)], ir.Context.current)
-    graph = Graph(entry_function(module))
+    graph = ChunkGraph(entry_function(module))
     conv, relu, down, pool = (
         i for i, n in enumerate(graph.nodes) if n.name and n.name != "constant"
     )

@@ -13,7 +13,7 @@ from op_modules import ops_of
 
 from pyc_mlir import nn
 from pyc_mlir.api import compile
-from pyc_mlir.artifact.test_vectors import Expected, compare
+from pyc_mlir.artifact.test_vectors import ExpectedResult, compare
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.interpreter import interpret
 from pyc_mlir.dialects.ir.pyc import new_context
@@ -175,7 +175,7 @@ def test_differences_are_within_the_tolerance_of_rounding():
         known = interpret_uncertain(module, network.inputs)
         count += len(folded(module).log)
         got = interpret(module, network.inputs)
-        expected = [Expected(u.value, u.tolerance) for u in known]
+        expected = [ExpectedResult(u.value, u.tolerance) for u in known]
         assert compare(got, expected).worst <= 1, f"seed {seed}"
     assert count >= NETWORKS // 10
 

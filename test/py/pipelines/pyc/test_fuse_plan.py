@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.pipelines.pyc.fuse.fuse import Fuse
-from pyc_mlir.pipelines.pyc.fuse.graph import Graph
+from pyc_mlir.pipelines.pyc.fuse.graph import FusionGraph
 
 
 @st.composite
@@ -23,7 +23,7 @@ def chains(draw):
 
 @given(chains())
 def test_closed_prefixes_are_those_with_one_result(chain):
-    graph = Graph.__new__(Graph)
+    graph = FusionGraph.__new__(FusionGraph)
     graph.users, members = chain
     wanted = [
         n for n in range(len(members), 1, -1) if graph.escapes(members[:n]) == [members[n - 1]]

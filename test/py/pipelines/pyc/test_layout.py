@@ -22,7 +22,7 @@ from pyc_mlir.dialects.types import TensorType, tensor
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Recipe, Site
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
-from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Graph, Layout, plan
+from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Layout, LayoutGraph, plan
 from pyc_mlir.pipelines.pyc.orders import NHWC, between, moves
 from pyc_mlir.pipelines.target.target import Target
 
@@ -375,10 +375,10 @@ def test_a_target_of_the_pass_wins_and_must_exist():
 
 def test_plans_are_data():
     module = module_of(lambda b, x: b.relu(conv(b, x)))
-    graph = Graph(ops_of(module)[0].parent)
+    graph = LayoutGraph(ops_of(module)[0].parent)
     (region,) = plan(graph)
     assert [step.out for step in region.values()] == [NHWC, NHWC]
-    assert plan(Graph(ops_of(module)[0].parent)) == plan(graph)
+    assert plan(LayoutGraph(ops_of(module)[0].parent)) == plan(graph)
 
 
 @pytest.mark.parametrize("seed", range(20))

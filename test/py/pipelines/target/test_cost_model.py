@@ -11,7 +11,7 @@ from pyc_mlir.pipelines.kernels.families.rows import cost as rows_cost
 from pyc_mlir.pipelines.target.cost_constants import CONSTANTS, constant
 from pyc_mlir.pipelines.target.cost_model import CostModel, totals
 from pyc_mlir.pipelines.target.target import Target
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 
 CPU = Target.named("cpu-avx512")
 MIB = 1 << 20
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def softmax(rows: int, columns: int) -> Work:
     kind = TensorType((rows, columns), np.dtype(np.float32))
-    return Work((Input(kind),), (Node("softmax", (0,), {"axis": -1}, kind),))
+    return Work((Input(kind),), (WorkOp("softmax", (0,), {"axis": -1}, kind),))
 
 
 def test_every_constant_is_positive_and_says_where_it_is_from():
@@ -96,7 +96,7 @@ def test_convolutions_are_predicted_by_window_and_stride(layout: str):
             shapes = [(1, 56, 56, 64), (window, window, 64, 64), (1, 28, 28, 64)]
         x, weight, out = (TensorType(shape, kind) for shape in shapes)
         params = {"strides": (stride, stride), "layout": layout, "groups": 1}
-        node = Node("conv2d", (0, 1), params, out)
+        node = WorkOp("conv2d", (0, 1), params, out)
         return CostModel(CPU).work(Work((Input(x), Input(weight)), (node,))).seconds
 
     ratio = constant("iree.convolution") / constant("iree.convolution.strided")

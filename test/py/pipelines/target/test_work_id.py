@@ -8,7 +8,7 @@ import pytest
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.types import tensor
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import PREFIX, work_id, work_text
 
 X, W, B = tensor("f32", 8, 16), tensor("f32", 16, 4), tensor("f32", 4)
@@ -21,9 +21,9 @@ def layer(seed: int = 0, maker: str = "", readers: tuple[str, ...] = ("matmul",)
     w, b = (chance.normal(size=size).astype(np.float32) for size in ((16, 4), (4,)))
     inputs = (Input(X, None, maker), Input(W, lambda: w), Input(B, lambda: b))
     nodes = (
-        Node("matmul", (0, 1), {"transpose_a": False, "transpose_b": False}, OUT),
-        Node("add", (3, 2), {}, OUT),
-        Node("relu", (4,), {}, OUT),
+        WorkOp("matmul", (0, 1), {"transpose_a": False, "transpose_b": False}, OUT),
+        WorkOp("add", (3, 2), {}, OUT),
+        WorkOp("relu", (4,), {}, OUT),
     )
     return Work(inputs, nodes, readers)
 

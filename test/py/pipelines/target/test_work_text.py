@@ -7,7 +7,7 @@ from kernel_works import lone
 import pyc_mlir.dialects.ops  # noqa: F401
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES, tensor
-from pyc_mlir.pipelines.target.work import Input, Node, Work
+from pyc_mlir.pipelines.target.work import Input, Work, WorkOp
 from pyc_mlir.pipelines.target.work_id import work_id, work_text
 from pyc_mlir.pipelines.target.work_text import parse_type, parse_work
 
@@ -18,14 +18,14 @@ WORKS = {
     "layer": Work(
         (Input(X), Input(W, lambda: np.zeros((16, 4), np.float32)), HALF),
         (
-            Node("matmul", (0, 1), {}, OUT),
-            Node("add", (3, 2), {}, OUT),
-            Node("gelu", (4,), {"approximate": "tanh"}, OUT),
+            WorkOp("matmul", (0, 1), {}, OUT),
+            WorkOp("add", (3, 2), {}, OUT),
+            WorkOp("gelu", (4,), {"approximate": "tanh"}, OUT),
         ),
         ("matmul", "reduce_sum"),
     ),
     "axis": lone("softmax", (None, 4), axis=-1),
-    "dtype": Work((Input(X),), (Node("cast", (0,), {"dtype": DTYPES["bf16"]}, X),)),
+    "dtype": Work((Input(X),), (WorkOp("cast", (0,), {"dtype": DTYPES["bf16"]}, X),)),
     "lists": lone("transpose", (2, 3, 4), permutation=(2, 0, 1)),
     "no elements": lone("transpose", (), permutation=()),
     "floats": lone("pad", (2, 3), low=(0, 1), high=(1, 0), value=float("-inf")),
@@ -38,7 +38,7 @@ WORKS = {
         dilations=(1, 1),
         layout="NHWC",
     ),
-    "shared": Work((Input(X),), (Node("mul", (0, 0), {}, X), Node("add", (1, 1), {}, X))),
+    "shared": Work((Input(X),), (WorkOp("mul", (0, 0), {}, X), WorkOp("add", (1, 1), {}, X))),
 }
 
 

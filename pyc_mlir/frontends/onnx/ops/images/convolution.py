@@ -8,9 +8,9 @@ import numpy as np
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to
 from pyc_mlir.frontends.frame.volumes import avg_pool3d, conv3d, max_pool3d
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 from pyc_mlir.frontends.onnx.frame.window import (
-    Window,
+    OnnxWindow,
     entries,
     from_2d,
     spatial_rank,
@@ -22,7 +22,7 @@ from pyc_mlir.frontends.onnx.ops.images.folding import max_places
 
 
 @node("Conv")
-def conv(n: Node) -> Any:
+def conv(n: OnnxNode) -> Any:
     """pyc.conv2d in NCHW, plus the bias; of a volume unfolded along its depth."""
     b = n.b
     kernel = _kernel(n)
@@ -42,7 +42,7 @@ def conv(n: Node) -> Any:
     return from_2d(b, _biased(n, out), spatial_rank(n))
 
 
-def _kernel(n: Node) -> tuple[int, ...]:
+def _kernel(n: OnnxNode) -> tuple[int, ...]:
     """The spatial sizes of the weights."""
     n.attr("kernel_shape")  # Onnx has checked that it is the weights' own.
     shape = n.type(1).shape[2:]
@@ -51,12 +51,12 @@ def _kernel(n: Node) -> tuple[int, ...]:
     return tuple(d for d in shape if d is not None)
 
 
-def _biased(n: Node, out: Any) -> Any:
+def _biased(n: OnnxNode, out: Any) -> Any:
     return n.b.add(out, n.b.align(n.x(2), 1, 4)) if n.has(2) else out
 
 
 @node("MaxPool")
-def max_pool(n: Node) -> Any:
+def max_pool(n: OnnxNode) -> Any:
     """pyc.max_pool2d."""
     w = window(n, n.attr("kernel_shape"))
     n.attr("storage_order")
@@ -74,12 +74,12 @@ def max_pool(n: Node) -> Any:
 
 
 @node("AveragePool")
-def average_pool(n: Node) -> Any:
+def average_pool(n: OnnxNode) -> Any:
     """pyc.avg_pool2d; with dilations a sum of windows over their number of elements."""
     return averaged(n, n.x())
 
 
-def averaged(n: Node, x: Any) -> Any:
+def averaged(n: OnnxNode, x: Any) -> Any:
     """The mean of each window of x, which has the shape of input 0."""
     w = window(n, n.attr("kernel_shape"))
     if set(w.dilations) != {1}:
@@ -93,7 +93,7 @@ def averaged(n: Node, x: Any) -> Any:
     return from_2d(n.b, out, spatial_rank(n))
 
 
-def _counted_pads(n: Node, x: Any, w: Window) -> tuple[Any, Window, bool]:
+def _counted_pads(n: OnnxNode, x: Any, w: OnnxWindow) -> tuple[Any, OnnxWindow, bool]:
     """x, window, and whether all its pads count.
 
     `count_include_pad` counts the pads that the model states, not those that ceil_mode adds:
@@ -106,10 +106,10 @@ def _counted_pads(n: Node, x: Any, w: Window) -> tuple[Any, Window, bool]:
     stated = entries(n, "pads", 0, n.attr("pads", [0] * (2 * rank))[rank:])
     padded = n.b.pad(x, low=(0, 0, *w.low), high=(0, 0, *stated))
     added = tuple(max(0, h - s) for h, s in zip(w.high, stated, strict=True))
-    return padded, Window(w.kernel, w.strides, w.dilations, (0,) * len(added), added), False
+    return padded, OnnxWindow(w.kernel, w.strides, w.dilations, (0,) * len(added), added), False
 
 
-def _dilated_average(n: Node, x: Any, w: Window) -> Any:
+def _dilated_average(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
     """Sums by a convolution of each channel with ones, divided by the elements in the window."""
     b = n.b
     if n.type().shape[1] is None:
@@ -122,7 +122,7 @@ def _dilated_average(n: Node, x: Any, w: Window) -> Any:
     return b.div(total, _window_sum(n, ones, w))
 
 
-def _window_sum(n: Node, x: Any, w: Window) -> Any:
+def _window_sum(n: OnnxNode, x: Any, w: OnnxWindow) -> Any:
     """The sum of each window of each channel."""
     b, rank, channels = n.b, spatial_rank(n), n.type().shape[1] or 1
     kernel = (1, 1, *w.kernel)
@@ -137,7 +137,7 @@ def _window_sum(n: Node, x: Any, w: Window) -> Any:
 
 
 @node("LpPool")
-def lp_pool(n: Node) -> Any:
+def lp_pool(n: OnnxNode) -> Any:
     """out = (sum of |x|^p over each window)^(1/p)."""
     b, p = n.b, float(n.attr("p", 2))
     w = window(n, n.attr("kernel_shape"))
@@ -148,7 +148,7 @@ def lp_pool(n: Node) -> Any:
 
 
 @node("GlobalLpPool")
-def global_lp_pool(n: Node) -> Any:
+def global_lp_pool(n: OnnxNode) -> Any:
     """out = (sum of |x|^p over all spatial dimensions)^(1/p)."""
     axes, p = tuple(range(2, n.type().rank)), float(n.attr("p", 2))
     total = n.b.reduce_sum(n.b.pow(n.b.abs(n.x()), n.number(p)), axes=axes, keepdims=True)
@@ -156,7 +156,7 @@ def global_lp_pool(n: Node) -> Any:
 
 
 @node("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(n: Node) -> Any:
+def global_pool(n: OnnxNode) -> Any:
     """The mean or the maximum over all spatial dimensions, which stay with size 1."""
     axes = tuple(range(2, n.type().rank))
     reduce = n.b.reduce_mean if n.op == "GlobalAveragePool" else n.b.reduce_max

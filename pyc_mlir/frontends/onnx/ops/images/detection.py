@@ -10,12 +10,12 @@ from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import extent_value
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
 from pyc_mlir.frontends.frame.suppression import suppressed
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _MAX_SAMPLES = 16
 
 
-def boxes_left(n: Node) -> tuple[Any, Any]:
+def boxes_left(n: OnnxNode) -> tuple[Any, Any]:
     """i64 rows (image, class, box) of a buffer of fixed size, and how many of them count.
 
     boxes: [images, boxes, 4], scores: [images, classes, boxes].
@@ -48,7 +48,7 @@ def boxes_left(n: Node) -> tuple[Any, Any]:
 
 
 @node("RoiAlign")
-def roi_align(n: Node) -> Any:
+def roi_align(n: OnnxNode) -> Any:
     """The mean, or the maximum, of bilinear samples in each bin of each region. He et al., 2017.
 
     x: [n, c, h, w], rois: [regions, 4] of x1, y1, x2, y2; out: [regions, c, rows, columns].
@@ -80,7 +80,7 @@ def roi_align(n: Node) -> Any:
     return b.transpose(reduce(out, axes=(2, 4), keepdims=False), permutation=(0, 3, 1, 2))
 
 
-def _samples(n: Node, low: Any, high: Any, count: int, samples: int, half: bool) -> Any:
+def _samples(n: OnnxNode, low: Any, high: Any, count: int, samples: int, half: bool) -> Any:
     """[regions, count * samples]: where each bin is sampled along one axis."""
     b = n.b
     size = b.sub(high, low)
@@ -92,7 +92,7 @@ def _samples(n: Node, low: Any, high: Any, count: int, samples: int, half: bool)
     return b.add(low, b.mul(step, steps))
 
 
-def _read(n: Node, image: Any, batch: Any, ys: Any, xs: Any, mode: str) -> Any:
+def _read(n: OnnxNode, image: Any, batch: Any, ys: Any, xs: Any, mode: str) -> Any:
     """[regions, rows, columns, channels] of image [n * h * w, channels], bilinearly.
 
     More than a pixel outside of the image there is 0. The maximum is that of each corner's share.

@@ -10,12 +10,12 @@ import numpy as np
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, Node, node
-from pyc_mlir.frontends.onnx.frame.window import Window
+from pyc_mlir.frontends.onnx.frame.handler import MAX_WRITTEN, OnnxNode, node
+from pyc_mlir.frontends.onnx.frame.window import OnnxWindow
 from pyc_mlir.frontends.onnx.ops.images.sampling import read_at, taps_of
 
 
-def places(sizes: Sequence[int], counts: Sequence[int], w: Window, outside: int) -> np.ndarray:
+def places(sizes: Sequence[int], counts: Sequence[int], w: OnnxWindow, outside: int) -> np.ndarray:
     """i64 [product of counts, elements of a window]: linear places in an image of `sizes`.
 
     `outside` stands for those in the padding.
@@ -37,7 +37,7 @@ def places(sizes: Sequence[int], counts: Sequence[int], w: Window, outside: int)
 
 
 @node("Col2Im")
-def columns_to_image(n: Node) -> Any:
+def columns_to_image(n: OnnxNode) -> Any:
     """[n, c * window, windows] added up to an image [n, c, sizes...]."""
     b = n.b
     sizes, kernel = n.ints(1, "image_shape"), n.ints(2, "block_shape")
@@ -46,7 +46,7 @@ def columns_to_image(n: Node) -> Any:
     pads = tuple(n.attr("pads", [0] * (2 * rank)))
     if min(*sizes, *kernel, *strides, *dilations) < 1 or min(pads) < 0:
         raise PycError(ReasonCode.BAD_MODEL, "expected sizes, strides and dilations above 0")
-    w = Window(kernel, strides, dilations, pads[:rank], pads[rank:])
+    w = OnnxWindow(kernel, strides, dilations, pads[:rank], pads[rank:])
     counts = [
         (s + lo + hi - r) // stride + 1
         for s, lo, hi, r, stride in zip(sizes, w.low, w.high, w.reach, strides, strict=True)
@@ -65,7 +65,7 @@ def columns_to_image(n: Node) -> Any:
     return reshape_to(b, b.transpose(out, permutation=(1, 0)), (batch, channels, *sizes))
 
 
-def max_places(n: Node, x: Any, w: Window, pooled: Sequence[int]) -> Any:
+def max_places(n: OnnxNode, x: Any, w: OnnxWindow, pooled: Sequence[int]) -> Any:
     """i64: where in x, counted through, the maximum of each window lies. x: [n, c, h, w]."""
     b = n.b
     sizes = [d or 0 for d in b.type_of(x).shape[2:]]
@@ -89,7 +89,7 @@ def max_places(n: Node, x: Any, w: Window, pooled: Sequence[int]) -> Any:
 
 
 @node("MaxUnpool")
-def max_unpool(n: Node) -> Any:
+def max_unpool(n: OnnxNode) -> Any:
     """Maxima put back at their places, 0 elsewhere; a larger `output_shape` pads with 0."""
     b, shape = n.b, n.type().shape
     rank = len(shape) - 2
@@ -116,7 +116,7 @@ def max_unpool(n: Node) -> Any:
 
 
 @node("DeformConv")
-def deformable(n: Node) -> Any:
+def deformable(n: OnnxNode) -> Any:
     """A convolution whose taps are moved by offsets, read bilinearly. Zhu et al., 2019."""
     b, kernel = n.b, [d or 0 for d in n.type(1).shape[2:]]
     if n.type().rank != 4 or None in (*n.type(0).shape, *n.type(1).shape, *n.type(2).shape):

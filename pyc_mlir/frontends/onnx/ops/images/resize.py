@@ -13,13 +13,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ops.resize import COORDINATES, ROUNDINGS
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to
-from pyc_mlir.frontends.frame.sizes import Extent, Size, Untracked, quotient
-from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, Node, node
-from pyc_mlir.frontends.onnx.frame.resampling import Target, by_matrices, needs_matrices
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize, Untracked, quotient
+from pyc_mlir.frontends.onnx.frame.handler import SIMPLE, OnnxNode, node
+from pyc_mlir.frontends.onnx.frame.resampling import ResampledAxis, by_matrices, needs_matrices
 
 
 @node("Resize")
-def resize(n: Node) -> Any:
+def resize(n: OnnxNode) -> Any:
     """pyc.resize along height and width, NCHW or NHWC; of other axes one after the other."""
     if n.has(1):
         n.x(1)  # `roi` is read with tf_crop_and_resize alone.
@@ -47,7 +47,7 @@ def resize(n: Node) -> Any:
     return x
 
 
-def _rounding(n: Node, targets: dict[int, Target]) -> str:
+def _rounding(n: OnnxNode, targets: dict[int, ResampledAxis]) -> str:
     mode = n.attr("nearest_mode", "round_prefer_floor")
     if mode == SIMPLE:
         kinds = {"floor" if t.scale >= 1 else "ceil" for t in targets.values()}
@@ -61,7 +61,7 @@ def _rounding(n: Node, targets: dict[int, Target]) -> str:
     return mode
 
 
-def _targets(n: Node) -> dict[int, Target]:
+def _targets(n: OnnxNode) -> dict[int, ResampledAxis]:
     """The axes that change, from `scales` or `sizes`."""
     dims = n.dims()
     rank = len(dims)
@@ -85,39 +85,41 @@ def _targets(n: Node) -> dict[int, Target]:
     return {a: t for a, t in found.items() if t is not None}
 
 
-def _is_empty(n: Node, index: int) -> bool:
+def _is_empty(n: OnnxNode, index: int) -> bool:
     """An empty tensor means none, as a missing input does."""
     value = n.operands[index]
     return isinstance(value, np.ndarray) and value.size == 0
 
 
-def _scaled(size: Extent, scale: float) -> Target | None:
+def _scaled(size: Extent, scale: float) -> ResampledAxis | None:
     if not 0 < scale < np.inf:
         raise PycError(ReasonCode.BAD_MODEL, f"`scales`: expected numbers > 0, got {scale}")
     if scale == 1:
         return None
-    if not isinstance(size, Size):
-        return Target(int(size * scale), scale)
+    if not isinstance(size, SymbolicSize):
+        return ResampledAxis(int(size * scale), scale)
     if scale != int(scale):
         raise unsupported(f"scale {scale} of a dynamic dimension: expected an integer")
-    return Target(-1, scale)
+    return ResampledAxis(-1, scale)
 
 
-def _sized(size: Extent, wanted: Extent) -> Target | None:
+def _sized(size: Extent, wanted: Extent) -> ResampledAxis | None:
     if size == wanted:
         return None
-    if not isinstance(size, Size) and not isinstance(wanted, Size):
-        return Target(wanted, wanted / max(size, 1))
+    if not isinstance(size, SymbolicSize) and not isinstance(wanted, SymbolicSize):
+        return ResampledAxis(wanted, wanted / max(size, 1))
     try:
         factor = quotient(wanted, size)
     except Untracked:
         factor = size
-    if isinstance(factor, Size):
+    if isinstance(factor, SymbolicSize):
         raise unsupported(f"a size {wanted} of {size}: expected static ones, or a multiple of it")
-    return Target(-1, float(factor))
+    return ResampledAxis(-1, float(factor))
 
 
-def _kept_ratio(policy: str, axes: Sequence[tuple[int, Extent, Extent]]) -> dict[int, Target]:
+def _kept_ratio(
+    policy: str, axes: Sequence[tuple[int, Extent, Extent]]
+) -> dict[int, ResampledAxis]:
     """The least or the greatest scale for all axes."""
     if policy not in ("not_larger", "not_smaller"):
         known = "stretch, not_larger or not_smaller"
@@ -127,15 +129,17 @@ def _kept_ratio(policy: str, axes: Sequence[tuple[int, Extent, Extent]]) -> dict
         raise unsupported("keep_aspect_ratio_policy with dynamic dimensions: expected static ones")
     ratios = [o / max(i, 1) for _, i, o in known_sizes]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return {a: Target(int(scale * i + 0.5), scale) for a, i, _ in known_sizes}
+    return {a: ResampledAxis(int(scale * i + 0.5), scale) for a, i, _ in known_sizes}
 
 
-def _images(b: Any, x: Any, spatial: Sequence[int], targets: dict[int, Target], **how: str) -> Any:
+def _images(
+    b: Any, x: Any, spatial: Sequence[int], targets: dict[int, ResampledAxis], **how: str
+) -> Any:
     """Height and width at once. A scale that is result / x is not stated."""
     sizes, scales, stated = [], [], False
     for axis in spatial:
         size = b.type_of(x).shape[axis]
-        target = targets.get(axis, Target(-1 if size is None else size, 1.0))
+        target = targets.get(axis, ResampledAxis(-1 if size is None else size, 1.0))
         sizes.append(target.size)
         scales.append(target.scale)
         stated |= size is None or target.scale != target.size / max(size, 1)
@@ -144,7 +148,7 @@ def _images(b: Any, x: Any, spatial: Sequence[int], targets: dict[int, Target], 
     return b.resize(x, sizes=tuple(sizes), scales=tuple(scales) if stated else (), **how)
 
 
-def _one_axis(b: Any, x: Any, axis: int, target: Target, **how: str) -> Any:
+def _one_axis(b: Any, x: Any, axis: int, target: ResampledAxis, **how: str) -> Any:
     """x as [1, all before, axis, all after] and back."""
     dims = b.dims(x)
     flat = reshape_to(b, x, (1, product(dims[:axis]), dims[axis], product(dims[axis + 1 :])))

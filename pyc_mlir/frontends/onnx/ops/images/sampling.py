@@ -10,7 +10,7 @@ from pyc_mlir.dialects.types import I64, accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import gather_nd
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 # Of cubic convolution (Keys, 1981), as torch and ONNX have it.
@@ -18,7 +18,7 @@ _CUBIC = -0.75
 
 
 @node("GridSample")
-def grid_sample(n: Node) -> Any:
+def grid_sample(n: OnnxNode) -> Any:
     """out[n, c, p] = x[n, c] interpolated at grid[n, p]. Jaderberg et al., 2015.
 
     x: [n, c, sizes...]; grid: [n, places..., axes], the last axis of x first, in [-1, 1].

@@ -7,13 +7,13 @@ import numpy as np
 from pyc_mlir.dialects.types import accumulator
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _MAX_LENGTH = 1 << 11
 
 
 @node("DFT")
-def dft(n: Node) -> Any:
+def dft(n: OnnxNode) -> Any:
     """out[k] = sum over j of x[j] * exp(-2 pi i j k / length) along an axis.
 
     x: [..., 1] real or [..., 2] complex; the result is complex, or real for an inverse onesided
@@ -44,7 +44,7 @@ def dft(n: Node) -> Any:
 
 
 @node("STFT")
-def short_time_dft(n: Node) -> Any:
+def short_time_dft(n: OnnxNode) -> Any:
     """The DFT of each frame of `frame_length` samples, `frame_step` apart, under a window."""
     b = n.b
     step = int(n.scalar(1, "frame_step"))

@@ -8,15 +8,15 @@ import numpy as np
 
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.transposed import (
-    Axis,
+    TransposedAxis,
     applied,
     plan_axis,
     transposed_conv2d,
 )
 from pyc_mlir.frontends.frame.volumes import transposed_conv3d
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 from pyc_mlir.frontends.onnx.frame.window import (
-    Window,
+    OnnxWindow,
     entries,
     from_2d,
     spatial_rank,
@@ -27,7 +27,7 @@ from pyc_mlir.frontends.onnx.frame.window import (
 
 
 @node("ConvTranspose")
-def conv_transpose(n: Node) -> Any:
+def conv_transpose(n: OnnxNode) -> Any:
     """One pyc.conv2d whose filters are the phases of the result, and a depth-to-space.
 
     Over volumes a convolution of x with zeros between its elements.
@@ -49,14 +49,14 @@ def conv_transpose(n: Node) -> Any:
     return from_2d(n.b, out, spatial_rank(n))
 
 
-def _over_volumes(n: Node, kernel: Sequence[int]) -> Any:
+def _over_volumes(n: OnnxNode, kernel: Sequence[int]) -> Any:
     b, w, low, high = n.b, *_cut(n, kernel)
     groups = n.attr("group", 1)
     out = transposed_conv3d(b, n.x(0), n.x(1), w.strides, low, high, w.dilations, groups)
     return b.add(out, b.align(n.x(2), 1, 5)) if n.has(2) else out
 
 
-def _static_weights(n: Node) -> list[int]:
+def _static_weights(n: OnnxNode) -> list[int]:
     """The shape of the weights. Raises unsupported for dynamic ones."""
     value = n.operands[1] if n.has(1) else None
     shape = value.shape if isinstance(value, np.ndarray) else n.type(1).shape
@@ -66,12 +66,12 @@ def _static_weights(n: Node) -> list[int]:
     return sizes
 
 
-def _known(n: Node, index: int, build: Callable[[Any, Any], Any]) -> Any:
+def _known(n: OnnxNode, index: int, build: Callable[[Any, Any], Any]) -> Any:
     """`build(builder, input)`, computed now for a constant of the model that is not too large."""
     return applied(n.b, n.operands[index], lambda: n.x(index), build)
 
 
-def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
+def _axes(n: OnnxNode, kernel: Sequence[int]) -> tuple[TransposedAxis, TransposedAxis]:
     """The plans for rows and columns."""
     w, low, high = _cut(n, kernel)
     plans = zip(w.kernel, w.strides, w.dilations, low, high, strict=True)
@@ -79,20 +79,22 @@ def _axes(n: Node, kernel: Sequence[int]) -> tuple[Axis, Axis]:
     return rows, columns
 
 
-def _cut(n: Node, kernel: Sequence[int]) -> tuple[Window, Sequence[int], Sequence[int]]:
+def _cut(n: OnnxNode, kernel: Sequence[int]) -> tuple[OnnxWindow, Sequence[int], Sequence[int]]:
     """The window, and how much of the full result falls away at the ends of each axis."""
     w = window(n, kernel) if n.attr("auto_pad", "NOTSET") == "NOTSET" else _no_pads(n, kernel)
     return w, *_crops(n, w, entries(n, "output_padding", 0))
 
 
-def _no_pads(n: Node, kernel: Sequence[int]) -> Window:
-    return Window(
+def _no_pads(n: OnnxNode, kernel: Sequence[int]) -> OnnxWindow:
+    return OnnxWindow(
         entries(n, "kernel_shape", 1, kernel), entries(n, "strides", 1), entries(n, "dilations", 1),
         (0, 0), (0, 0),
     )  # fmt: skip
 
 
-def _crops(n: Node, w: Window, extra: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
+def _crops(
+    n: OnnxNode, w: OnnxWindow, extra: tuple[int, ...]
+) -> tuple[Sequence[int], Sequence[int]]:
     """How much of the full result falls away at the start and the end of each axis."""
     shape = n.attr("output_shape")
     mode = n.attr("auto_pad", "NOTSET")

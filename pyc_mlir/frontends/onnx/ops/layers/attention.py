@@ -10,15 +10,15 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import BOOL, DTYPES, I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, swap_last
-from pyc_mlir.frontends.frame.sizes import Extent, Size
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 # FLOAT, FLOAT16, BFLOAT16.
 _COMPUTED_IN_F32 = (1, 10, 16)
 
 
 @node("Attention")
-def attention(n: Node) -> Any:
+def attention(n: OnnxNode) -> Any:
     """pyc.attention on [batch, heads, length, depth].
 
     Operands of rank 3 are split into heads; fewer key heads than query heads are repeated; the
@@ -63,7 +63,7 @@ def _scores(b: Any, query: Any, key: Any, scale: float, cap: float) -> Any:
     return b.mul(b.tanh(b.div(scores, limit)), limit)
 
 
-def _by_scores(n: Node, scores: Any, mask: Any, seen: Any, value: Any) -> tuple[Any, Any]:
+def _by_scores(n: OnnxNode, scores: Any, mask: Any, seen: Any, value: Any) -> tuple[Any, Any]:
     """What attention gives, and the scores at the stage that the node shows.
 
     Stages (`qk_matmul_output_mode`): 0, 1 products, capped; 2 masked; 3 after the softmax.
@@ -93,7 +93,7 @@ def _sees(b: Any, mask: Any) -> Any:
     return b.compare(best, b.scalar(0, best), predicate="gt")
 
 
-def _heads(n: Node, index: int, attribute: str) -> Any:
+def _heads(n: OnnxNode, index: int, attribute: str) -> Any:
     """[batch, length, heads * depth] as [batch, heads, length, depth]; rank 4 as it is."""
     if n.type(index).rank == 4:
         return n.x(index)
@@ -104,7 +104,7 @@ def _heads(n: Node, index: int, attribute: str) -> Any:
     return n.b.transpose(parts, permutation=(0, 2, 1, 3))
 
 
-def _cached(n: Node, index: int, past: int) -> Any:
+def _cached(n: OnnxNode, index: int, past: int) -> Any:
     """Keys or values, after those of the cache."""
     fresh = _heads(n, index, "kv_num_heads")
     return n.b.concat(n.x(past), fresh, axis=2) if n.has(past) else fresh
@@ -127,7 +127,7 @@ def repeated(b: Any, x: Any, groups: int) -> Any:
     return merge(b, expand_to(b, apart, (batch, heads, groups, length, depth)), 1)
 
 
-def _mask(n: Node, query: Any, key: Any) -> Any:
+def _mask(n: OnnxNode, query: Any, key: Any) -> Any:
     """The mask operand of pyc.attention, or None: the model's, with what queries see by place.
 
     ONNX aligns queries to the cache: query i stands at the place i + length of the cache, or the
@@ -150,7 +150,7 @@ def _widened(b: Any, mask: Any, length: Extent) -> Any:
     width = b.dims(mask)[-1]
     if width in (1, length):
         return mask
-    if isinstance(width, Size) or isinstance(length, Size):
+    if isinstance(width, SymbolicSize) or isinstance(length, SymbolicSize):
         raise unsupported("attn_mask that is narrower than the keys: expected an entry for each")
     pads = (0,) * (b.type_of(mask).rank - 1)
     high = (*pads, length - width)
@@ -159,7 +159,7 @@ def _widened(b: Any, mask: Any, length: Extent) -> Any:
     return b.pad(mask, low=(*pads, 0), high=high, value=-np.inf)
 
 
-def _visible(n: Node, query: Any, key: Any) -> Any:
+def _visible(n: OnnxNode, query: Any, key: Any) -> Any:
     """i1, or None: the causal triangle, a window around each query, and what is no padding."""
     b = n.b
     causal = n.attr("is_causal", 0)

@@ -6,17 +6,17 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import product, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 
 @node("MatMul")
-def matmul(n: Node) -> Any:
+def matmul(n: OnnxNode) -> Any:
     """numpy's matmul."""
     return n.b.matmul(n.x(0), n.x(1))
 
 
 @node("Gemm")
-def gemm(n: Node) -> Any:
+def gemm(n: OnnxNode) -> Any:
     """out = alpha * A' @ B' + beta * C; A' and B' are A and B, transposed where asked."""
     b = n.b
     lhs = swap_last(b, n.x(0)) if n.attr("transA", 0) else n.x(0)
@@ -26,7 +26,7 @@ def gemm(n: Node) -> Any:
     return b.add(out, _scaled(n, n.x(2), beta)) if n.has(2) else out
 
 
-def _scaled(n: Node, x: Any, factor: float) -> Any:
+def _scaled(n: OnnxNode, x: Any, factor: float) -> Any:
     if factor == 1.0:
         return x
     if not is_float(n.type().dtype) and factor != int(factor):
@@ -38,7 +38,7 @@ _MAX_DETERMINANT = 4
 
 
 @node("Det")
-def determinant(n: Node) -> Any:
+def determinant(n: OnnxNode) -> Any:
     """Of matrices of up to 4 rows, by cofactors."""
     size, rank = n.type().shape[-1], n.type().rank
     if size is None or size != n.type().shape[-2] or not 0 < size <= _MAX_DETERMINANT:
@@ -65,7 +65,7 @@ def determinant(n: Node) -> Any:
 
 
 @node("Einsum")
-def einsum(n: Node) -> Any:
+def einsum(n: OnnxNode) -> Any:
     """Sums of products by named indices, two operands at a time: a batched matmul each."""
     inputs, out = _labels(n)
     terms = [_plain(n.b, n.x(i), label) for i, label in enumerate(inputs)]
@@ -122,7 +122,7 @@ def _plain(b: Any, x: Any, label: str) -> tuple[Any, str]:
     return x, label
 
 
-def _labels(n: Node) -> tuple[list[str], str]:
+def _labels(n: OnnxNode) -> tuple[list[str], str]:
     """The indices of each operand and of the result; letters of no other index for ``...``."""
     equation = n.attr("equation").replace(" ", "")
     left, arrow, out = equation.partition("->")

@@ -7,11 +7,11 @@ import numpy as np
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import take_along
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 
 @node("NegativeLogLikelihoodLoss")
-def negative_log_likelihood(n: Node) -> Any:
+def negative_log_likelihood(n: OnnxNode) -> Any:
     """loss[n, d] = -x[n, target[n, d], d] * weight[target]; its sum, or its weighted mean.
 
     Targets of `ignore_index` count nothing.

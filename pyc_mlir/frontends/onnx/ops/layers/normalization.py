@@ -6,14 +6,14 @@ from typing import Any
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import reshape_to, split, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 # Each neighbour is an addition in the program.
 _MAX_NEIGHBOURS = 1024
 
 
 @node("BatchNormalization")
-def batch_norm(n: Node) -> Any:
+def batch_norm(n: OnnxNode) -> Any:
     """pyc.batchnorm over dimension 1; in training by the batch's own mean and variance."""
     if n.attr("training_mode", 0):
         return _batch_norm_training(n)
@@ -22,7 +22,7 @@ def batch_norm(n: Node) -> Any:
     return n.b.batchnorm(*vectors, axis=1, epsilon=n.attr("epsilon", 1e-5))
 
 
-def _batch_norm_training(n: Node) -> tuple[Any, Any, Any]:
+def _batch_norm_training(n: OnnxNode) -> tuple[Any, Any, Any]:
     """Normalized by the batch, with the running mean and variance. Ioffe and Szegedy, 2015."""
     b, rank, wide = n.b, n.type().rank, accumulator(n.type().dtype)
     axes = tuple(i for i in range(rank) if i != 1)
@@ -41,7 +41,7 @@ def _batch_norm_training(n: Node) -> tuple[Any, Any, Any]:
     return b.convert(out, n.type().dtype), *running
 
 
-def normalized(n: Node, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:
+def normalized(n: OnnxNode, x: Any, axes: Sequence[int], *, center: bool = True) -> tuple[Any, ...]:
     """(x - mean) / sqrt(var + epsilon) over `axes` in at least f32, with the mean and the inverse.
 
     Without `center` the mean is taken as 0 and not returned.
@@ -58,7 +58,7 @@ def normalized(n: Node, x: Any, axes: Sequence[int], *, center: bool = True) -> 
     return (out if wide == dtype else b.cast(out, dtype=dtype)), mean, inverse
 
 
-def _stash(n: Node) -> Any:
+def _stash(n: OnnxNode) -> Any:
     """The type that statistics are kept in (`stash_type`; f32 by default)."""
     dtype = n.type().dtype
     narrow = is_float(dtype) and dtype.itemsize < 4 and n.attr("stash_type", 1) == 1
@@ -66,7 +66,7 @@ def _stash(n: Node) -> Any:
 
 
 @node("LayerNormalization")
-def layer_norm(n: Node) -> Any:
+def layer_norm(n: OnnxNode) -> Any:
     """pyc.layernorm; as a composition where the statistics are wanted or parameters broadcast."""
     b, rank = n.b, n.type().rank
     axis = n.attr("axis", -1) % rank
@@ -80,7 +80,7 @@ def layer_norm(n: Node) -> Any:
 
 
 @node("RMSNormalization")
-def rms_norm(n: Node) -> Any:
+def rms_norm(n: OnnxNode) -> Any:
     """pyc.rmsnorm; as a composition where the scale broadcasts."""
     rank = n.type().rank
     axis = n.attr("axis", -1) % rank
@@ -91,14 +91,14 @@ def rms_norm(n: Node) -> Any:
 
 
 @node("InstanceNormalization")
-def instance_norm(n: Node) -> Any:
+def instance_norm(n: OnnxNode) -> Any:
     """Each channel of each sample by itself, then scale and bias by channel."""
     out, _, _ = normalized(n, n.x(), range(2, n.type().rank))
     return _by_channel(n, out)
 
 
 @node("GroupNormalization")
-def group_norm(n: Node) -> Any:
+def group_norm(n: OnnxNode) -> Any:
     """Each group of channels of each sample by itself. Wu and He, 2018.
 
     Scale and bias have an entry for each channel (before opset 21 the op was deprecated).
@@ -112,7 +112,7 @@ def group_norm(n: Node) -> Any:
     return _by_channel(n, reshape_to(b, out, n.dims()))
 
 
-def _by_channel(n: Node, x: Any) -> Any:
+def _by_channel(n: OnnxNode, x: Any) -> Any:
     """x * scale + bias, both varying along dimension 1."""
     rank = n.b.type_of(x).rank
     scale, bias = (n.b.align(n.x(i), 1, rank) for i in (1, 2))
@@ -120,7 +120,7 @@ def _by_channel(n: Node, x: Any) -> Any:
 
 
 @node("LpNormalization")
-def lp_norm(n: Node) -> Any:
+def lp_norm(n: OnnxNode) -> Any:
     """out = x / |x|_p along `axis`, p = 1 or 2; 0 where the norm is 0."""
     b, x, axes = n.b, n.x(), (n.attr("axis", -1) % n.type().rank,)
     if n.attr("p", 2) == 1:
@@ -132,7 +132,7 @@ def lp_norm(n: Node) -> Any:
 
 
 @node("LRN")
-def local_response_norm(n: Node) -> Any:
+def local_response_norm(n: OnnxNode) -> Any:
     """out = x / (bias + alpha/size * sum of x^2 over `size` neighbouring channels)^beta."""
     b, x, size = n.b, n.x(), n.attr("size")
     rank = n.type().rank

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _DOMAIN = "ai.onnx.preview.training"
 
 
-def _tensors(n: Node, kinds: int) -> list[tuple[Any, ...]]:
+def _tensors(n: OnnxNode, kinds: int) -> list[tuple[Any, ...]]:
     """For each weight: itself, its gradient and its states."""
     count = (n.count - 2) // kinds
     return [tuple(n.x(2 + k * count + i) for k in range(kinds)) for i in range(count)]
@@ -23,19 +23,19 @@ def _ordered(results: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple(r for kind in zip(*results, strict=True) for r in kind)
 
 
-def _regular(n: Node, x: Any, gradient: Any) -> Any:
+def _regular(n: OnnxNode, x: Any, gradient: Any) -> Any:
     """The gradient with that of the weight's norm."""
     b = n.b
     return b.add(b.mul(x, b.scalar(n.attr("norm_coefficient", 0.0), x)), gradient)
 
 
-def _started(n: Node) -> Any:
+def _started(n: OnnxNode) -> Any:
     """i1: steps were made before."""
     return n.b.compare(n.x(1), n.b.constant(np.array(0, np.int64)), predicate="gt")
 
 
 @node(f"{_DOMAIN}.Momentum")
-def momentum(n: Node) -> Any:
+def momentum(n: OnnxNode) -> Any:
     """v' = alpha v + beta g; x' = x - R v', or x - R (g + alpha v') after Nesterov."""
     b, results = n.b, []
     n.x(0)
@@ -51,7 +51,7 @@ def momentum(n: Node) -> Any:
 
 
 @node(f"{_DOMAIN}.Adagrad")
-def adagrad(n: Node) -> Any:
+def adagrad(n: OnnxNode) -> Any:
     """h' = h + g^2; x' = x - R / (1 + T decay) * g / (sqrt(h') + epsilon). Duchi et al., 2011."""
     b, results = n.b, []
     for x, gradient, h in _tensors(n, 3):
@@ -66,7 +66,7 @@ def adagrad(n: Node) -> Any:
 
 
 @node(f"{_DOMAIN}.Adam")
-def adam(n: Node) -> Any:
+def adam(n: OnnxNode) -> Any:
     """Running means of gradients and their squares, without bias. Kingma and Ba, 2015."""
     b, results = n.b, []
     for x, gradient, v, h in _tensors(n, 4):

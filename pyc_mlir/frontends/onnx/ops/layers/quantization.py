@@ -11,14 +11,14 @@ import numpy as np
 from pyc_mlir.dialects.types import DTYPES, accumulator, is_float
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import expand_to, merge, split, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node, pyc_dtype
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node, pyc_dtype
 from pyc_mlir.frontends.onnx.frame.window import from_2d, spatial_rank, to_2d, window
 
 _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 _WIDE = (DTYPES["i32"], DTYPES["ui32"])
 
 
-def _spread(n: Node, value: Any) -> Any:
+def _spread(n: OnnxNode, value: Any) -> Any:
     """A scale or zero point of input 0: per tensor, along `axis`, or of blocks along it."""
     b, rank = n.b, n.type(0).rank
     own, block = b.type_of(value).rank, n.attr("block_size", 0)
@@ -45,7 +45,7 @@ def rounded_to(b: Any, x: Any, zero_point: Any, dtype: np.dtype) -> Any:
 
 
 @node("QuantizeLinear", "com.microsoft.QuantizeLinear")
-def quantize(n: Node) -> Any:
+def quantize(n: OnnxNode) -> Any:
     """out = saturate(round(x / scale) + zero_point), per tensor, along `axis` or in blocks."""
     b = n.b
     target = n.attr("output_dtype", 0)
@@ -59,7 +59,7 @@ def quantize(n: Node) -> Any:
 
 
 @node("DequantizeLinear", "com.microsoft.DequantizeLinear")
-def dequantize(n: Node) -> Any:
+def dequantize(n: OnnxNode) -> Any:
     """out = (x - zero_point) * scale, per tensor, along `axis` or in blocks."""
     b, scale = n.b, _spread(n, n.x(1))
     dtype = b.type_of(scale).dtype
@@ -77,7 +77,7 @@ def _shifted(b: Any, x: Any, zero_point: Any) -> Any:
 
 
 @node("DynamicQuantizeLinear")
-def dynamic_quantize(n: Node) -> Any:
+def dynamic_quantize(n: OnnxNode) -> Any:
     """x as ui8, with the scale and zero point that its range, 0 included, has."""
     return dynamically(n.b, n.x())
 
@@ -93,7 +93,7 @@ def dynamically(b: Any, x: Any) -> tuple[Any, Any, Any]:
     return rounded_to(b, b.div(x, scale), zero_point, _UI8), scale, zero_point
 
 
-def _zero_point(n: Node, index: int, axis: int, rank: int) -> Any:
+def _zero_point(n: OnnxNode, index: int, axis: int, rank: int) -> Any:
     """A zero point that is one number, or varies along `axis` of an operand of `rank`."""
     if not n.has(index):
         return None
@@ -103,7 +103,7 @@ def _zero_point(n: Node, index: int, axis: int, rank: int) -> Any:
     return n.x(index) if given.rank > 1 else n.b.reshape(n.x(index), shape=())
 
 
-def _integer_matmul(n: Node, places: tuple[int, int], points: tuple[int, int]) -> Any:
+def _integer_matmul(n: OnnxNode, places: tuple[int, int], points: tuple[int, int]) -> Any:
     """The i32 product of two shifted operands."""
     a, c = places
     lhs = _shifted(n.b, n.x(a), _zero_point(n, points[0], -2, max(n.type(a).rank, 2)))
@@ -112,12 +112,12 @@ def _integer_matmul(n: Node, places: tuple[int, int], points: tuple[int, int]) -
 
 
 @node("MatMulInteger")
-def matmul_integer(n: Node) -> Any:
+def matmul_integer(n: OnnxNode) -> Any:
     """out = (a - a_zero_point) @ (b - b_zero_point), i32."""
     return _integer_matmul(n, (0, 1), (2, 3))
 
 
-def _factor(n: Node, left: int, right: int, out: int, axis: int, rank: int) -> Any:
+def _factor(n: OnnxNode, left: int, right: int, out: int, axis: int, rank: int) -> Any:
     """left * right / out in f32, the scales of a product."""
     b = n.b
 
@@ -131,7 +131,7 @@ def _factor(n: Node, left: int, right: int, out: int, axis: int, rank: int) -> A
 
 
 @node("QLinearMatMul")
-def qlinear_matmul(n: Node) -> Any:
+def qlinear_matmul(n: OnnxNode) -> Any:
     """The product of quantized matrices, quantized."""
     b = n.b
     product = _integer_matmul(n, (0, 3), (2, 5))
@@ -140,7 +140,7 @@ def qlinear_matmul(n: Node) -> Any:
     return rounded_to(b, scaled, _zero_point(n, 7, -1, rank), n.type(7).dtype)
 
 
-def _integer_conv(n: Node, x: Any, weight: Any, kernel: tuple[int, ...]) -> Any:
+def _integer_conv(n: OnnxNode, x: Any, weight: Any, kernel: tuple[int, ...]) -> Any:
     """The i32 convolution; [n, c, h, w]."""
     w = window(n, kernel)
     if spatial_rank(n) == 3:
@@ -155,7 +155,7 @@ def _integer_conv(n: Node, x: Any, weight: Any, kernel: tuple[int, ...]) -> Any:
     )
 
 
-def _kernel(n: Node, index: int) -> tuple[int, ...]:
+def _kernel(n: OnnxNode, index: int) -> tuple[int, ...]:
     shape = n.type(index).shape[2:]
     if None in shape:
         raise unsupported("weights of dynamic size: expected static ones")
@@ -163,7 +163,7 @@ def _kernel(n: Node, index: int) -> tuple[int, ...]:
 
 
 @node("ConvInteger")
-def conv_integer(n: Node) -> Any:
+def conv_integer(n: OnnxNode) -> Any:
     """out = the convolution of x - x_zero_point with w - w_zero_point, i32."""
     x = _shifted(n.b, n.x(0), _zero_point(n, 2, 1, n.type(0).rank))
     weight = _shifted(n.b, n.x(1), _zero_point(n, 3, 0, n.type(1).rank))
@@ -171,7 +171,7 @@ def conv_integer(n: Node) -> Any:
 
 
 @node("QLinearConv")
-def qlinear_conv(n: Node) -> Any:
+def qlinear_conv(n: OnnxNode) -> Any:
     """The convolution of quantized operands, plus an i32 bias, quantized."""
     b = n.b
     x = _shifted(b, n.x(0), _zero_point(n, 2, 1, n.type(0).rank))

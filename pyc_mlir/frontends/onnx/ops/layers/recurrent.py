@@ -20,7 +20,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, expand_to, swap_last, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, node
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, node
 
 _MAX_STEPS = 256
 _ACTIVATIONS = {"sigmoid": "sigmoid", "tanh": "tanh", "relu": "relu"}
@@ -36,7 +36,7 @@ Step = Callable[[Any, Sequence[Any]], Sequence[Any]]
 class _Direction:
     """Weights of one direction: R transposed, both biases by gate, and the activations."""
 
-    n: Node
+    n: OnnxNode
     number: int
     hidden: int
     activations: Sequence[Activation]
@@ -66,7 +66,7 @@ class _Direction:
 
 
 @node("LSTM")
-def lstm(n: Node) -> Any:
+def lstm(n: OnnxNode) -> Any:
     """i, o, f = s(...), c' = f c + i tanh(...), h' = o tanh(c'). Hochreiter, Schmidhuber, 1997."""
     states = [n.x(5) if n.has(5) else None, n.x(6) if n.has(6) else None]
     return _recurrent(n, _lstm_step, states)
@@ -96,7 +96,7 @@ def _lstm_step(d: _Direction) -> Step:
 
 
 @node("GRU")
-def gru(n: Node) -> Any:
+def gru(n: OnnxNode) -> Any:
     """z, r = s(...), g = tanh(...), h' = (1 - z) g + z h. Cho et al., 2014."""
     return _recurrent(n, _gru_step, [n.x(5) if n.has(5) else None])
 
@@ -129,7 +129,7 @@ def _gru_step(d: _Direction) -> Step:
 
 
 @node("RNN")
-def rnn(n: Node) -> Any:
+def rnn(n: OnnxNode) -> Any:
     """h' = f(W x + R h + b). Elman, 1990."""
     return _recurrent(n, _rnn_step, [n.x(5) if n.has(5) else None])
 
@@ -146,7 +146,7 @@ def _rnn_step(d: _Direction) -> Step:
     return step
 
 
-def _recurrent(n: Node, step_of: Callable[[_Direction], Step], given: Sequence[Any]) -> Any:
+def _recurrent(n: OnnxNode, step_of: Callable[[_Direction], Step], given: Sequence[Any]) -> Any:
     """Y of all steps, and the last states: [length, directions, batch, hidden], [directions, ...].
 
     given: the first states, [directions, batch, hidden] or None for zeros.
@@ -212,7 +212,7 @@ def _input_bias(d: _Direction) -> Any:
     return chain(d.n.b, parts, 1)
 
 
-def _activations(n: Node, number: int) -> list[Activation]:
+def _activations(n: OnnxNode, number: int) -> list[Activation]:
     """The functions of one direction."""
     usual = _DEFAULTS[n.op]
     names = [v.decode() for v in n.attr("activations", [])] or list(usual) * 2
@@ -229,7 +229,7 @@ def _apply(b: Any, name: str, x: Any) -> Any:
 
 
 def _results(
-    n: Node, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
+    n: OnnxNode, made: Sequence[tuple[list[Any], Sequence[Any]]], batch_first: bool
 ) -> tuple[Any, ...]:
     """Y and the last states of all directions; those that nobody asks for are None."""
     b = n.b

@@ -14,7 +14,7 @@ from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import extent_value
 from pyc_mlir.frontends.frame.shaping import merge, reshape_to, split, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, contrib
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
 
 END = 2**63 - 1
 
@@ -29,7 +29,7 @@ def together(b: Any, x: Any) -> Any:
     return merge(b, b.transpose(x, permutation=(0, 2, 1, 3)), 2)
 
 
-def scale_of(n: Node, query: Any) -> float:
+def scale_of(n: OnnxNode, query: Any) -> float:
     """The factor of the products; 1/sqrt(depth) where the node leaves it out, or says 0."""
     given, depth = n.attr("scale", 0.0), n.b.type_of(query).shape[-1]
     if not given and not depth:
@@ -37,7 +37,7 @@ def scale_of(n: Node, query: Any) -> float:
     return given or 1 / math.sqrt(depth)
 
 
-def whole_heads(n: Node, size: int | None, heads: int) -> int:
+def whole_heads(n: OnnxNode, size: int | None, heads: int) -> int:
     """The depth of each of `heads` heads. Raises PycError (BAD_MODEL)."""
     if size is None:
         raise unsupported("a dynamic number of channels: expected a static one")
@@ -47,7 +47,7 @@ def whole_heads(n: Node, size: int | None, heads: int) -> int:
 
 
 @contrib("MultiHeadAttention")
-def multi_head_attention(n: Node) -> Any:
+def multi_head_attention(n: OnnxNode) -> Any:
     """pyc.attention of heads, whose operands lie apart or packed, with a bias and a cache.
 
     query: [batch, length, hidden], or [batch, length, heads, 3, depth] with keys and values; key,
@@ -67,7 +67,7 @@ def multi_head_attention(n: Node) -> Any:
     return together(b, out), key, value
 
 
-def _operands(n: Node, heads: int) -> tuple[Any, Any, Any]:
+def _operands(n: OnnxNode, heads: int) -> tuple[Any, Any, Any]:
     """Queries, keys and values as [batch, heads, length, depth], with their bias."""
     b = n.b
     if n.type(0).rank == 5:
@@ -116,7 +116,7 @@ def _total(b: Any, left: Any, right: Any) -> Any:
     return b.add(left, right)
 
 
-def _filter(n: Node, index: int, query: Any, key: Any) -> Any:
+def _filter(n: OnnxNode, index: int, query: Any, key: Any) -> Any:
     """What a mask of keys adds to scores, or None.
 
     It is [batch] lengths, [batch, keys] or [batch, queries, keys]; 0 hides a key.
@@ -144,7 +144,7 @@ def _filter(n: Node, index: int, query: Any, key: Any) -> Any:
     return b.select(shown, b.scalar(0, query), b.scalar(value, query))
 
 
-def _causal(n: Node, query: Any, key: Any, fresh: Any) -> Any:
+def _causal(n: OnnxNode, query: Any, key: Any, fresh: Any) -> Any:
     """-inf for keys after each query, the first of which stands at the first fresh key; or None."""
     b = n.b
     if not n.attr("unidirectional", 0):
@@ -160,7 +160,7 @@ def _causal(n: Node, query: Any, key: Any, fresh: Any) -> Any:
 
 
 @contrib("Attention")
-def attention(n: Node) -> Any:
+def attention(n: OnnxNode) -> Any:
     """pyc.attention of x @ weights + bias, [batch, length, query | key | value channels].
 
     past, present: [2, batch, heads, length, depth], keys and values.
@@ -171,7 +171,7 @@ def attention(n: Node) -> Any:
     return attended(n, packed, mask=3, past=4, bias=5)
 
 
-def attended(n: Node, packed: Any, *, mask: int, past: int, bias: int | None) -> Any:
+def attended(n: OnnxNode, packed: Any, *, mask: int, past: int, bias: int | None) -> Any:
     """Attention over one projection to queries, keys and values; the arguments are inputs."""
     b, heads = n.b, n.stated("num_heads")
     if n.attr("do_rotary", 0) or n.attr("past_present_share_buffer", 0):

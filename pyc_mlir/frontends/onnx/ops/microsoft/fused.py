@@ -6,13 +6,13 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir import functions
 from pyc_mlir.dialects.types import DTYPES, I64
 from pyc_mlir.frontends.frame.errors import unsupported
-from pyc_mlir.frontends.onnx.frame.handler import Node, contrib
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
 from pyc_mlir.frontends.onnx.ops.images.convolution import conv
 from pyc_mlir.frontends.onnx.ops.layers.contraction import gemm
 from pyc_mlir.frontends.onnx.ops.microsoft.blocks import in_blocks, take_last, unpacked
 
 
-def _activated(n: Node, x: Any, name: str, numbers: list[float]) -> Any:
+def _activated(n: OnnxNode, x: Any, name: str, numbers: list[float]) -> Any:
     """An activation by its name in ONNX, with the parameters that it has there."""
     b = n.b
 
@@ -38,7 +38,7 @@ def _activated(n: Node, x: Any, name: str, numbers: list[float]) -> Any:
 
 
 @contrib("FusedConv")
-def fused_conv(n: Node) -> Any:
+def fused_conv(n: OnnxNode) -> Any:
     """out = activation(Conv(x, w, bias) + z)."""
     out = conv(n)
     out = n.b.add(out, n.x(3)) if n.has(3) else out
@@ -48,7 +48,7 @@ def fused_conv(n: Node) -> Any:
 
 
 @contrib("FusedGemm")
-def fused_gemm(n: Node) -> Any:
+def fused_gemm(n: OnnxNode) -> Any:
     """out = activation(Gemm(a, b, c))."""
     out, name = gemm(n), n.attr("activation", "")
     kinds = [f"activation_{kind}" for kind in ("alpha", "beta", "gamma")]
@@ -57,7 +57,7 @@ def fused_gemm(n: Node) -> Any:
 
 
 @contrib("EmbedLayerNormalization")
-def embed_layer_norm(n: Node) -> Any:
+def embed_layer_norm(n: OnnxNode) -> Any:
     """out = layernorm of the embeddings of words, places and segments, [batch, length, hidden].
 
     Output 1 counts the ones of the mask of each sequence; output 2 is the sum of the embeddings.
@@ -75,7 +75,7 @@ def embed_layer_norm(n: Node) -> Any:
 
 
 @contrib("GatherBlockQuantized")
-def gather_quantized_blocks(n: Node) -> Any:
+def gather_quantized_blocks(n: OnnxNode) -> Any:
     """Rows of a table of 4 or 8 bits, taken at `indices`: (x - zero point) * scale by blocks.
 
     data: ui8 [rows, ...], two numbers of 4 bits a byte; the rows alone leave their packed form.

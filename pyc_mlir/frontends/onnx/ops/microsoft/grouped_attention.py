@@ -15,8 +15,8 @@ from pyc_mlir.dialects.types import I64
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.indexing import along, extent_value
 from pyc_mlir.frontends.frame.shaping import expand_to, product, reshape_to, swap_last, take
-from pyc_mlir.frontends.frame.sizes import Extent, Size
-from pyc_mlir.frontends.onnx.frame.handler import Node, contrib
+from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
 from pyc_mlir.frontends.onnx.ops.layers.attention import repeated
 from pyc_mlir.frontends.onnx.ops.microsoft.attention import apart, scale_of, together, whole_heads
 from pyc_mlir.frontends.onnx.ops.microsoft.layers import rotated
@@ -31,7 +31,7 @@ _NEITHER = {
 
 
 @contrib("GroupQueryAttention")
-def group_query_attention(n: Node) -> Any:
+def group_query_attention(n: OnnxNode) -> Any:
     """pyc.attention with fewer key heads than query heads, rotary angles and a cache.
 
     The results' cache has `total_sequence_length` places, or those of the given one if that is
@@ -56,7 +56,7 @@ def group_query_attention(n: Node) -> Any:
     return together(b, out), full_key, full_value
 
 
-def _projections(n: Node, heads: int, few: int) -> list[Any]:
+def _projections(n: OnnxNode, heads: int, few: int) -> list[Any]:
     """Queries, keys and values as [batch, heads, length, depth], packed or apart."""
     b, width = n.b, n.type(0).shape[-1]
     counts = (heads, few, few)
@@ -70,7 +70,7 @@ def _projections(n: Node, heads: int, few: int) -> list[Any]:
     ]
 
 
-def _past_lengths(n: Node, query: Any) -> Any:
+def _past_lengths(n: OnnxNode, query: Any) -> Any:
     """i64 [batch, 1]: the keys of each sequence in the cache before this call."""
     b = n.b
     ends = b.add(b.reshape(b.convert(n.x(5), I64), shape=(-1, 1)), np.array(1, np.int64))
@@ -83,7 +83,7 @@ def _past_lengths(n: Node, query: Any) -> Any:
     return b.select(first, np.array(0, np.int64), before)
 
 
-def _turned(n: Node, x: Any, past: Any) -> Any:
+def _turned(n: OnnxNode, x: Any, past: Any) -> Any:
     """x turned by the angles of its places: those given, or those after the past."""
     b = n.b
     places = n.x(9) if n.has(9) else b.add(past, b.reshape(b.iota_like(x, 2), shape=(1, -1)))
@@ -91,22 +91,22 @@ def _turned(n: Node, x: Any, past: Any) -> Any:
     return rotated(b, x, cosine, sine, bool(n.attr("rotary_interleaved", 0)))
 
 
-def _places(n: Node, new: Extent) -> Extent:
+def _places(n: OnnxNode, new: Extent) -> Extent:
     """How many places the resulting cache has. Raises unsupported where that is not known."""
     total = n.extents(6, "total_sequence_length")
     if len(total) != 1:
         raise PycError(ReasonCode.BAD_MODEL, "`total_sequence_length`: expected one element")
     old = n.b.dims(n.x(3))[2] if n.has(3) else 0
     whole = total[0]
-    if isinstance(whole, Size) and isinstance(old, int) and old:
+    if isinstance(whole, SymbolicSize) and isinstance(old, int) and old:
         raise unsupported("a past of static length with a dynamic total: expected both of one kind")
-    if isinstance(whole, Size) or isinstance(old, Size):
+    if isinstance(whole, SymbolicSize) or isinstance(old, SymbolicSize):
         return whole
     least = new if isinstance(new, int) else 0
     return max(whole, old, least)
 
 
-def _appended(n: Node, fresh: Any, index: int, past: Any) -> Any:
+def _appended(n: OnnxNode, fresh: Any, index: int, past: Any) -> Any:
     """The cache with this call's rows after those of the past of each sequence.
 
     A row is taken from past and fresh rows in a row, so that nothing is written twice.
@@ -135,16 +135,16 @@ def _appended(n: Node, fresh: Any, index: int, past: Any) -> Any:
 
 
 def _vector(b: Any, length: Extent) -> Any:
-    if isinstance(length, Size):
+    if isinstance(length, SymbolicSize):
         return b.atom(length.atoms[0]) if length.factor == 1 == len(length.atoms) else _long(length)
     return b.iota(shape=(length,), axis=0, dtype=I64)
 
 
-def _long(length: Size) -> Any:
+def _long(length: SymbolicSize) -> Any:
     raise unsupported(f"{length} places: expected one dimension")
 
 
-def _attended(n: Node, query: Any, key: Any, value: Any, past: Any) -> Any:
+def _attended(n: OnnxNode, query: Any, key: Any, value: Any, past: Any) -> Any:
     """Attention of queries to the keys that they may see, by place, with caps and sinks."""
     b = n.b
     scale, cap = scale_of(n, query), n.attr("softcap", 0.0)
@@ -165,7 +165,7 @@ def _attended(n: Node, query: Any, key: Any, value: Any, past: Any) -> Any:
     return b.matmul(b.softmax(scores, axis=-1), value)
 
 
-def _with_sink(n: Node, scores: Any) -> Any:
+def _with_sink(n: OnnxNode, scores: Any) -> Any:
     """The softmax of scores and one more, which takes its share and has no value.
 
     It is `head_sink` of each head, or 0 ("smooth softmax"; attention sinks: Xiao et al., 2023).
@@ -179,7 +179,7 @@ def _with_sink(n: Node, scores: Any) -> Any:
     return take(b, weights, 3, 0, -1)
 
 
-def _seen(n: Node, query: Any, key: Any, past: Any) -> Any:
+def _seen(n: OnnxNode, query: Any, key: Any, past: Any) -> Any:
     """i1 [batch, 1, queries, keys]: keys up to each query, within the window before it."""
     b = n.b
     window = n.attr("local_window_size", -1)

@@ -12,14 +12,14 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import merge, reshape_to, swap_last, take
-from pyc_mlir.frontends.onnx.frame.handler import Node, contrib
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
 from pyc_mlir.frontends.onnx.ops.microsoft.blocks import unpacked
 
 _UI8 = DTYPES["ui8"]
 
 
 @contrib("SimplifiedLayerNormalization")
-def simplified_layer_norm(n: Node) -> Any:
+def simplified_layer_norm(n: OnnxNode) -> Any:
     """pyc.rmsnorm over the dimensions from `axis` on."""
     axis = n.attr("axis", -1) % n.type().rank
     if n.wants(1):
@@ -28,7 +28,7 @@ def simplified_layer_norm(n: Node) -> Any:
 
 
 @contrib("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-def skip_layer_norm(n: Node) -> Any:
+def skip_layer_norm(n: OnnxNode) -> Any:
     """out = layernorm (or rmsnorm) of x + skip + bias; output 3 is that sum."""
     b, simplified = n.b, n.op == "SkipSimplifiedLayerNormalization"
     if n.wants(1) or n.wants(2):
@@ -46,21 +46,21 @@ def skip_layer_norm(n: Node) -> Any:
 
 
 @contrib("BiasGelu", "Gelu", "FastGelu")
-def gelu(n: Node) -> Any:
+def gelu(n: OnnxNode) -> Any:
     """gelu of x + bias; FastGelu by tanh."""
     x = n.b.add(n.x(0), n.x(1)) if n.has(1) else n.x(0)
     return n.b.gelu(x, approximate="tanh" if n.op == "FastGelu" else "none")
 
 
 @contrib("QuickGelu")
-def quick_gelu(n: Node) -> Any:
+def quick_gelu(n: OnnxNode) -> Any:
     """out = x * sigmoid(alpha x)."""
     b, x = n.b, n.x()
     return b.mul(x, b.sigmoid(b.mul(x, n.number(n.attr("alpha", 1.702)))))
 
 
 @contrib("FusedMatMul", "TransposeMatMul")
-def fused_matmul(n: Node) -> Any:
+def fused_matmul(n: OnnxNode) -> Any:
     """out = alpha * A' @ B', transposed where asked; transBatch: the rows are the first axis."""
     b, alpha = n.b, n.attr("alpha", 1.0)
 
@@ -75,7 +75,7 @@ def fused_matmul(n: Node) -> Any:
 
 
 @contrib("MatMulNBits")
-def matmul_of_few_bits(n: Node) -> Any:
+def matmul_of_few_bits(n: OnnxNode) -> Any:
     """out = x @ w' + bias, w [N, K] of 4 or 8 bits in blocks along K, each with its scale.
 
     The weights stay packed in the program: two of 4 bits a byte, the lower half first.
@@ -108,7 +108,7 @@ def matmul_of_few_bits(n: Node) -> Any:
 
 
 @contrib("RotaryEmbedding")
-def rotary_embedding(n: Node) -> Any:
+def rotary_embedding(n: OnnxNode) -> Any:
     """Pairs of each head turned by the angles of their positions. Su et al., 2021.
 
     x: [batch, length, hidden] or [batch, heads, length, depth]; cos, sin: [positions, depth / 2].
@@ -154,7 +154,7 @@ def rotated(b: Any, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
     return out if depth == 2 * half else b.concat(out, rest, axis=3)
 
 
-def _angles(n: Node, index: int, x: Any) -> Any:
+def _angles(n: OnnxNode, index: int, x: Any) -> Any:
     """[batch or 1, 1, length, depth / 2] of a table of cosines or sines, at the positions."""
     b = n.b
     if n.type(1).rank == 2 and math.prod(d or 0 for d in n.type(1).shape) != 1:

@@ -6,7 +6,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.types import DTYPES
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.shaping import chain, swap_last
-from pyc_mlir.frontends.onnx.frame.handler import Node, contrib
+from pyc_mlir.frontends.onnx.frame.handler import OnnxNode, contrib
 from pyc_mlir.frontends.onnx.ops.images.convolution import averaged
 from pyc_mlir.frontends.onnx.ops.layers.quantization import dynamically, rounded_to
 from pyc_mlir.frontends.onnx.ops.microsoft.attention import attended
@@ -15,7 +15,7 @@ _F32, _I32, _UI8 = DTYPES["f32"], DTYPES["i32"], DTYPES["ui8"]
 
 
 @contrib("QLinearAdd", "QLinearMul")
-def qlinear_binary(n: Node) -> Any:
+def qlinear_binary(n: OnnxNode) -> Any:
     """The sum or product of two quantized tensors, quantized; inputs: (x, scale, zero point)."""
     b = n.b
 
@@ -39,7 +39,7 @@ def qlinear_binary(n: Node) -> Any:
 
 
 @contrib("QGemm")
-def qgemm(n: Node) -> Any:
+def qgemm(n: OnnxNode) -> Any:
     """alpha * A' @ B' + C of quantized matrices; quantized, or f32 without an output scale."""
     b = n.b
 
@@ -64,7 +64,7 @@ def qgemm(n: Node) -> Any:
 
 
 @contrib("MatMulIntegerToFloat", "DynamicQuantizeMatMul")
-def matmul_to_float(n: Node) -> Any:
+def matmul_to_float(n: OnnxNode) -> Any:
     """out = (a - a_zero) @ (b - b_zero) * a_scale * b_scale + bias, f32; products in i32.
 
     DynamicQuantizeMatMul quantizes a, which is f32, by its own range first.
@@ -93,14 +93,14 @@ def _less(b: Any, x: Any, point: Any) -> Any:
     return x if point is None else b.sub(x, b.cast(_one(b, point), dtype=_I32))
 
 
-def _float(n: Node, index: int) -> Any:
+def _float(n: OnnxNode, index: int) -> Any:
     """Inputs `index` to `index + 2` (x, scale, zero point) as f32."""
     b = n.b
     x = _less(b, n.x(index), n.x(index + 2) if n.has(index + 2) else None)
     return b.mul(b.cast(x, dtype=_F32), _one(b, n.x(index + 1)))
 
 
-def _quantized(n: Node, x: Any, scale: int, point: int, dtype: Any) -> Any:
+def _quantized(n: OnnxNode, x: Any, scale: int, point: int, dtype: Any) -> Any:
     """f32 x by the scale and zero point of these inputs."""
     b = n.b
     zero = _one(b, n.x(point)) if n.has(point) else None
@@ -108,7 +108,7 @@ def _quantized(n: Node, x: Any, scale: int, point: int, dtype: Any) -> Any:
 
 
 @contrib("QLinearSigmoid", "QLinearLeakyRelu")
-def qlinear_activation(n: Node) -> Any:
+def qlinear_activation(n: OnnxNode) -> Any:
     """The function of a quantized tensor, quantized; inputs: x, scale, zero, new scale, zero."""
     b, x = n.b, _float(n, 0)
     if n.op == "QLinearSigmoid":
@@ -120,7 +120,7 @@ def qlinear_activation(n: Node) -> Any:
 
 
 @contrib("QLinearSoftmax")
-def qlinear_softmax(n: Node) -> Any:
+def qlinear_softmax(n: OnnxNode) -> Any:
     """softmax along `axis` of a quantized tensor, quantized; the axes after it too before opset 13.
 
     Within one unit of onnxruntime's, which takes the exponentials from a table.
@@ -133,7 +133,7 @@ def qlinear_softmax(n: Node) -> Any:
 
 
 @contrib("QLinearConcat")
-def qlinear_concat(n: Node) -> Any:
+def qlinear_concat(n: OnnxNode) -> Any:
     """Quantized tensors in a row along `axis`, all by the scale and zero point of the first two."""
     if n.count < 3 or (n.count - 2) % 3:
         raise PycError(ReasonCode.BAD_MODEL, "expected inputs in threes after the first two")
@@ -144,7 +144,7 @@ def qlinear_concat(n: Node) -> Any:
 
 
 @contrib("QLinearWhere")
-def qlinear_where(n: Node) -> Any:
+def qlinear_where(n: OnnxNode) -> Any:
     """x where the condition holds, else y, both quantized anew."""
     dtype = n.type(1).dtype
     yes, no = (_quantized(n, _float(n, i), 7, 8, dtype) for i in (1, 4))
@@ -152,7 +152,7 @@ def qlinear_where(n: Node) -> Any:
 
 
 @contrib("QLinearGlobalAveragePool", "QLinearAveragePool")
-def qlinear_average(n: Node) -> Any:
+def qlinear_average(n: OnnxNode) -> Any:
     """The mean of all pixels, or of each window, of a quantized image, quantized."""
     if n.attr("channels_last", 0):
         raise unsupported("channels_last: expected channels first")
@@ -166,7 +166,7 @@ def qlinear_average(n: Node) -> Any:
 
 
 @contrib("QAttention")
-def qattention(n: Node) -> Any:
+def qattention(n: OnnxNode) -> Any:
     """Attention over the product of quantized x and weights, plus a bias in f32."""
     b = n.b
     whole = b.matmul(
