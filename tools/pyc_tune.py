@@ -129,6 +129,9 @@ def _add_gates(commands: Any) -> None:
     report = commands.add_parser("report", help="a study as one HTML page")
     report.add_argument("id", metavar="STUDY")
     report.add_argument("-o", "--output", metavar="PAGE.html", required=True)
+    report.add_argument(
+        "--calibration", metavar="FILE", help="of `pyc-doctor --calibrate`, for the rooflines"
+    )
     commands.add_parser("lanes", help="recipes and their states")
     baseline = commands.add_parser("baseline", help="freeze numbers under a name")
     baseline.add_argument("name", metavar="NAME")
@@ -232,13 +235,16 @@ def _collect(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
     from pyc_mlir.evidence.rows import Study
     from pyc_mlir.tools.tune.look import named
+    from pyc_mlir.tools.tune.machine import machine_model
     from pyc_mlir.tools.tune.study_facts import facts_of
     from pyc_mlir.tools.tune.study_page import page
 
     study = named(store, flags.id)
     if not isinstance(study, Study):
         raise _usage(f"expected the id of a study, got one of {study.table}")
-    write_file(flags.output, page(facts_of(store, study)).encode())
+    facts = facts_of(store, study)
+    model = machine_model(facts, flags.calibration)
+    write_file(flags.output, page(facts, model).encode())
     print(f"{flags.output}: study {study.id[:12]}")
     return cli.OK
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import pyc_mlir.dialects.ops  # noqa: F401  (defines the ops that texts name)
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.opdef import OPS, OpDef, Param
 from pyc_mlir.dialects.types import DTYPES, TensorType

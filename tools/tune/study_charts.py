@@ -8,33 +8,28 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
 
+from pyc_mlir.pipelines.target.cost_model import CostModel
 from pyc_mlir.tools.explain.axes import Scale, bytes_scale, line, px, seconds_scale, svg, text
-from pyc_mlir.tools.tune.study_facts import (
-    BYTES,
-    FLOPS,
-    PEAK_BANDWIDTH,
-    PEAK_FLOPS,
-    Point,
-    StudyFacts,
-    best_so_far,
-)
+from pyc_mlir.tools.tune.study_facts import Point, StudiedGraph, best_so_far
 from pyc_mlir.util.units import quantity
 
 _WIDTH, _HEIGHT, _LEFT, _FOOT, _HEAD = 620, 300, 76, 40, 26
 _RIGHT, _BOTTOM = _WIDTH - 24, _HEIGHT - _FOOT
 
 
-def progress(facts: StudyFacts) -> str:
-    """Seconds of each trial in order, and the least so far as a line."""
-    measured = facts.measured
-    x = Scale(0, max(p.number for p in facts.points) + 1, _LEFT, _RIGHT)
-    y = seconds_scale([p.seconds or 0.0 for p in measured], _BOTTOM, _HEAD)
+def progress(graph: StudiedGraph) -> str:
+    """Seconds of each trial in order, the least so far, and the incumbent's as a dashed line."""
+    measured = graph.measured
+    x = Scale(0, max(p.number for p in graph.points) + 1, _LEFT, _RIGHT)
+    own = [] if graph.incumbent is None else [graph.incumbent]
+    y = seconds_scale([*own, *(p.seconds or 0.0 for p in measured)], _BOTTOM, _HEAD)
     steps = best_so_far(measured)
     path = f"M{px(x(steps[0][0]))} {px(y(steps[0][1]))}"
     path += "".join(f"H{px(x(n))}V{px(y(s))}" for n, s in steps[1:]) + f"H{px(x(x.high))}"
     parts = [
         *_axes(x, y, "trial", f"seconds of a call, {y.unit}"),
-        *(_dot(x(p.number), y(p.seconds or 0.0), _said(p)) for p in measured),
+        *(line(_LEFT, y(seconds), _RIGHT, y(seconds), "bound") for seconds in own),
+        *(_dot(x(p.number), y(p.seconds or 0.0), _words(p)) for p in measured),
         f'<path d="{path}" class="line frontier" fill="none"/>',
     ]
     return svg(
@@ -42,26 +37,26 @@ def progress(facts: StudyFacts) -> str:
     )
 
 
-def frontier(facts: StudyFacts) -> str:
+def frontier(graph: StudiedGraph) -> str:
     """Seconds against bytes of all trials; those that nothing beats are joined."""
-    known = [p for p in facts.measured if p.arena_bytes is not None]
+    known = [p for p in graph.measured if p.arena_bytes is not None]
     if not known:
         return ""
-    best = facts.frontier()
+    best = graph.frontier()
     x = seconds_scale([p.seconds or 0.0 for p in known], _LEFT, _RIGHT)
     y = bytes_scale(max(p.arena_bytes or 0 for p in known), _BOTTOM, _HEAD, room=1.1)
     way = "L".join(f"{px(x(p.seconds or 0.0))} {px(y(p.arena_bytes or 0))}" for p in best)
     parts = [
         *_axes(x, y, f"seconds of a call, {x.unit}", f"arena, {y.unit}"),
         f'<path d="M{way}" class="line frontier" fill="none"/>',
-        *(_dot(x(p.seconds or 0.0), y(p.arena_bytes or 0), _said(p)) for p in known),
+        *(_dot(x(p.seconds or 0.0), y(p.arena_bytes or 0), _words(p)) for p in known),
     ]
     return svg(_WIDTH, _HEIGHT, "seconds against arena bytes of each trial", "".join(parts))
 
 
-def prediction(facts: StudyFacts) -> str:
+def prediction(graph: StudiedGraph) -> str:
     """What was predicted against what was measured; on the line both are equal."""
-    known = [p for p in facts.measured if p.predicted and p.predicted > 0]
+    known = [p for p in graph.measured if p.predicted and p.predicted > 0]
     if not known:
         return ""
     values = [v for p in known for v in (p.predicted, p.seconds, p.low, p.high) if v]
@@ -72,34 +67,44 @@ def prediction(facts: StudyFacts) -> str:
         up = y(log10(p.seconds or 1.0))
         if p.low and p.high:
             parts.append(line(x(log10(p.low)), up, x(log10(p.high)), up, "axis"))
-        parts.append(_dot(x(log10(p.predicted or 1.0)), up, _said(p)))
+        parts.append(_dot(x(log10(p.predicted or 1.0)), up, _words(p)))
     return svg(_WIDTH, _HEIGHT, "predicted against measured seconds", "".join(parts))
 
 
-def roofline(facts: StudyFacts) -> str:
-    """Operations a second of each trial below what the machine can do at this intensity."""
-    flops, moved = facts.figure(FLOPS), facts.figure(BYTES)
-    if flops is None or moved is None:
+def roofline(graph: StudiedGraph, model: CostModel | None) -> str:
+    """Operations a second of each trial, and what the machine can do at this intensity.
+
+    Williams, Waterman and Patterson, 2009. Without a model of the machine there is no roof.
+    """
+    flops, moved = graph.flops, graph.traffic_bytes
+    if not flops or not moved:
         return ""
-    rates = [flops / (p.seconds or 1.0) for p in facts.measured]
-    peak, bandwidth = facts.figure(PEAK_FLOPS), facts.figure(PEAK_BANDWIDTH)
-    at = flops / moved
-    knee = peak / bandwidth if peak and bandwidth else at
+    rates = [flops / (p.seconds or 1.0) for p in graph.measured]
+    at, roof = flops / moved, _roof(model)
+    knee = roof[0] / roof[1] if roof else at
     x = _decades([at / 4, at * 4, knee / 4, knee * 4], _LEFT, _RIGHT)
-    y = _decades([*rates, *([peak] if peak else [])], _BOTTOM, _HEAD)
+    y = _decades([*rates, *([roof[0]] if roof else [])], _BOTTOM, _HEAD)
     parts = [*_log_axes(x, y, "operations a byte", "operations a second")]
-    if peak and bandwidth:
+    if roof:
+        peak, bandwidth = roof
         start = max(x.low, y.low - log10(bandwidth))
         corners = ((start, log10(bandwidth) + start), (log10(knee), log10(peak)))
         way = "L".join(f"{px(x(a))} {px(y(b))}" for a, b in (*corners, (x.high, log10(peak))))
         parts.append(f'<path d="M{way}" class="line before" fill="none"/>')
-    for p, rate in zip(facts.measured, rates, strict=True):
-        parts.append(_dot(x(log10(at)), y(log10(rate)), _said(p)))
+    for p, rate in zip(graph.measured, rates, strict=True):
+        parts.append(_dot(x(log10(at)), y(log10(rate)), _words(p)))
     return svg(_WIDTH, _HEIGHT, "operations a second against operations a byte", "".join(parts))
 
 
-def _said(p: Point) -> str:
-    parts = [f"trial {p.number}: {quantity(p.seconds or 0.0, 's')}", p.config]
+def _roof(model: CostModel | None) -> tuple[float, float] | None:
+    """FLOP/s of all cores that a call may use, and bytes/s of main memory."""
+    return None if model is None else (model.core_flops * model.cores, model.bandwidth)
+
+
+def _words(p: Point) -> str:
+    parts = [f"trial {p.number}, {p.stage}: {quantity(p.seconds or 0.0, 's')}", p.choice]
+    if p.incumbent:
+        parts.append(f"incumbent {quantity(p.incumbent, 's')}")
     if p.predicted:
         parts.append(f"predicted {quantity(p.predicted, 's')}")
     if p.arena_bytes is not None:
@@ -107,9 +112,9 @@ def _said(p: Point) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _dot(x: float, y: float, said: str) -> str:
+def _dot(x: float, y: float, words: str) -> str:
     return (
-        f'<circle cx="{px(x)}" cy="{px(y)}" r="4" class="point"><title>{escape(said)}</title>'
+        f'<circle cx="{px(x)}" cy="{px(y)}" r="4" class="point"><title>{escape(words)}</title>'
         "</circle>"
     )
 
