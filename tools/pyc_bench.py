@@ -65,7 +65,7 @@ def help_text() -> str:
     lines = []
     for name, entry in SUITES.items():
         lines.append(f"  {name:20} {_first_line(entry)}")
-    return "\n".join(["suites (`pyc-bench SUITE --help` says more):", *lines])
+    return "\n".join(["suites (`pyc-bench SUITE --help` lists their options):", *lines])
 
 
 def _first_line(entry: str) -> str:
@@ -97,12 +97,12 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def make_parser(with_suites: bool = False) -> argparse.ArgumentParser:
-    """The command line; `with_suites`: its help imports each suite to say what it measures."""
+    """The command line; `with_suites`: its help imports each suite for its docstring."""
     parser = cli.Parser(
-        TOOL, "Measure PyC, and show what was measured.", help_text() if with_suites else ""
+        TOOL, "Run benchmarks of PyC, and print stored reports.", help_text() if with_suites else ""
     )
-    parser.add_argument("suite", choices=SUITES, metavar="SUITE")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
+    parser.add_argument("suite", choices=SUITES, metavar="SUITE", help="one of the suites below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     return parser
 
 

@@ -1,12 +1,13 @@
 """`pyc-cache`: list, verify and bound the compile cache, and explain a miss.
 
-    pyc-cache ls                     the entries, the most recently used first
-    pyc-cache why [ENTRY [OTHER]]    which parts of its key differ from the nearest entry's
+    pyc-cache ls                     list the entries, the most recently used first
+    pyc-cache why [ENTRY [OTHER]]    compare the key of ENTRY with that of OTHER, or of the entry
+                                     with the most similar key
     pyc-cache verify [--drop]        check every byte; exit status 1 if an entry is damaged
-    pyc-cache gc [--max-size SIZE]   remove the least recently used beyond SIZE, and what was left
-                                     behind by killed processes
+    pyc-cache gc [--max-size SIZE]   remove the least recently used entries beyond SIZE, and files
+                                     that killed processes left
 
-ENTRY is the beginning of a key, as `pyc-compile -v` and `ls` show it; without one `why` takes the
+ENTRY is the beginning of a key, as `pyc-compile -v` and `ls` print it; the default of `why` is the
 entry that was used last.
 """
 
@@ -39,16 +40,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     assert __doc__ is not None
-    parser = cli.Parser(TOOL, "Look into the compile cache.", __doc__.split("\n\n", 1)[1])
-    parser.add_argument("--dir", metavar="DIR", help="the cache's folder; default: the user's own")
+    parser = cli.Parser(
+        TOOL, "List, check and clean the compile cache.", __doc__.split("\n\n", 1)[1]
+    )
+    parser.add_argument(
+        "--dir",
+        metavar="DIR",
+        help="the cache's folder; default: the user's own, below $XDG_CACHE_HOME or ~/.cache",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
     commands.add_parser("ls", help="list the entries")
-    why = commands.add_parser("why", help="how an entry's key differs from the nearest one's")
+    why = commands.add_parser("why", help="show why a program was not found: compare two keys")
     why.add_argument("entries", nargs="*", metavar="ENTRY")
     verify = commands.add_parser("verify", help="check every byte of every entry")
-    verify.add_argument("--drop", action="store_true", help="remove entries that are damaged")
-    gc = commands.add_parser("gc", help="remove what was used least recently")
-    gc.add_argument("--max-size", metavar="SIZE", help="bytes to stay below, e.g. 512MiB or 0")
+    verify.add_argument("--drop", action="store_true", help="remove damaged entries")
+    gc = commands.add_parser("gc", help="remove the least recently used entries")
+    gc.add_argument(
+        "--max-size", metavar="SIZE", help="the most bytes to keep, e.g. 512MiB; 0 clears the cache"
+    )
     return parser
 
 

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 TOOL = "pyc-compile"
 _EPILOG = """\
-MODEL is an .onnx file, an .mlir or .mlirbc file (the pyc dialect as text, linalg, or whatever
-IREE's input stage accepts), FILE.py:FUNCTION (traced; annotate the arguments, or give --input), or
-- for MLIR text on standard input.
+MODEL is one of these:
+  FILE.onnx             an ONNX model
+  FILE.mlir, .mlirbc    the pyc dialect as text, or any dialect that IREE's input stage accepts
+  FILE.py:FUNCTION      a Python function; annotate its arguments, or add --input
+  -                     MLIR text on standard input
 
 examples:
   pyc-compile model.onnx -o model.vmfb
@@ -100,31 +102,35 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = cli.Parser(TOOL, "Compile a model to a program for one target.", _EPILOG)
     parser.usage = "%(prog)s MODEL -o FILE [options]"
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="what to compile; see below")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write; - is stdout")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model; see below")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the file to write; - is standard output"
+    )
     parser.add_argument("--list-targets", action="store_true", help="list the targets and exit")
     parser.add_argument(
-        "--emit", choices=("pyc", "linalg", "vmfb"), help="stop at text, or make a program"
+        "--emit",
+        choices=("pyc", "linalg", "vmfb"),
+        help="write the module as pyc or linalg text, or a program (vmfb); default: vmfb",
     )
     parser.add_argument(
         "--input",
         action="append",
         default=[],
         metavar="[NAME=]SHAPE",
-        help="sizes for dynamic dimensions, e.g. image=1x1x8x8; once per input",
+        help="the shape of an input with dynamic dimensions, e.g. image=1x1x8x8; may be repeated",
     )
     groups = add_option_flags(parser)
     groups["decisions"].add_argument(
         "--replay",
         metavar="LOG",
-        help="make the program of a log (or that program) again, with its target, contract and "
-        "options: the same bytes, or an error that names what differs",
+        help="repeat the compile of a log or of a program, with its target, contract and options: "
+        "the same bytes, or an error that names the differences",
     )
     groups["decisions"].add_argument(
-        "--log", metavar="LOG", help="write the decisions as JSON lines"
+        "--log", metavar="LOG", help="write the decisions to this file as JSON lines"
     )
     groups["IREE"].add_argument(
-        "--compile-to", metavar="PHASE", help="stop at a phase of IREE; emits IR"
+        "--compile-to", metavar="PHASE", help="stop after this phase of IREE and write its IR"
     )
     _add_cache_flags(parser)
     exploring.add_flags(parser)
@@ -132,34 +138,38 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--untrusted",
         action="store_true",
-        help="read and compile in a worker process; MLIR bytecode always is",
+        help="read and compile the model in a worker process; MLIR bytecode always is",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="stages, decisions, summary")
-    parser.add_argument("--progress", action="store_true", help="show progress also in a pipe")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print stages, decisions and a summary"
+    )
+    parser.add_argument(
+        "--progress", action="store_true", help="show progress also if stderr is not a terminal"
+    )
     return parser
 
 
 def _add_cache_flags(parser: argparse.ArgumentParser) -> None:
     cache = parser.add_argument_group(
         "cache",
-        "of compiled programs, by default the user's own below $XDG_CACHE_HOME or ~/.cache; "
-        "PYC_CACHE=0 turns it off, `pyc-cache` looks into it",
+        "where compiled programs are kept; default: a folder of the user below $XDG_CACHE_HOME or "
+        "~/.cache; PYC_CACHE=0 turns it off; `pyc-cache` lists its entries",
     )
     one = cache.add_mutually_exclusive_group()
     one.add_argument(
         "--cache",
         action="store_true",
         default=None,
-        help="use the user's own also with PYC_CACHE=0 or --log",
+        help="use the default cache, also with PYC_CACHE=0 or --log",
     )
-    one.add_argument("--cache-dir", metavar="DIR", help="use the one in this folder")
+    one.add_argument("--cache-dir", metavar="DIR", help="use the cache in this folder")
     one.add_argument(
         "--no-cache",
         dest="cache",
         action="store_false",
         default=None,
-        help="compile in any case; the default with --log, as only a compile knows the places in "
-        "the source",
+        help="use no cache; the default with --log, because cached programs have no source "
+        "locations",
     )
 
 
@@ -175,9 +185,13 @@ def check(flags: argparse.Namespace) -> None:
             "--Xiree": flags.iree_flags,
         }
         for flag in (name for name, value in given.items() if value):
-            raise _usage(f"expected {flag} only where IREE runs, got it with --emit {flags.emit}")
+            raise _usage(
+                f"expected {flag} without --emit {flags.emit}, which ends before IREE; got both"
+            )
     if (flags.cache or flags.cache_dir is not None) and not is_binary(flags):
-        raise _usage("expected --cache and --cache-dir only where a program is made, got text")
+        raise _usage(
+            "expected --cache and --cache-dir for a program only, got them for text output"
+        )
     exploring.check(flags)
     if flags.replay is not None:
         _check_replay(flags)
@@ -185,7 +199,7 @@ def check(flags: argparse.Namespace) -> None:
         raise _usage("expected --emit vmfb or --compile-to, got both")
     if is_binary(flags) and (flags.output is None or (flags.output == "-" and _is_terminal())):
         raise _usage("expected -o FILE for the program, got none")
-    # A compile takes long: what could not be written is told before it.
+    # A compile takes long: report an output that cannot be written before it.
     others = (flags.output, flags.model, flags.replay, flags.recipe, flags.contract)
     cli.require_own_log(TOOL, flags.log, others)
     if flags.output not in (None, "-"):
@@ -195,7 +209,7 @@ def check(flags: argparse.Namespace) -> None:
 def _check_replay(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for what a replay takes from its log, or cannot make."""
     if not is_binary(flags):
-        raise _usage("expected --replay only where a program is made, got text")
+        raise _usage("expected --replay for a program only, got it for text output")
     allowed = ("model", "output", "emit", "input", "replay", "calibration", "iree_flags", "log")
     own_flags = ("verbose", "progress", "list_targets")
     defaults = vars(make_parser().parse_args([]))
@@ -206,7 +220,9 @@ def _check_replay(flags: argparse.Namespace) -> None:
         is_default = value == defaults[name] or (name == "cache" and not value)
         if name not in (*allowed, *own_flags) and not is_default:
             flag = named.get(name, f"--{name.replace('_', '-')}")
-            raise _usage(f"expected {flag} from the log of --replay, got it on the command line")
+            raise _usage(
+                f"expected {flag} from the log of --replay, not on the command line; drop it"
+            )
 
 
 def is_binary(flags: argparse.Namespace) -> bool:

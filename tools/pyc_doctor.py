@@ -29,15 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = cli.Parser(TOOL, "Tell what this machine can compile for and run on.")
-    parser.add_argument("--json", action="store_true", help="print findings and facts as JSON")
+    parser = cli.Parser(TOOL, "Report what this machine can compile for and run on.")
+    parser.add_argument(
+        "--json", action="store_true", help="print findings and machine facts as JSON"
+    )
     parser.add_argument(
         "--calibrate",
         metavar="FILE",
-        help="measure the CPU in about 20 seconds and write FILE, for `pyc-compile --calibration`",
+        help="measure the CPU in about 20 seconds, and write FILE for `pyc-compile --calibration`",
     )
     parser.add_argument(
-        "--name", metavar="NAME", help="the calibration's name in logs; default: FILE's"
+        "--name", metavar="NAME", help="for --calibrate: the name in logs; default: that of FILE"
     )
     return parser
 
@@ -49,7 +51,7 @@ def _run(argv: Sequence[str] | None) -> int:
             raise _usage("expected --json or --calibrate, got both")
         return _calibrate(Path(flags.calibrate), flags.name)
     if flags.name is not None:
-        raise _usage("expected --name only beside --calibrate, got it alone")
+        raise _usage("expected --calibrate with --name, got --name alone")
     machine = examine()
     findings = diagnose(machine)
     if flags.json:

@@ -34,11 +34,11 @@ SCHEMA_VERSION = 1
 # What names a model, and no program or log.
 _MODEL = re.compile(r"\.(onnx|mlir|mlirbc|py(:[\w.]*)?)$|^-$")
 _EPILOG = """\
-Prints where the time of a call goes (predicted, or measured with --profile), the program's memory
-(before and after planning), its frontier and its decisions.
-In place of a program, a model: how much of it can be compiled, and what breaks it.
-Decisions in a program name the model's nodes if it was compiled with --node-names; the log that
-`pyc-compile --log` writes has them and their places in the source.
+For a program, prints the time of each dispatch (predicted, or measured with --profile), its memory
+before and after planning, its frontier and its decisions.
+For a model, prints which share of it can be compiled, and which ops prevent the rest.
+Decisions in a program name the model's nodes if it was compiled with --node-names. The log that
+`pyc-compile --log` writes always has these names, and source locations.
 
 examples:
   pyc-explain model.vmfb
@@ -113,7 +113,7 @@ def _check(flags: argparse.Namespace) -> None:
     if flags.diff is not None and flags.program is not None:
         raise _usage(f"expected two files with --diff, got {flags.program} too")
     if flags.what_if is None and (flags.wisdom or flags.residuals):
-        raise _usage("expected --what-if beside --wisdom and --residuals, got none")
+        raise _usage("expected --what-if with --wisdom and --residuals, got none")
     if flags.html == flags.json == "-":
         raise _usage("expected one of --html - and --json -, got both")
     if flags.bisect is not None and (flags.check is None) == (flags.by is None):
@@ -178,41 +178,47 @@ def make_parser() -> argparse.ArgumentParser:
         help="a .vmfb that pyc-compile wrote, a log, or a model (as of pyc-compile)",
     )
     parser.add_argument(
-        "--input", action="append", default=[], metavar="[NAME=]SHAPE", help="of a model: its sizes"
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]SHAPE",
+        help="for a model: the shape of an input with dynamic dimensions; may be repeated",
     )
     parser.add_argument(
         "--size",
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="of a program with dynamic dimensions: show it at this size; once per dimension",
+        help="for a program with dynamic dimensions: show it at this size; may be repeated",
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write a page with pictures, whole in one file; - is stdout"
+        "--html", metavar="FILE", help="write an HTML page with charts; - is standard output"
     )
-    parser.add_argument("--json", metavar="FILE", help="write all of it as JSON; - is stdout")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write everything as JSON; - is standard output"
+    )
     parser.add_argument(
         "--op",
         metavar="NAME",
-        help="only decisions about an op: its id, name (pyc.softmax), location or dispatch",
+        help="print only decisions about one op: its id, name (pyc.softmax), location or dispatch",
     )
     parser.add_argument(
-        "--why", metavar="CODE", help="what a reason code means, and each place where it occurs"
+        "--why", metavar="CODE", help="explain a reason code, and list each place where it occurs"
     )
     parser.add_argument(
         "--diff",
         nargs=2,
         metavar=("A", "B"),
-        help="what changed between two programs or logs, and why",
+        help="compare two programs or logs, and explain the differences",
     )
-    parser.add_argument("--decisions", action="store_true", help="print the decisions, all of them")
+    parser.add_argument("--decisions", action="store_true", help="print all decisions")
     parser.add_argument(
-        "--log", metavar="LOG", help="the log of this compile: decisions with source locations"
+        "--log", metavar="LOG", help="the log of the program's compile, for source locations"
     )
     parser.add_argument(
         "--profile",
         metavar="FILE",
-        help="measured times in place of predicted ones: what `pyc-run --profile FILE` wrote",
+        help="show the measured times that `pyc-run --profile FILE` wrote, not predicted ones",
     )
     _add_what_if(parser)
     _add_bisect(parser)
@@ -224,33 +230,36 @@ def _add_what_if(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--what-if",
         metavar="RECIPE",
-        help="a recipe, a log or a program whose choices are tried; nothing is compiled",
+        help="estimate the program with the choices of a recipe, log or program; no compile",
     )
-    group.add_argument("--wisdom", metavar="FILE", help="measured rows, as of pyc-compile")
+    group.add_argument("--wisdom", metavar="FILE", help="measurements, as for pyc-compile")
     group.add_argument(
-        "--residuals", metavar="FILE", help="errors of earlier estimates: `pyc-bench predict`"
+        "--residuals", metavar="FILE", help="errors of earlier estimates, from `pyc-bench predict`"
     )
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
-    bisect = parser.add_argument_group("bisect", "find the decision that spoils a program")
+    bisect = parser.add_argument_group(
+        "bisect", "find the decision that makes a program wrong or slow"
+    )
     bisect.add_argument(
         "--bisect",
         nargs=2,
         metavar=("GOOD", "BAD"),
-        help="two programs or logs; PROGRAM is then the model that both were compiled from",
+        help="a good and a bad program or log; PROGRAM is then the model of both",
     )
     bisect.add_argument(
         "--check",
         metavar="COMMAND",
-        help="a shell command, {} is the program: status 0 is good, 125 cannot tell, others bad",
+        help="a shell command that judges a program, {}: exit status 0 is good, 125 undecided, any "
+        "other bad",
     )
     bisect.add_argument(
         "--by",
         choices=("error", "latency"),
-        help="in place of a command: compare with the reference, or measure calls",
+        help="instead of --check: compare with the reference, or measure calls",
     )
-    bisect.add_argument("--calibration", metavar="FILE", help="as of pyc-compile")
+    bisect.add_argument("--calibration", metavar="FILE", help="as for pyc-compile")
 
 
 def _require(found: Sequence[Listed], recorded: CompileLog, text: str) -> None:

@@ -20,14 +20,14 @@ from pyc_mlir.util.children import temporary_folder
 TOOL = "pyc-reduce"
 _EPILOG = """\
 MODULE is MLIR text of the pyc dialect or of linalg; `pyc-compile MODEL --emit pyc -o module.mlir`
-makes it from other models. A check, one of them:
+writes it for other models. One of these checks decides whether a module still fails:
 
-  --check COMMAND   a shell command, {} is a module: status 0 says that it is good; it fails as the
-                    first one does if the status is the same
-  --code CODE       pyc-compile ends with this reason code
-  --mismatch        the program differs from its reference, beyond what rounding explains
+  --check COMMAND   a shell command, {} is the module: it fails if the exit status is not 0 and
+                    the same as for MODULE
+  --code CODE       it fails if pyc-compile ends with this reason code
+  --mismatch        it fails if the program differs from its reference by more than rounding
 
-What stands after -- goes to pyc-compile.
+Arguments after -- are passed to pyc-compile.
 
 examples:
   pyc-reduce bad.mlir --code TARGET_COMPILE_FAILED -o small.mlir -- --target vulkan
@@ -47,7 +47,7 @@ def _run(argv: list[str]) -> int:
     flags = make_parser().parse_args(argv[:cut])
     fails = make_check(flags, argv[cut + 1 :])
     if flags.output != "-":
-        # A reduction takes long: what could not be written is told before it.
+        # A reduction takes long: report an output that cannot be written before it.
         require_writable(flags.output)
     from pyc_mlir.debug.reduce import reduce_module
 
@@ -65,12 +65,20 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = cli.Parser(TOOL, "Shrink a failing module to a small one that still fails.", _EPILOG)
     parser.usage = "%(prog)s MODULE.mlir CHECK [-o FILE] [-- FLAGS]"
-    parser.add_argument("module", metavar="MODULE", help="what fails; - is standard input")
-    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="default: - (stdout)")
+    parser.add_argument("module", metavar="MODULE", help="the failing module; - is standard input")
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="-",
+        metavar="FILE",
+        help="the file to write; default: -, standard output",
+    )
     check = parser.add_mutually_exclusive_group(required=True)
-    check.add_argument("--check", metavar="COMMAND", help="see below")
-    check.add_argument("--code", metavar="CODE", help="see below")
-    check.add_argument("--mismatch", action="store_true", help="see below")
+    check.add_argument("--check", metavar="COMMAND", help="fails if this command does; see below")
+    check.add_argument("--code", metavar="CODE", help="fails if pyc-compile ends with this code")
+    check.add_argument(
+        "--mismatch", action="store_true", help="fails if results differ from the reference"
+    )
     return parser
 
 

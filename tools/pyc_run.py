@@ -28,7 +28,7 @@ TOOL = "pyc-run"
 # Calls before the ones that --repeat times: caches and pools fill.
 _WARMUP = 3
 _EPILOG = f"""\
-inputs, in the program's order unless named:
+inputs (VALUE of --input), in the program's order unless named:
 {(run_inputs.__doc__ or "").partition(chr(10) * 2)[2].rstrip()}
 
 examples:
@@ -113,12 +113,12 @@ def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = cli.Parser(TOOL, "Run a compiled program.", _EPILOG)
     parser.usage = "%(prog)s PROGRAM.vmfb [--input ...] [options]"
-    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb that pyc-compile wrote")
+    parser.add_argument("program", metavar="PROGRAM", help="a .vmfb file from pyc-compile")
     parser.add_argument(
-        "--input", action="append", default=[], metavar="[NAME=]VALUE", help="see below"
+        "--input", action="append", default=[], metavar="[NAME=]VALUE", help="an input; see below"
     )
     parser.add_argument(
-        "--output", metavar="FILE", help="write the results to FILE.npz (or .npy for one)"
+        "--output", metavar="FILE", help="write the results to FILE.npz, or one result to FILE.npy"
     )
     parser.add_argument("--repeat", type=_positive, metavar="N", help="time N further calls")
     parser.add_argument(
@@ -126,24 +126,29 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="?",
         const="",
         metavar="FILE",
-        help="print the time of each dispatch, of as many calls as --repeat says; FILE gets a "
-        "trace for ui.perfetto.dev, which `pyc-explain --profile` reads too",
+        help="print the time of each dispatch, over --repeat calls; FILE is written as a trace for "
+        "ui.perfetto.dev and `pyc-explain --profile`",
     )
     parser.add_argument(
-        "--calibration", metavar="FILE", help="of `pyc-doctor --calibrate`, for --profile"
+        "--calibration", metavar="FILE", help="for --profile: figures from `pyc-doctor --calibrate`"
     )
     parser.add_argument("--stats", action="store_true", help="print calls, times and memory")
     parser.add_argument(
-        "--log", metavar="LOG", help="write what happened as JSON lines, also where a call fails"
+        "--log", metavar="LOG", help="write events to this file as JSON lines, also if a call fails"
     )
     parser.add_argument(
-        "--device", metavar="KIND", help="local-sync, local-task, cuda, vulkan or hip"
+        "--device",
+        metavar="KIND",
+        help="local-sync, local-task, cuda, vulkan or hip; default: the program's",
     )
     parser.add_argument(
-        "--threads", type=_positive, metavar="N", help="workers of local-task (default: cores)"
+        "--threads",
+        type=_positive,
+        metavar="N",
+        help="threads of local-task; default: one per core",
     )
     parser.add_argument(
-        "--allocator", metavar="NAME", help="caching keeps freed memory for the next call"
+        "--allocator", metavar="NAME", help="caching: keep freed memory for the next call"
     )
     return parser
 

@@ -1,27 +1,27 @@
-"""`pyc-tune`: make a model faster by measuring, and keep what was learned in a database.
+"""`pyc-tune`: make a model faster by measuring, and keep the measurements in a database.
 
-    pyc-tune MODEL --budget 10min        measure choices of its kernels, tell what was gained
-    pyc-tune resume STUDY                go on with a study that was interrupted or killed
+    pyc-tune MODEL --budget 10min        measure choices of its kernels and report the gain
+    pyc-tune resume STUDY                continue a study that was interrupted or killed
     pyc-tune worker                      measure the trials of studies that run elsewhere
-    pyc-tune ls                          what the database holds
-    pyc-tune show ID                     a row; of a graph or implementation its times too
-    pyc-tune why ID                      how an implementation came to its state, with verdicts,
-                                         and what its next states ask for
-    pyc-tune promote ID [--lane LANE]    take a recipe into use as far as its measurements allow
-    pyc-tune rollback ID [--lane LANE]   reverse its last transition
-    pyc-tune lanes                       the recipes of both lanes and their states
-    pyc-tune baseline NAME [REPORT ...]  keep stored reports, else the recipes in use, as NAME
-    pyc-tune baselines [NAME[@N]]        their names and versions, or the numbers of one
-    pyc-tune report STUDY -o PAGE.html   the charts and trials of a study as one page
+    pyc-tune ls                          list the contents of the database
+    pyc-tune show ID                     print a row; for a graph or implementation, its times too
+    pyc-tune why ID                      print the verdicts behind an implementation's state, and
+                                         the conditions of its next states
+    pyc-tune promote ID [--lane LANE]    promote a recipe as far as its measurements allow
+    pyc-tune rollback ID [--lane LANE]   reverse a recipe's last transition
+    pyc-tune lanes                       list the recipes of both lanes and their states
+    pyc-tune baseline NAME [REPORT ...]  store reports, or the recipes in use, as baseline NAME
+    pyc-tune baselines [NAME[@N]]        list the baselines, or print the numbers of one
+    pyc-tune report STUDY -o PAGE.html   write the charts and trials of a study as one page
     pyc-tune export FILE [--here] [--lane stable]
-                                         measured choices as wisdom, for `pyc-compile --wisdom`
-    pyc-tune import FILE                 choices of wisdom as candidates, without numbers
+                                         write measured choices for `pyc-compile --wisdom`
+    pyc-tune import FILE                 read such a file; its choices become candidates
     pyc-tune verify                      check every row; exit status 1 if one is damaged
-    pyc-tune profile MODEL...            measure what the database lacks of the models' works
-    pyc-tune probe [--sessions N]        how small a difference this machine shows
-    pyc-tune gc [--keep-toolchains N]    remove traces of older toolchains that nothing rests on
+    pyc-tune profile MODEL...            measure works of the models that the database lacks
+    pyc-tune probe [--sessions N]        measure the smallest difference this machine can detect
+    pyc-tune gc [--keep-toolchains N]    remove unreferenced traces of older toolchains
 
-ID is the beginning of an id, as `ls` shows it. --here keeps to this hardware and toolchain.
+A work is a group of ops that becomes one kernel. ID is the beginning of an id, as `ls` prints it.
 """
 
 import argparse
@@ -58,41 +58,49 @@ def make_parser() -> argparse.ArgumentParser:
 def parser_and_commands() -> tuple[argparse.ArgumentParser, tuple[str, ...]]:
     """The command line, and the names of its commands."""
     assert __doc__ is not None
-    description = "Tune models, and look into the benchmark database."
+    description = "Tune models, and inspect the benchmark database."
     parser = cli.Parser(TOOL, description, __doc__.split("\n\n", 1)[1])
     _add_database(parser, None)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Command)
-    commands.add_parser("ls", help="what the database holds")
-    for name, text in (("show", "a row by its id"), ("why", "how it came to its state")):
-        commands.add_parser(name, help=text).add_argument("id", metavar="ID")
-    export = commands.add_parser("export", help="write measured choices as wisdom")
-    export.add_argument("file", metavar="FILE")
-    export.add_argument("--here", action="store_true", help="this hardware and toolchain only")
+    commands.add_parser("ls", help="list the contents of the database")
+    for name, text in (("show", "print a row"), ("why", "explain an implementation's state")):
+        commands.add_parser(name, help=text).add_argument(
+            "id", metavar="ID", help="the beginning of its id"
+        )
+    export = commands.add_parser("export", help="write measured choices for `pyc-compile --wisdom`")
+    export.add_argument("file", metavar="FILE", help="the file to write")
     export.add_argument(
-        "--least-sessions", metavar="N", type=int, default=1, help="of each row; default: 1"
+        "--here", action="store_true", help="only measurements of this hardware and toolchain"
+    )
+    export.add_argument(
+        "--least-sessions",
+        metavar="N",
+        type=int,
+        default=1,
+        help="only rows with at least N sessions; default: 1",
     )
     export.add_argument(
         "--lane",
         choices=LANES,
         default="",
-        help="recipes in use in this lane only, and what they were compared with; default: all",
+        help="only recipes in use in this lane, and their incumbents; default: all",
     )
-    commands.add_parser("import", help="take choices as candidates").add_argument(
-        "file", metavar="FILE"
+    commands.add_parser("import", help="read exported choices as candidates").add_argument(
+        "file", metavar="FILE", help="a file from `pyc-tune export`"
     )
     profile.add(commands)
     probe.add(commands)
-    commands.add_parser("verify", help="check every row")
+    commands.add_parser("verify", help="check every row of the database")
     _add_gates(commands)
-    gc = commands.add_parser("gc", help="remove traces of older toolchains")
+    gc = commands.add_parser("gc", help="remove unreferenced traces of older toolchains")
     gc.add_argument(
         "--keep-toolchains",
         metavar="N",
         type=int,
         default=_KEPT_TOOLCHAINS,
-        help=f"those measured last; default: {_KEPT_TOOLCHAINS}",
+        help=f"keep the N most recent toolchains; default: {_KEPT_TOOLCHAINS}",
     )
-    gc.add_argument("--dry-run", action="store_true", help="tell what would be removed")
+    gc.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     add_study_commands(commands)
     for command in commands.choices.values():
         # The database may be named behind the command too.
@@ -112,32 +120,52 @@ def _add_database(parser: argparse.ArgumentParser, default: str | None) -> None:
 
 
 def _add_gates(commands: Any) -> None:
-    promote = commands.add_parser("promote", help="take a recipe into use")
-    promote.add_argument("--cluster", metavar="NAME", default="", help="of workloads; or all")
+    promote = commands.add_parser(
+        "promote", help="promote a recipe as far as its measurements allow"
+    )
     promote.add_argument(
-        "--new-default", action="store_true", help="ask for the speed-up of a new default"
+        "--cluster", metavar="NAME", default="", help="the cluster of workloads; default: all"
     )
-    promote.add_argument("--incumbent", metavar="ID", help="compare with this recipe")
-    promote.add_argument("--arena-bytes", metavar="N", type=int, help="the most that it may need")
-    promote.add_argument("--compile-seconds", metavar="N", type=float, help="the most to compile")
-    promote.add_argument("--env", metavar="ID", help="an environment; default: this one")
+    promote.add_argument(
+        "--new-default", action="store_true", help="require the speed-up of a new default"
+    )
+    promote.add_argument(
+        "--incumbent",
+        metavar="ID",
+        help="the recipe to compare with; default: the one in use, else PyC's own",
+    )
+    promote.add_argument("--arena-bytes", metavar="N", type=int, help="the largest allowed arena")
+    promote.add_argument(
+        "--compile-seconds", metavar="N", type=float, help="the longest allowed compile"
+    )
+    promote.add_argument("--env", metavar="ID", help="an environment; default: this machine's")
     rollback = commands.add_parser("rollback", help="reverse a recipe's last transition")
-    rollback.add_argument("--toolchain", metavar="HASH", help="its beginning, where several have")
-    for command in (promote, rollback):
-        command.add_argument("id", metavar="ID")
-        command.add_argument("--lane", choices=LANES, default=STABLE)
-    report = commands.add_parser("report", help="a study as one HTML page")
-    report.add_argument("id", metavar="STUDY")
-    report.add_argument("-o", "--output", metavar="PAGE.html", required=True)
-    report.add_argument(
-        "--calibration", metavar="FILE", help="of `pyc-doctor --calibrate`, for the rooflines"
+    rollback.add_argument(
+        "--toolchain", metavar="HASH", help="the beginning of a toolchain's hash, if several match"
     )
-    commands.add_parser("lanes", help="recipes and their states")
-    baseline = commands.add_parser("baseline", help="freeze numbers under a name")
-    baseline.add_argument("name", metavar="NAME")
-    baseline.add_argument("reports", metavar="REPORT.json", nargs="*", help="of `pyc-bench`")
-    commands.add_parser("baselines", help="names and versions").add_argument(
-        "name", metavar="NAME", nargs="?", default=""
+    for command in (promote, rollback):
+        command.add_argument("id", metavar="ID", help="the beginning of a recipe's id")
+        command.add_argument("--lane", choices=LANES, default=STABLE, help=f"default: {STABLE}")
+    report = commands.add_parser("report", help="write a study as one HTML page")
+    report.add_argument("id", metavar="STUDY", help="the beginning of a study's id")
+    report.add_argument(
+        "-o", "--output", metavar="PAGE.html", required=True, help="the file to write"
+    )
+    report.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="figures of `pyc-doctor --calibrate` for the roofs of the rooflines",
+    )
+    commands.add_parser("lanes", help="list the recipes of both lanes and their states")
+    baseline = commands.add_parser(
+        "baseline", help="store reports, or the recipes in use, under a name"
+    )
+    baseline.add_argument("name", metavar="NAME", help="the baseline's name")
+    baseline.add_argument(
+        "reports", metavar="REPORT.json", nargs="*", help="reports from `pyc-bench`"
+    )
+    commands.add_parser("baselines", help="list the baselines, or print one").add_argument(
+        "name", metavar="NAME", nargs="?", default="", help="the name, or name@version"
     )
 
 
@@ -241,7 +269,7 @@ def _report(store: "EvidenceStore", flags: argparse.Namespace) -> int:
 
     study = named(store, flags.id)
     if not isinstance(study, Study):
-        raise _usage(f"expected the id of a study, got one of {study.table}")
+        raise _usage(f"expected the id of a study, got an id of table {study.table}")
     facts = facts_of(store, study)
     model = machine_model(facts, flags.calibration)
     write_file(flags.output, page(facts, model).encode())

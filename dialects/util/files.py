@@ -21,7 +21,7 @@ from pyc_mlir.dialects.printable import one_line
 _Content = TypeVar("_Content")
 _NULL_DEVICE = os.makedev(1, 3)
 _REMEDIES = {
-    errno.EINVAL: "name a file, or - where standard input may be read",
+    errno.EINVAL: "name a regular file, or - where a tool reads standard input",
     errno.ENOENT: "check the path and its folder",
     errno.ENOTDIR: "check the path: a part of it is a file",
     errno.EISDIR: "name a file, not a folder",

@@ -21,13 +21,16 @@ STRICT_RUNS = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """What the compile knows: the target, the memory of a call, samples, and who answered them."""
+    """What the compile knows: the target, the memory of a call, the number of samples, the oracle.
+
+    measurements: files of measurements that the compile read, such as a calibration or wisdom.
+    """
 
     target: str
     account: Account
     samples: int = 0
     oracle: str = ""
-    calibration: str = ""
+    measurements: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def _targets(contract: Contract, facts: Facts) -> ClauseReport:
 
 
 def _determinism(contract: Contract, facts: Facts) -> ClauseReport:
-    measured = f"the calibration {facts.calibration}" if facts.calibration else "none"
+    measured = ", ".join(facts.measurements) or "none"
     evidence = (
         "searches end by counts of work, not by a clock",
         "what a workgroup computes is fixed in the code; threads only take workgroups",

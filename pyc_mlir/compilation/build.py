@@ -52,6 +52,7 @@ from pyc_mlir.iree.memory.budget import ByteBudget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.fastest import for_program
+from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
@@ -261,7 +262,7 @@ def plan_only(lowered: Lowered, options: Options) -> Planned:
 
 def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) -> dict[str, Any]:
     lowered, options = begun.lowered, begun.options
-    facts = _facts(options, account, begun.samples, begun.oracle)
+    facts = _facts(begun, account)
     return make_manifest(
         options.target,
         lowered.signature,
@@ -286,14 +287,17 @@ def oracle_of(lowered: Lowered) -> Oracle:
     return ForeignOracle(lowered.reference, lowered.entry, lowered.signature)
 
 
-def _facts(options: Options, account: Account, samples: Samples, oracle: Oracle | None) -> Facts:
-    used = options.calibration
+def _facts(begun: Begun, account: Account) -> Facts:
+    calibration, oracle = begun.options.calibration, begun.oracle
+    used = [d.chosen for d in begun.choices.log if d.site == WISDOM_SITE]
+    if calibration is not None:
+        used.insert(0, f"the calibration {calibration.name} ({calibration.hash[:12]})")
     return Facts(
-        options.target.name,
+        begun.options.target.name,
         account,
-        len(samples.samples),
+        len(begun.samples.samples),
         "" if oracle is None else oracle.name,
-        "" if used is None else f"{used.name} ({used.hash[:12]})",
+        tuple(used),
     )
 
 

@@ -60,7 +60,7 @@ class CompileOptions:
     target: str | Target = field(
         default="cpu",
         metadata=_option(
-            "what to compile for: a target's name (`pyc-compile --list-targets`), or a Target",
+            "the target: its name (`pyc-compile --list-targets`), or a Target",
             "--target",
             "NAME",
         ),
@@ -72,7 +72,7 @@ class CompileOptions:
     policy: str | Policy | None = field(
         default=None,
         metadata=_option(
-            "who prefers one of the legal alternatives: a policy, or its name; none is `heuristic`",
+            "the policy that chooses among legal alternatives, or its name; default: heuristic",
             "--policy",
             "NAME",
             "decisions",
@@ -81,9 +81,9 @@ class CompileOptions:
     planner_mode: str = field(
         default="",
         metadata=_option(
-            "how memory is planned: latency_first, balanced or memory_first, kept wherever it is "
-            "smaller than IREE's plan; iree leaves it to IREE; empty: the policy's `planner_modes` "
-            "or balanced",
+            "how memory is planned: latency_first, balanced or memory_first (used wherever the "
+            "plan is smaller than IREE's), or iree for IREE's plan; empty: the policy's "
+            "`planner_modes`, else balanced",
             "--planner-mode",
             "MODE",
             "decisions",
@@ -92,8 +92,8 @@ class CompileOptions:
     also_modes: Sequence[str] = field(
         default=(),
         metadata=_option(
-            "further modes whose plans the artifact holds too, to switch to at run time by "
-            "`Program.use_mode`",
+            "additional modes whose plans the artifact contains; `Program.use_mode` switches to "
+            "them at run time",
             "--also-mode",
             "MODE",
             "decisions",
@@ -103,8 +103,8 @@ class CompileOptions:
     kernels: str = field(
         default=ALL_KERNELS,
         metadata=_option(
-            "families of generated kernels that may be chosen, joined by +; all; iree leaves all "
-            "code to IREE",
+            "the families of PyC's kernels that may be chosen, joined by +; all; or iree for code "
+            "by IREE alone",
             "--kernels",
             "FAMILIES",
             "decisions",
@@ -113,8 +113,8 @@ class CompileOptions:
     calibration: str | Path | Calibration | None = field(
         default=None,
         metadata=_option(
-            "figures of the target's CPU by `pyc-doctor --calibrate FILE`, in place of the "
-            "target's published ones; log and manifest name them",
+            "measured figures of the target's CPU from `pyc-doctor --calibrate FILE`, which "
+            "replace the published ones; log and manifest name them",
             "--calibration",
             "FILE",
             "decisions",
@@ -123,9 +123,9 @@ class CompileOptions:
     wisdom: str | Path | Wisdom | None = field(
         default=None,
         metadata=_option(
-            "measured rows by `pyc-tune export FILE`, for the policy `fastest`; rows of this "
-            "hardware and toolchain come before predictions; log and cache key name the file's "
-            "hash",
+            "measurements from `pyc-tune export FILE`, for the policy `fastest`; measurements of "
+            "this hardware and toolchain take precedence over predictions; log and cache key "
+            "contain the file's hash",
             "--wisdom",
             "FILE",
             "decisions",
@@ -134,7 +134,7 @@ class CompileOptions:
     require_evidence: bool = field(
         default=False,
         metadata=_option(
-            "refuse a kernel for which nothing was measured on this hardware by this toolchain",
+            "refuse a kernel without a measurement on this hardware by this toolchain",
             "--require-evidence",
             "",
             "decisions",
@@ -143,7 +143,7 @@ class CompileOptions:
     recipe: str | Path | Recipe | None = field(
         default=None,
         metadata=_option(
-            "the choices of a log or of a program, which come before the policy's",
+            "a log or a program whose choices take precedence over the policy's",
             "--recipe",
             "LOG",
             "decisions",
@@ -152,9 +152,9 @@ class CompileOptions:
     dims: Ranges | None = field(
         default=None,
         metadata=_option(
-            "for dynamic dimensions the smallest and the largest size; one without a name goes by "
-            "its place, x[0]; calls outside are refused, and a memory budget is kept up to the "
-            "largest sizes",
+            "the smallest and the largest size of a dynamic dimension; a dimension without a name "
+            "is named by its position, x[0]; calls outside of the range are refused, and a memory "
+            "budget holds up to the largest sizes",
             "--dim",
             "NAME=LOW:HIGH",
             once_each=True,
@@ -163,8 +163,8 @@ class CompileOptions:
     node_names: bool = field(
         default=False,
         metadata=_option(
-            "the program's decisions keep the names of the model's nodes, and lines of Python and "
-            "MLIR files (without folders), for `pyc-explain`; such a program is not cached",
+            "keep the names of the model's nodes, and lines of Python and MLIR files (without "
+            "folders), in the program's decisions, for `pyc-explain`; such a program is not cached",
             "--node-names",
             "",
             "decisions",
@@ -173,7 +173,7 @@ class CompileOptions:
     dump_phases: str | Path | None = field(
         default=None,
         metadata=_option(
-            "a folder that gets the IR of each of IREE's phases", "--dump-phases", "DIR", "IREE"
+            "write the IR of each of IREE's phases to this folder", "--dump-phases", "DIR", "IREE"
         ),
     )
     iree_flags: Sequence[str] = field(
@@ -234,7 +234,7 @@ _FORMS = {Policy: Form(_no_policy, _no_policy)}
 
 
 def texts() -> dict[str, OptionText]:
-    """What each option says of itself, by name."""
+    """The texts of each option, by name."""
     return {f.name: f.metadata[_TEXT] for f in fields(CompileOptions)}
 
 

@@ -138,6 +138,12 @@ def test_without_extras_no_compiler_is_installed():
     assert names == {"iree-base-runtime", "numpy", "ml_dtypes"}
 
 
+def test_extras_of_front_ends_bring_the_compiler():
+    extras = PROJECT["project"]["optional-dependencies"]
+    for name in ("onnx", "torch", "jax"):
+        assert "pyc-mlir[compile]" in extras[name]
+
+
 def test_ranges_have_tested_ends():
     """Only what has no stable interface is pinned; `newest` is what the tests install."""
     base = PROJECT["project"]["dependencies"]

@@ -66,43 +66,56 @@ class Clause:
 
 CLAUSES: Mapping[str, Clause] = {
     "memory_budget_bytes": Clause(
-        "--memory-budget", size, (int,), "SIZE", "device memory of one call, e.g. 64MiB"
+        "--memory-budget", size, (int,), "SIZE", "the most device memory of one call, e.g. 64MiB"
     ),
     "max_concurrency": Clause(
-        "--max-concurrency", _count, (int,), "N", "calls that may overlap while the rest holds"
+        "--max-concurrency",
+        _count,
+        (int,),
+        "N",
+        "the number of overlapping calls for which the contract holds",
     ),
     "max_compile_seconds": Clause(
         "--max-compile-time",
         duration,
         (int, float),
         "TIME",
-        "end a compile that takes longer, counted from the start of this process",
+        "the most time for the compile, counted from the start of this process",
     ),
     "determinism": Clause(
-        "--determinism", _strictness, (), STRICT, "equal artifacts, and equal bits of results"
+        "--determinism",
+        _strictness,
+        (),
+        STRICT,
+        "require equal artifacts, and equal bits of results",
     ),
     "max_error": Clause(
         "--max-error",
         _error,
         (int, float),
         f"X|{ROUNDING}",
-        "compare with the reference: greatest error as a share of the greatest element",
+        "compare with the reference: the greatest error as a share of the greatest element, or "
+        "rounding",
     ),
     "latency_goal_seconds": Clause(
-        "--latency-goal", duration, (int, float), "TIME", "median time of one call, e.g. 5ms"
+        "--latency-goal", duration, (int, float), "TIME", "the most time of a median call, e.g. 5ms"
     ),
     "latency_binding": Clause(
-        "--latency-binding", _yes_or_no, (bool,), "true|false", "refuse what misses the goal"
+        "--latency-binding",
+        _yes_or_no,
+        (bool,),
+        "true|false",
+        "refuse a program that misses --latency-goal",
     ),
     "allowed_targets": Clause(
-        "--allowed-targets", _names, (list,), "A,B", "the only targets to compile for"
+        "--allowed-targets", _names, (list,), "A,B", "refuse targets other than these"
     ),
     "fallbacks": Clause(
         "--fallbacks",
         _names,
         (list,),
         "A,B",
-        f"what may stand in for a wrong program: {', '.join(FALLBACKS)}",
+        f"what may replace a program with wrong results: {', '.join(FALLBACKS)}",
     ),
 }
 
@@ -110,9 +123,11 @@ CLAUSES: Mapping[str, Clause] = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add --contract and a flag per clause."""
     group = parser.add_argument_group(
-        "contract", "promises to keep; a clause that PyC cannot keep is refused with a reason"
+        "contract", "requirements on the program; a clause that cannot be met is an error"
     )
-    group.add_argument("--contract", metavar="FILE.toml", help="clauses by name; flags win")
+    group.add_argument(
+        "--contract", metavar="FILE.toml", help="a TOML file of clauses; flags override it"
+    )
     for name, clause in CLAUSES.items():
         group.add_argument(clause.flag, dest=name, metavar=clause.metavar, help=clause.help)
 

@@ -20,17 +20,18 @@ from pyc_mlir.tools.cli.database import VARIABLE, default_url
 
 def add_flags(parser: Parser) -> None:
     """The flags of a command line."""
-    group = parser.add_argument_group("explore", "with --policy explore")
+    group = parser.add_argument_group("explore", "for --policy explore")
     group.add_argument(
         "--explore-budget",
         metavar="SECONDS",
         type=float,
-        help="first measure works that the database lacks, for so long; default: measure nothing",
+        help="before the compile, measure works that the database lacks for this long; default: "
+        "measure nothing",
     )
     group.add_argument(
         "--explore-db",
         metavar="URL",
-        help=f"where rows are kept; default: ${VARIABLE}, else your own database",
+        help=f"the database of measurements; default: ${VARIABLE}, else the user's own",
     )
 
 
@@ -38,10 +39,10 @@ def check(flags: argparse.Namespace) -> None:
     """Raise PycError (BAD_ARGUMENT) for flags that lack each other."""
     if flags.explore_budget is None:
         if flags.explore_db is not None:
-            raise _usage("expected --explore-budget beside --explore-db, got none")
+            raise _usage("expected --explore-budget with --explore-db, got none")
         return
     if flags.policy != Explore.name or flags.explore_budget <= 0:
-        raise _usage("expected --policy explore and some seconds with --explore-budget")
+        raise _usage("expected --policy explore and seconds above 0 with --explore-budget")
 
 
 def with_measured(

@@ -174,8 +174,8 @@ def with_shapes(source: Any, shapes: Sequence[InputShape]) -> tuple[Any, list[An
     if loaded.module is None:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"--input: expected a model that PyC imports, got {loaded.name}, which enters at "
-            "IREE with the shapes that it has; change them in the file",
+            f"--input: expected a model that PyC imports, got {loaded.name}, which is "
+            "compiled by IREE with the shapes of the file; change them there",
         )
     with loaded.module.context:
         inputs = signature_of(entry_function(loaded.module)).inputs

@@ -29,7 +29,7 @@ def _flag(default: Any, help: str, metavar: str = "", name: str = "", bare: Any 
 
 @dataclass(frozen=True)
 class OptFlags:
-    """What a command line asks for."""
+    """The parsed command line."""
 
     pass_pipeline: str | None = _flag(None, "the passes to run, e.g. builtin.module(cse)", "TEXT")
     output: str = _flag("-", "write to FILE ('-': standard output)", "FILE", name="o")
@@ -75,25 +75,25 @@ class OptFlags:
     mlir_print_ir_tree_dir: str | None = _flag(None, "print to files under DIR", "DIR")
 
     mlir_disable_threading: bool = _flag(
-        False, "for mlir-opt's command lines: passes run in one thread here in any case"
+        False, "accepted for compatibility with mlir-opt; passes always run in one thread"
     )
     mlir_timing: bool = _flag(False, "report wall time per pass")
-    mlir_pass_statistics: bool = _flag(False, "report what each PyC pass counted")
+    mlir_pass_statistics: bool = _flag(False, "report the statistics of each PyC pass")
     mlir_pass_pipeline_crash_reproducer: str | None = _flag(
-        None, "where a reproducer goes when a pass fails or crashes", "FILE"
+        None, "write a reproducer to FILE when a pass fails or crashes", "FILE"
     )
-    run_reproducer: bool = _flag(False, "run the pipeline that the input, a reproducer, holds")
+    run_reproducer: bool = _flag(False, "the input is a reproducer: run the pipeline in it")
     remarks_filter: str | None = _flag(
         None, "report decisions of the PyC passes whose name matches REGEX as remarks", "REGEX"
     )
     pyc_log: str | None = _flag(None, "write the decisions as JSON lines", "FILE")
     pyc_recipe: str | None = _flag(None, "repeat the choices of this log", "FILE")
-    pyc_target: str = _flag("cpu", "the target of passes whose options name none", "NAME")
+    pyc_target: str = _flag("cpu", "the target of passes without a target option", "NAME")
     pyc_mode: str = _flag(
-        DEFAULT_MODE, "the planner mode of passes whose options name none; iree: PyC plans no "
+        DEFAULT_MODE, "the planner mode of passes without a mode option; iree: IREE plans the "
         "memory", "MODE",
     )  # fmt: skip
-    pyc_calibration: str | None = _flag(None, "measured figures of this CPU for the target", "FILE")
+    pyc_calibration: str | None = _flag(None, "use measured figures of the target's CPU", "FILE")
 
     input: str = "-"
     passes: tuple[tuple[str, str], ...] = ()
@@ -181,7 +181,9 @@ def _check(flags: OptFlags) -> None:
     if flags.pass_pipeline is not None and flags.passes:
         raise _error("expected --pass-pipeline or passes as flags, got both")
     if flags.run_reproducer and (flags.passes or flags.pass_pipeline is not None):
-        raise _error("--run-reproducer: expected no other passes, the input names them")
+        raise _error(
+            "--run-reproducer: expected no passes, got some; the reproducer names its passes"
+        )
     if flags.verify_diagnostics not in (None, "all", "only-expected"):
         raise _error(
             f"--verify-diagnostics: expected all or only-expected, got {flags.verify_diagnostics!r}"

@@ -1,11 +1,11 @@
 """The arguments of `pyc-run --input`, as arrays in the order of the program's inputs.
 
-x.npy                        an array
-inputs.npz                   arrays by the inputs' names, or all of them in their order
-2x3xf32=1.5                  every element alike; 2x3xf32=1 2 3 4 5 6 gives each
-2x3xf32=@seed:7              random: floats of N(0, 1), integers 0..9, bits
+x.npy                        one array
+inputs.npz                   arrays by the names of inputs, or all inputs in their order
+2x3xf32=1.5                  one value for all elements; 2x3xf32=1 2 3 4 5 6 gives each one
+2x3xf32=@seed:7              random numbers: floats from N(0, 1), integers 0 to 9, booleans
 2x3xf32                      zeros
-NAME=...                     any of these for the input of that name
+NAME=...                     any of these, for the input NAME
 """
 
 import re

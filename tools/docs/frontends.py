@@ -23,80 +23,83 @@ _CONTROL = ("case", "composite", "constant", "custom_call", "get_dimension_size"
 _PAGE = """\
 # Front ends
 
-`pyc_mlir.compile` takes a Python function in numpy style, a PyTorch module or exported program,
-an ONNX model (a path, bytes or a proto), MLIR (a path, text or a module), what `jax.export` gives,
-and finds out itself which it is. MLIR with pyc ops takes PyC's pipeline, and so does StableHLO,
-linalg or TOSA that can be [raised](#stablehlo-linalg-tosa) to pyc ops; any other module that IREE's
-input stage accepts enters at IREE. JAX functions have [a page of their own](jax.md).
+`pyc_mlir.compile` accepts a Python function in numpy style, a PyTorch module or exported program,
+an ONNX model (a path, bytes or a proto), MLIR (a path, text or a module) and the result of
+`jax.export`; it detects the kind itself. MLIR with pyc ops is compiled by PyC's pipeline. So is
+StableHLO, linalg or TOSA that can be [raised](#stablehlo-linalg-tosa) to pyc ops. Any other module
+that IREE's input stage accepts is compiled by IREE. JAX functions are described [here](jax.md).
 
 ## numpy
 
 {trace}
 
-Captured arrays, globals and attributes are read when the function is traced: they are constants
-of the program. What `compile` returns keeps their values. A `jit` function compares them at each
-call, and is compiled again where one has changed: variables that are bound anew, attributes and
-elements of captured objects, lists and dicts, contents of the four smallest arrays of up to 1
-KiB, and torch tensors. Each time is a log record of `pyc_mlir.jit`, the eighth a warning. That
-takes 1 us a call for a function with two arrays, 3 us for an object with 36 of them (a call takes
-some 50 us on the same machine). Contents of larger arrays, and what `pyc_mlir/util/captures.py`
-lists as not followed, are not compared: after such a change call `cache_clear()` of the `jit`
-function, or pass what changes as an argument.
+Captured arrays, globals and attributes are read when the function is traced and become constants
+of the program. A program that `compile` returned keeps these values. A `jit` function compares
+them at each call and compiles again if one has changed. It compares variables that were rebound,
+attributes and elements of captured objects, lists and dicts, the contents of the four smallest
+arrays of up to 1 KiB, and torch tensors. Each recompile is a log record of `pyc_mlir.jit`, the
+eighth one a warning. The comparison takes 1 us a call for a function with two arrays and 3 us for
+an object with 36 of them (the call itself takes about 50 us on the same machine). Contents of
+larger arrays, and everything that `pyc_mlir/util/captures.py` lists as not followed, are not
+compared: after such a change call `cache_clear()` of the `jit` function, or pass the changing
+value as an argument.
 
 Python's operators, indexing with integers, slices, `...` and `None`, and the arrays' methods are
-recorded as well as these. Everything else is an error (`UNTRACEABLE`) that shows the line,
-also where Python or a library refuses a traced array by its type. A library that asks a size of a
-dynamic dimension for its type (`np.fft.fftfreq(x.shape[0])`) may raise an error of its own; so does
-what another thread does to traced arrays.
+traced, and so are the functions listed below. Everything else is an error (`UNTRACEABLE`) that
+shows the line, also if Python or a library rejects a traced array because of its type. A library
+that checks the type of a dynamic dimension's size (`np.fft.fftfreq(x.shape[0])`) may raise its
+own error. Using traced arrays in another thread is an error too.
 
-An integer index out of range is an error: while tracing, or when the program runs where the
-dimension is dynamic (`x[5]`, `x[-1]`). Index arrays differ from numpy: where the array is traced,
-or the dimension is dynamic, indices out of range are clamped into it and raise nothing.
+An integer index out of range (`x[5]`, `x[-1]`) is an error: while tracing, or when the program
+runs if the dimension is dynamic. Index arrays differ from numpy: if the index array is traced or
+the dimension is dynamic, indices out of range are clamped without an error.
 
-`//`, `%`, `np.divmod`, `np.fmod` and `np.remainder` of floats go by the exact remainder, as numpy
-does (`1.0 // 0.1` is 9); f64 is refused, for which IREE's CPU code has no such function.
+`//`, `%`, `np.divmod`, `np.fmod` and `np.remainder` of floats use the exact remainder, as numpy
+does (`1.0 // 0.1` is 9). f64 is refused, because IREE's CPU code has no such function for it.
 
-Sizes of dynamic dimensions may be computed with: `+`, `-`, `*` of integers and sizes, `//` and `%`
-by positive integers. The results are entries of shapes (`np.broadcast_to(row, (n + 1, 4))`),
-lengths (`np.arange(n // 2, like=x)`, `nn.arange`, `nn.linspace`), operands beside arrays, and,
-where they come from the dimension itself, bounds of its slices: `x[: n // 2]`, `x[n - 3 :]`. A
-length below 0 is an error when the program runs; `x[: n - 3]` is `x[:-3]`, which differs from numpy
-where n < 3.
+Sizes of dynamic dimensions can be used in arithmetic: `+`, `-`, `*` of integers and sizes, `//`
+and `%` by positive integers. The results may be used as entries of shapes (`np.broadcast_to(row,
+(n + 1, 4))`), as lengths (`np.arange(n // 2, like=x)`, `nn.arange`, `nn.linspace`) and as
+operands with arrays. Sizes of a dimension may also bound slices of the same dimension: `x[: n //
+2]`, `x[n - 3 :]`. A length below 0 is an error when the program runs. `x[: n - 3]` means
+`x[:-3]`, which differs from numpy for n < 3.
 
-The logger `pyc_mlir.trace` warns, with the line, of arrays that become f64 because a captured array
-or a number of numpy's (`np.sqrt(2)`) is, and of random numbers drawn from the generators that a
-process shares while a function is traced: they are constants of the program.
+The logger `pyc_mlir.trace` warns, with the line, in two cases: if arrays become f64 because a
+captured array or a numpy number (`np.sqrt(2)`) is f64, and if a function draws random numbers
+from process-wide generators while it is traced, because the numbers become constants of the
+program.
 
-Each function below is compared with numpy itself in PyC's tests: all pairs of i8, the ends of the
-range of every other type, infinities, NaN, zeros of both signs, Python's and numpy's scalars. Where
-numpy's answer is its own (or C leaves it open) PyC differs or refuses:
+PyC's tests compare each function below with numpy: all pairs of i8, the ends of the range of
+every other type, infinities, NaN, zeros of both signs, Python's and numpy's scalars. PyC differs
+or refuses where numpy's result depends on the machine or on numpy's own choice:
 
-- the sign of a zero that `np.maximum`, `np.minimum`, `np.fmax`, `np.fmin` and `np.clip` choose
-  among 0.0 and -0.0, and of a zero in sums and products of arrays, may be the other one;
-- floats become integers toward zero, the nearest integer of the type where none fits, 0 for NaN;
-  numpy leaves what does not fit to the machine. Integers wrap around as in numpy, `x // 0` and
-  `x % 0` are 0;
-- `np.reciprocal` of integers is refused, since numpy's value for 0 depends on the machine; so are
-  integer powers of traced exponents, and Python numbers that an element type does not hold
-  (numpy compares with them, and refuses them elsewhere);
-- 16-bit floats are summed in f32, where numpy rounds partial sums, so that intermediate overflow
-  may differ. bf16, which numpy does not know, takes part as f16 does beside Python's numbers, and
-  beside other arrays or scalars of numpy only where they have a type in common.
+- The sign of a zero may differ in the results of `np.maximum`, `np.minimum`, `np.fmax`, `np.fmin`
+  and `np.clip` for 0.0 and -0.0, and in sums and products of arrays.
+- Floats are converted to integers toward zero; values out of range give the nearest integer of
+  the type, NaN gives 0. In numpy these results depend on the machine. Integers wrap around as in
+  numpy; `x // 0` and `x % 0` are 0.
+- `np.reciprocal` of integers is refused, since numpy's value for 0 depends on the machine. Also
+  refused are integer powers with traced exponents, and Python numbers that do not fit the element
+  type (numpy accepts those in comparisons only).
+- 16-bit floats are summed in f32, while numpy rounds partial sums, so intermediate overflow may
+  differ. bf16, which numpy does not know, follows the rules of f16 with Python numbers; with
+  other numpy arrays or scalars it needs a common type.
 
 Under `max_error` [the function itself](contracts.md#comparing-with-a-reference) is compared with
 its trace.
 
-Element types are MLIR's names, whose numbers count bits: `spec("i8", (4,))` has a byte an element.
-numpy's codes (`"i4"`, `"<f8"`), which count bytes, are refused there; inside of functions,
-`x.astype("f8")` is numpy's. Sizes of dynamic dimensions have no value while tracing:
-`np.arange(x.shape[0])` is `np.arange(x.shape[0], like=x)` or `pyc_mlir.nn.arange(x.shape[0])`.
+Element types have MLIR's names, whose numbers count bits: `spec("i8", (4,))` has one byte per
+element. numpy's codes (`"i4"`, `"<f8"`), which count bytes, are refused there; inside functions
+`x.astype("f8")` has numpy's meaning. Sizes of dynamic dimensions have no value while tracing:
+instead of `np.arange(x.shape[0])` write `np.arange(x.shape[0], like=x)` or
+`pyc_mlir.nn.arange(x.shape[0])`.
 
 ufuncs: {ufuncs}.
 
 functions: {functions}.
 
-What the array API standard names beyond these, and other functions that are often asked for, is
-refused with the nearest equivalent:
+These functions, from the array API standard and others in frequent use, are refused; the error
+names the nearest equivalent:
 
 | numpy | instead |
 |---|---|
@@ -104,7 +107,8 @@ refused with the nearest equivalent:
 
 ## nn
 
-`pyc_mlir.nn` has what numpy lacks. On numpy arrays these compute the reference at once.
+`pyc_mlir.nn` contains functions that numpy lacks. Called with numpy arrays, they compute the numpy
+reference at once.
 
 | function | computes |
 |---|---|
@@ -123,25 +127,27 @@ unsupported nodes is refused with a list of all of them.
 
 ### What is refused
 
-Of the {total} node cases of the onnx wheel, {equal} are imported and right, {others} are of
-sequences and optional values, and {refused} are refused, by these reasons; none is wrong. With a
-name in place of every size of the inputs {dynamic} are right, the others refused. The last column
-counts the cases that plain IREE 3.13 imports, compiles and computes right (it was not asked about
-element types that PyC lacks). [The run](results/onnx-nodes.json) names each case.
+Of the {total} node cases of the onnx wheel, {equal} are imported with correct results, {others}
+use sequences or optional values, and {refused} are refused for the reasons below; none gives a
+wrong result. With every input size dynamic, {dynamic} cases are correct and the others are
+refused. The last column counts the cases that plain IREE 3.13 imports, compiles and computes
+correctly (cases with element types that PyC lacks were not run there). [The stored
+run](results/onnx-nodes.json) names each case.
 
 | code | because of | cases | plain IREE |
 |---|---|---|---|
 {refusals}
 
-Results whose sizes depend on data follow one rule. {bounded} `NonZero`, `Unique`, `Compress` by a
-condition that the model computes, and masks as indices are refused, with `UNSUPPORTED_ATTRIBUTE`.
-Where their inputs are known, all of them are computed at import.
+Results whose sizes depend on data follow one rule. {bounded} `NonZero`, `Unique`, `Compress` with a
+condition that the model computes, and masks as indices are refused with `UNSUPPORTED_ATTRIBUTE`. If
+their inputs are constants, all of them are computed at import.
 
 ## PyTorch
 
-[PyTorch models](pytorch.md) tells how to compile them. Below is each ATen overload with a handler;
-what has none is decomposed by torch first, and what is left then is refused with a list of all of
-it. Random operators are refused: {random}.
+[PyTorch models](pytorch.md) describes how to compile them. The table lists each ATen overload
+with a handler. torch decomposes operators without a handler first. A model in which such
+operators remain is refused, and the error lists all of them. Random operators are refused:
+{random}.
 
 | overloads | imported as |
 |---|---|
@@ -149,36 +155,37 @@ it. Random operators are refused: {random}.
 
 ## StableHLO, linalg, TOSA
 
-StableHLO text and the portable artifacts of `jax.export` are raised to pyc ops, operation by
-operation, and so is linalg on tensors of static shape; TOSA goes by way of linalg, through MLIR's
-own passes. Then PyC's fusion, kernels and memory plan apply. A program is raised as a whole or not
-at all: half of it at IREE would cost copies at the border and hide half of the memory plan. What is
-not raised enters at IREE as it is, and `unraised` of its report lists the operations because of
-which. The decision `raise` offers both ways to the policy; the raised one comes first, since
-nothing but IREE's own code is left of PyC in the other.
+StableHLO text, portable artifacts of `jax.export`, and linalg on tensors of static shape are
+*raised*: translated to pyc ops, operation by operation. TOSA is lowered to linalg by MLIR's own
+passes first. PyC's fusion, kernels and memory plan then apply. A program is raised as a whole or
+not at all, because a split program would need copies between its parts and only one part would
+have a memory plan. A program that is not raised is compiled by IREE as it is, and `unraised` of
+its report lists the operations that prevented it. The decision `raise` offers both ways to the
+policy, the raised program first.
 
-- Functions called are inlined, to 64 calls within each other and 200,000 operations in all.
-- Loops whose condition is known at import are unrolled, up to 20,000 operations. All branches of an
-  `if` or `case` that is not known are computed, and one is selected.
-- `stablehlo.composite` of the names `pyc.softmax`, `pyc.log_softmax`, `pyc.layer_norm`,
-  `pyc.rms_norm`, `pyc.gelu`, `pyc.attention` and `chlo.top_k` is one op; others are imported by
-  their decomposition.
-- Regions of `reduce`, `reduce_window`, `scatter` and `select_and_scatter` must be one operation on
-  their two arguments; argmax and argmin are found out by what their region computes.
-- Of linalg, named operations become generic ones. Loops are indexed by themselves: elementwise
-  bodies, reductions by one operation, contractions. Windows (convolutions, pooling), bodies with
-  two results (argmax) or with `tensor.extract`, and dynamic shapes stay foreign.
-- Artifacts are bytecode, which damage may turn against the process that reads it: a worker does.
+- Called functions are inlined, up to 64 nested calls and 200,000 operations in all.
+- Loops whose condition is known at import are unrolled, up to 20,000 operations. All branches of
+  an `if` or `case` with an unknown condition are computed, and one result is selected.
+- A `stablehlo.composite` named `pyc.softmax`, `pyc.log_softmax`, `pyc.layer_norm`,
+  `pyc.rms_norm`, `pyc.gelu`, `pyc.attention` or `chlo.top_k` becomes one op. Other composites are
+  imported by their decomposition.
+- Regions of `reduce`, `reduce_window`, `scatter` and `select_and_scatter` must be one operation
+  on their two arguments. argmax and argmin are recognized by the body of their region.
+- Named linalg operations are generalized first. Raised are elementwise bodies, reductions by one
+  operation, and contractions. Windows (convolutions, pooling), bodies with two results (argmax)
+  or with `tensor.extract`, and dynamic shapes are not raised.
+- Artifacts are bytecode. Damaged bytecode can crash the process that reads it, so a worker reads
+  it.
 
 StableHLO operations: {stablehlo}.
 
 ## What breaks the graph
 
-Every import has an `ImportReport` (`pyc_mlir/artifact/import_report.py`), which is data and has a
-JSON form. `pyc-explain MODEL` shows it without compiling
-(`pyc_mlir.compilation.lower.report_import` in Python); of a program it stands in
-`program.stats().imported`, in the artifact and in `pyc-explain PROGRAM.vmfb`; of what is refused in
-`error.report` (`UnsupportedModel`), also where a worker process has read it.
+Every import creates an `ImportReport` (`pyc_mlir/artifact/import_report.py`), plain data with a
+JSON form. `pyc-explain MODEL` shows it without compiling (in Python
+`pyc_mlir.compilation.lower.report_import`). A program has it in `program.stats().imported`, in
+the artifact and in the output of `pyc-explain PROGRAM.vmfb`. If a model is refused,
+`error.report` (`UnsupportedModel`) holds it, also if a worker process read the model.
 
 ```
 $ pyc-explain model.onnx
@@ -186,19 +193,21 @@ model.onnx: 1 of 4 nodes (25%, 16% of the flops) can be imported, 1 were not tri
 family: rnn 1 (LSTM 1); tensor 1 (NonZero 1); the first at model.onnx:1
 ```
 
-- `score` is the share that can be compiled: of the nodes of an ONNX model that is refused, else of
-  the ops of the program, constants aside. `flop_score` is the same share of the flops, where shapes
-  are static and each op's work is known; refused nodes count by the shapes that ONNX infers. A
-  program is compiled as a whole, so one that compiles has a score of 1, and a break is an error.
-- `where` counts what PyC compiles, what IREE alone compiles (`iree`: the ops of a module that
-  enters at IREE), what is refused, and what was not tried since it needs the result of a break.
-- `breaks` has each with its op, family, reason code and place; `by_op` and `by_family` count them.
-  The families of ONNX's ops are those of its own definitions, those of other domains the domain.
-- `first` is the place of the first break: `model.onnx:12` is node 12, `model.py:12` a line. Tracing
-  a Python function ends at its first break, and what would have come after is not known: its score
-  and `untried` are None.
+- `score` is the share that can be compiled: of the nodes of a refused ONNX model, else of the ops
+  of the program without constants. `flop_score` is the same share of the flops, if shapes are
+  static and each op's work is known; refused nodes count by the shapes that ONNX infers. A
+  program is compiled as a whole, so a program that compiles has a score of 1, and a break is an
+  error.
+- `where` counts the ops that PyC compiles, those that IREE alone compiles (`iree`), those that
+  are refused, and those that were not tried because they need the result of a break.
+- `breaks` lists each break with its op, family, reason code and place; `by_op` and `by_family`
+  count them. The family of an ONNX op is that of its definition; for other domains it is the
+  domain.
+- `first` is the place of the first break: `model.onnx:12` is node 12, `model.py:12` a line.
+  Tracing a Python function ends at its first break, and the rest of the function is unknown, so
+  its score and `untried` are None.
 
-The report of a program follows from its graph alone: it is the same for each model of that graph.
+The report of a program depends on its graph alone: it is the same for every model with that graph.
 """
 
 
@@ -256,7 +265,7 @@ def _torch_rows() -> list[str]:
     for name, handler in TORCH.items():
         overloads.setdefault(handler, []).append(name.removeprefix("aten."))
     rows = [(", ".join(f"`{n}`" for n in sorted(v)), _first(h)) for h, v in overloads.items()]
-    return [f"| {names} | {said} |" for names, said in sorted(rows)]
+    return [f"| {names} | {meaning} |" for names, meaning in sorted(rows)]
 
 
 def _nn_functions() -> list[tuple[str, Callable[..., Any]]]:

@@ -102,7 +102,7 @@ def implementation(store: EvidenceStore, beginning: str) -> Implementation:
     if not isinstance(row, Implementation):
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
-            f"command line: expected the id of an implementation, got one of {row.table}",
+            f"command line: expected the id of an implementation, got an id of table {row.table}",
         )
     return row
 

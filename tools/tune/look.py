@@ -112,5 +112,5 @@ def named(store: EvidenceStore, beginning: str) -> Any:
     return found[0]
 
 
-def _unknown(said: str) -> PycError:
-    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: expected {said}")
+def _unknown(expected: str) -> PycError:
+    return PycError(ReasonCode.BAD_ARGUMENT, f"command line: expected {expected}")

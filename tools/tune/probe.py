@@ -25,19 +25,31 @@ _NANO = 1e9
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to a command line."""
-    parser = commands.add_parser(COMMAND, help="how small a difference this machine shows")
-    parser.add_argument(
-        "--sessions", metavar="N", type=int, default=SESSIONS, help=f"default: {SESSIONS}"
+    parser = commands.add_parser(
+        COMMAND, help="measure the smallest difference this machine can detect"
     )
     parser.add_argument(
-        "--rounds", metavar="N", type=int, default=ROUNDS, help=f"default: {ROUNDS}"
+        "--sessions",
+        metavar="N",
+        type=int,
+        default=SESSIONS,
+        help=f"number of sessions; default: {SESSIONS}",
     )
     parser.add_argument(
-        "--processes", metavar="N", type=int, default=PROCESSES, help=f"default: {PROCESSES}"
+        "--rounds",
+        metavar="N",
+        type=int,
+        default=ROUNDS,
+        help=f"rounds of each process; default: {ROUNDS}",
     )
     parser.add_argument(
-        "--json", metavar="OUT", help="store all samples, docs/results/noise.json to publish them"
+        "--processes",
+        metavar="N",
+        type=int,
+        default=PROCESSES,
+        help=f"processes of each session; default: {PROCESSES}",
     )
+    parser.add_argument("--json", metavar="OUT", help="store all samples in this file")
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 def add(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add the command to a command line."""
-    parser = commands.add_parser(COMMAND, help="measure what the database lacks of models' works")
+    parser = commands.add_parser(COMMAND, help="measure works of models that the database lacks")
     parser.add_argument("models", metavar="MODEL", nargs="+", help="an .onnx or .mlir file")
     add_options(parser)
 
@@ -29,7 +29,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of everything that surveys programs."""
     parser.add_argument("--db", metavar="URL", default=argparse.SUPPRESS, help="the database")
     parser.add_argument(
-        "--budget", metavar="TIME", help="begin no session after so long: 90s, 10min, 2h"
+        "--budget",
+        metavar="TIME",
+        help="start no session after this time, such as 90s, 10min or 2h",
     )
     parser.add_argument(
         "--constants",
@@ -38,12 +40,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"{WARM}, {COLD} (caches flushed before each call) or both, joined by a comma; "
         f"default: {WARM}",
     )
-    parser.add_argument("--threads", metavar="N", type=int, default=1, help="default: 1")
-    parser.add_argument("--rounds", metavar="N", type=int, default=15, help="default: 15")
     parser.add_argument(
-        "--processes", metavar="N", type=int, default=3, help="of each session; default: 3"
+        "--threads", metavar="N", type=int, default=1, help="threads of a call; default: 1"
     )
-    parser.add_argument("--whole", action="store_true", help="the whole programs too")
+    parser.add_argument(
+        "--rounds", metavar="N", type=int, default=15, help="rounds of each process; default: 15"
+    )
+    parser.add_argument(
+        "--processes",
+        metavar="N",
+        type=int,
+        default=3,
+        help="processes of each session; default: 3",
+    )
+    parser.add_argument("--whole", action="store_true", help="measure the whole programs too")
     parser.add_argument(
         "--quiet-only",
         action="store_true",

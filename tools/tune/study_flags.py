@@ -13,7 +13,9 @@ def add_study_commands(commands: Any) -> None:
     study = commands.add_parser("tune", help="tune a model; `pyc-tune MODEL` is the same")
     study.add_argument("model", metavar="MODEL", help="an .onnx or .mlir file, or file.py:function")
     study.add_argument(
-        "--budget", metavar="TIME", help="10min, 90s, 2h, or a number of evaluations"
+        "--budget",
+        metavar="TIME",
+        help="a time such as 10min, 90s or 2h, or a number of evaluations",
     )
     study.add_argument(
         "--effort",
@@ -23,19 +25,23 @@ def add_study_commands(commands: Any) -> None:
     )
     study.add_argument(
         "--dim", action="append", default=[], metavar="NAME=LOW:HIGH",
-        help="the range of a dynamic dimension, measured at its end; may be repeated",
+        help="the range of a dynamic dimension, measured at its upper end; may be repeated",
     )  # fmt: skip
-    study.add_argument("--seed", type=int, default=0, metavar="N", help="of the search")
-    study.add_argument("--target", default="cpu", metavar="TARGET", help="default: cpu")
+    study.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the seed of the search; default: 0"
+    )
+    study.add_argument(
+        "--target", default="cpu", metavar="TARGET", help="the target to compile for; default: cpu"
+    )
     _add_workers(study)
-    resume = commands.add_parser("resume", help="go on with a study")
-    resume.add_argument("id", metavar="STUDY")
+    resume = commands.add_parser("resume", help="continue a study")
+    resume.add_argument("id", metavar="STUDY", help="the beginning of its id")
     resume.add_argument("--budget", metavar="TIME", help="another limit; default: the study's")
     _add_workers(resume)
     worker = commands.add_parser("worker", help="measure the open trials of studies")
     worker.add_argument(
         "--idle", type=float, default=0.0, metavar="SECONDS",
-        help="end after so long without a trial; default: 0, which waits for ever",
+        help="end after this time without a trial; default: 0, which waits for ever",
     )  # fmt: skip
 
 
@@ -46,7 +52,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N",
-        help="trials at a time; 0 leaves them to `pyc-tune worker`; default: 1",
+        help="concurrent trials; 0 leaves all of them to `pyc-tune worker`; default: 1",
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def run_resume(url: str, flags: argparse.Namespace) -> int:
         raise PycError(
             ReasonCode.BAD_ARGUMENT,
             f"command line: expected a study of a model in a file, got {flags.id!r}; "
-            "`pyc-tune ls` lists the studies; one of a Python function goes on by `tune` again",
+            "`pyc-tune ls` lists the studies; for one of a Python function call `tune` again",
         )
     ranges = {name: (low, high) for name, (low, high) in notes["ranges"].items()}
     result = tune(

@@ -1,9 +1,9 @@
-"""Results with as many rows as data says: a buffer of fixed size, and a count.
+"""Results whose number of rows depends on data: a buffer of fixed size, and a count.
 
-NonMaxSuppression of boxes that the model computes gives rows for the most boxes that it may take;
-those after the boxes taken are -1. What keeps rows apart (`keeps_rows`) may follow: its results are
-such buffers too, whose rows after the count have no meaning. All else is refused, since it would
-mix them in. For each output of the model that is such a buffer, the program has one result more,
+NonMaxSuppression of computed boxes returns rows for the greatest possible number of boxes; rows
+after the selected boxes are -1. Ops that do not mix rows (`keeps_rows`) may follow: their results
+are such buffers too, and rows after the count have no meaning. Other ops are refused, because they
+would use these rows. For each such output of the model, the program has one more result,
 `<output>.count`: an i64 of rank 0.
 """
 

@@ -2,9 +2,9 @@
 
     module = import_onnx("model.onnx")
 
-Weights become `pyc.constant`; nodes whose operands are known are computed at import; shape
-arithmetic is followed symbolically; all else becomes pyc ops at the location
-``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, where a
+Weights become `pyc.constant`. Nodes with constant operands are computed at import, and shape
+arithmetic is evaluated symbolically. All other nodes become pyc ops at the location
+``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, if a
 dimension is dynamic, `pyc.dims` with the names of their dimensions.
 """
 

@@ -5,11 +5,11 @@
 
     module = trace(model)
 
-The function runs once, on traced arrays (under `max_error` numpy runs it too, to compare); arrays
-that it captures become constants. Arguments and results may be tuples, lists and dicts. The
-module's function carries for each argument `pyc.name` and `pyc.dims` (the names of dynamic
-dimensions, "" for others) and for each result `pyc.name`; each op has the location of the Python
-line that made it.
+The function runs once on traced arrays; under `max_error` it also runs on numpy arrays, for a
+comparison. Arrays that it captures become constants. Arguments and results may be tuples, lists
+and dicts. The module's function carries `pyc.name` for each argument and result, and `pyc.dims`
+for each argument (the names of dynamic dimensions, "" for others). Each op has the location of the
+Python line that made it.
 """
 
 import inspect

@@ -23,7 +23,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.util.plugins import registered
 from pyc_mlir.evidence.environment import current_hashes, current_place
 from pyc_mlir.pipelines.choices import wisdom as wisdom_module
-from pyc_mlir.pipelines.choices.choices import Coverage, coverage
+from pyc_mlir.pipelines.choices.choices import Coverage, Recipe, coverage
 from pyc_mlir.pipelines.choices.policies import load_policy
 from pyc_mlir.pipelines.choices.wisdom import Wisdom
 from pyc_mlir.util.source_files import file_digest
@@ -70,6 +70,16 @@ def test_measured_rows_come_before_predictions(plain, made, wisdom):
             assert f"[{wisdom.label}]" in line and d.decided_by == "fastest"
     assert made.decisions[0].site.key == "wisdom:module"
     assert made.decisions[0].evidence == (f"sha256:{wisdom.hash}",)
+
+
+def test_the_report_of_strict_determinism_names_the_wisdom(wisdom):
+    strict = Contract(determinism="strict")
+    named = build(model, [X], make_options(policy="fastest", wisdom=wisdom, contract=strict))
+    (clause,) = named.contract_report.clauses
+    assert f"measurements used: {wisdom.label}" in clause.evidence
+    recipe = Recipe.from_log(named.decisions)
+    repeated = build(model, [X], make_options(recipe=recipe, contract=strict))
+    assert repeated.contract_report.clauses[0].evidence == clause.evidence
 
 
 def test_replays_are_byte_identical_and_need_no_wisdom(made, tmp_path):

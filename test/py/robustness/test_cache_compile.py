@@ -267,7 +267,7 @@ def test_command_lines(tmp_path, capsys, monkeypatch):
     assert Recipe.from_log(decisions_of(logs[0])) == Recipe.from_log(decisions_of(logs[1]))
     check_tool(folder, capsys)
     assert pyc_compile.run([str(source), "--emit", "linalg", "--cache"]) == 1
-    assert "only where a program is made" in capsys.readouterr().err
+    assert "for a program only" in capsys.readouterr().err
     assert pyc_compile.run([*line, "--cache-dir", ""]) == 1
     assert "got ''" in capsys.readouterr().err
     assert pyc_cache.main(["--dir", str(source), "ls"]) == 1

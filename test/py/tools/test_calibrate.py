@@ -136,7 +136,7 @@ REFUSED = [
     (["--calibrate", "{}/x y.json"], "give another with --name"),
     (["--calibrate", "{}/x.json", "--name", "a/b"], "'a/b'"),
     (["--calibrate", "{}/x.json", "--json"], "got both"),
-    (["--name", "x"], "only beside --calibrate"),
+    (["--name", "x"], "expected --calibrate with --name"),
 ]
 
 

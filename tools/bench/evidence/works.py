@@ -22,8 +22,12 @@ def run(arguments: Sequence[str]) -> int:
     """Times of the CPU workloads and of each of their kernels' works, into the database."""
     parser = cli.Parser(f"pyc-bench {SUITE}", run.__doc__ or "")
     profile.add_options(parser)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes of the first workload")
-    parser.add_argument("--only", metavar="NAME", nargs="+", choices=cpu.ROWS, help="workloads")
+    parser.add_argument(
+        "--quick", action="store_true", help="only tiny sizes of the first workload"
+    )
+    parser.add_argument(
+        "--only", metavar="NAME", nargs="+", choices=cpu.ROWS, help="only these workloads"
+    )
     flags = parser.parse_args(arguments)
     flags.whole = True
     names = flags.only or (list(cpu.ROWS)[:1] if flags.quick else list(cpu.ROWS))

@@ -106,13 +106,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(SUITE)
-    parser.add_argument("--suite", choices=SUITES, default="cpu", help="which workloads; or cpu")
-    parser.add_argument("--threads", type=counts, default=THREADS, metavar="N,...")
+    parser.add_argument(
+        "--suite", choices=SUITES, default="cpu", help="the workloads; default: cpu"
+    )
+    parser.add_argument(
+        "--threads", type=counts, default=THREADS, metavar="N,...", help="numbers of threads"
+    )
     parser.add_argument("--peers", type=_peers, default=PEERS, metavar="NAME,...",
-                        help=f"of {', '.join(PEERS)}; or all")  # fmt: skip
-    parser.add_argument("--only", nargs="+", choices=ROWS, metavar="NAME", help="workloads")
+                        help=f"some of {', '.join(PEERS)}; default: all")  # fmt: skip
+    parser.add_argument(
+        "--only", nargs="+", choices=ROWS, metavar="NAME", help="only these workloads"
+    )
     parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="one page of charts")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a page of charts")
     return parser
 
 

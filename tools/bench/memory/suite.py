@@ -69,7 +69,9 @@ Timings = Mapping[int, Mapping[str, Timing]]
 def run(arguments: Sequence[str]) -> int:
     """Peaks and latency by planner mode, against plain IREE; temporary memory of XLA."""
     parser = Parser(SUITE)
-    parser.add_argument("--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="workloads")
+    parser.add_argument(
+        "--only", nargs="+", choices=WORKLOADS, metavar="NAME", help="only these workloads"
+    )
     parser.add_argument("--fresh", action="store_true", help="measure finished workloads again")
     bench, known = parse(SUITE, run.__doc__ or "", ROUNDS, arguments, parser)
     names = [name for name in WORKLOADS if known.only is None or name in known.only]

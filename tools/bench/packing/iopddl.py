@@ -43,7 +43,12 @@ def run(arguments: Sequence[str]) -> int:
     """Cost and points of selections under a limit of memory, on a public contest's instances."""
     parser = Parser(SUITE)
     parser.add_argument("path", type=Path, metavar="PATH", help="a folder of instances, or one")
-    parser.add_argument("--share", type=float, default=_SHARE, help=f"of the timeout; {_SHARE}")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=_SHARE,
+        help=f"the share of the timeout to use; default: {_SHARE}",
+    )
     asked, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     share = known.share * (_QUICK if asked.quick else 1.0)
     records: list[Record] = []

@@ -34,11 +34,15 @@ METRIC, TIME = "above the bound", "processor time"
 def run(arguments: Sequence[str]) -> int:
     """The packer against each of its greedy orders on made families, under several time limits."""
     parser = Parser(SUITE)
-    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help=f"buffers; {SIZES}")
     parser.add_argument(
-        "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; {LIMITS}"
+        "--sizes", type=int, nargs="+", metavar="N", help=f"numbers of buffers; default: {SIZES}"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the search and of the instances")
+    parser.add_argument(
+        "--time-limits", type=float, nargs="+", metavar="S", help=f"seconds; default: {LIMITS}"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the seed of the search and of the instances"
+    )
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     sizes = known.sizes or (QUICK_SIZES if bench.quick else SIZES)
     limits = known.time_limits or (QUICK_LIMITS if bench.quick else LIMITS)

@@ -35,13 +35,17 @@ def run(arguments: Sequence[str]) -> int:
     """Arena bytes and seconds of the packer on CSV files or made instances of 10,000 and 50,000."""
     parser = Parser(SUITE)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.csv")
+    parser.add_argument("--capacity", type=int, help="stop once the arena has this many bytes")
     parser.add_argument(
-        "--capacity", type=int, help="stop as soon as the arena has that many bytes"
+        "--time-limit",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"seconds for each instance; default: {SECONDS:g}",
     )
     parser.add_argument(
-        "--time-limit", type=float, default=SECONDS, metavar="S", help=f"of each; {SECONDS:g}"
+        "--seed", type=int, default=0, help="the seed of the search and of generated instances"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the search and of made instances")
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     sizes = QUICK_MADE if bench.quick else MADE
     named = _read(known.files) if known.files else _made(sizes, known.seed)

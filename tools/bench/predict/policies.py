@@ -43,7 +43,9 @@ def run(arguments: Sequence[str]) -> int:
     from pyc_mlir.tools.bench.predict.programs import programs
 
     parser = Parser(SUITE, "")
-    parser.add_argument("--budget", type=float, default=_BUDGET, help=f"seconds; {_BUDGET:g}")
+    parser.add_argument(
+        "--budget", type=float, default=_BUDGET, help=f"seconds; default: {_BUDGET:g}"
+    )
     asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
     some, here = programs(asked.quick), current_place()
     measurer, plan = LocalMeasurer("pyc-bench policies"), SessionPlan(asked.rounds)

@@ -33,8 +33,10 @@ _ROUNDS, _PROCESSES, _ESTIMATES = 10, 1, 2000
 def run(arguments: Sequence[str]) -> int:
     """Estimates of programs left out: winner, regret, coverage, bytes, estimates a second."""
     parser = Parser(SUITE, "")
-    parser.add_argument("--again", metavar="REPORT", help="score a stored report, measure nothing")
-    parser.add_argument("--residuals", metavar="FILE", help="write what estimates were off by")
+    parser.add_argument("--again", metavar="REPORT", help="score a stored report without measuring")
+    parser.add_argument(
+        "--residuals", metavar="FILE", help="write the errors of the estimates to FILE"
+    )
     asked, known = parse(SUITE, run.__doc__ or "", _ROUNDS, arguments, parser)
     observed, settings = Observed((), ()), {}
     if known.again is not None:

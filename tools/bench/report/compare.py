@@ -175,9 +175,21 @@ def lines(rows: Sequence[CompareRow], baseline: str) -> Iterator[str]:
 def run(arguments: Sequence[str]) -> int:
     """Compare stored reports with a baseline: a stored report, or a name in the database."""
     parser = Parser("pyc-bench compare", run.__doc__ or "")
-    parser.add_argument("reports", nargs="+", metavar="REPORT.json", help="runs of one suite")
-    parser.add_argument("--to", required=True, metavar="BASELINE", help="a report, or NAME[@N]")
-    parser.add_argument("--reference", default="", metavar="SYSTEM", help="divide by its times")
+    parser.add_argument(
+        "reports", nargs="+", metavar="REPORT.json", help="stored reports of one suite"
+    )
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="BASELINE",
+        help="a stored report, or NAME[@N] of `pyc-tune baseline`",
+    )
+    parser.add_argument(
+        "--reference",
+        default="",
+        metavar="SYSTEM",
+        help="the system whose times all others are divided by; default: plain IREE",
+    )
     known = parser.parse_args(arguments)
     after = [Report.load(path) for path in known.reports]
     rows = compare(load_baseline(known.to), after, reference=known.reference)

@@ -71,9 +71,15 @@ def parse(
     parser = Parser(suite) if parser is None else parser
     parser.prog, parser.description = f"pyc-bench {suite}", description
     out = RESULTS / f"{suite}.json"
-    parser.add_argument("--json", type=Path, metavar="OUT", help=f"file; or {out}")
-    parser.add_argument("--rounds", type=int, help=f"how often each is timed; {rounds}")
-    parser.add_argument("--quick", action="store_true", help="two rounds of the smallest workload")
+    parser.add_argument(
+        "--json", type=Path, metavar="OUT", help=f"the report to write; default: {out}"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help=f"how often each workload is timed; default: {rounds}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="only two rounds of the smallest workload"
+    )
     parser.add_argument("--compare", metavar="BASELINE", default="",
                         help="a stored report, or NAME[@N] of `pyc-tune baseline`")  # fmt: skip
     known = parser.parse_args(arguments)

@@ -49,8 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("catalogue", type=Path, metavar="CATALOGUE")
     parser.add_argument("--only", default="", metavar="NAME,...")
     parser.add_argument("--limit", type=float, default=_LIMIT_SECONDS, metavar="S",
-                        help=f"seconds for one architecture; {_LIMIT_SECONDS:.0f}")  # fmt: skip
-    parser.add_argument("--static", action="store_true", help="no dynamic dimensions")
+                        help=f"for one architecture; default: {_LIMIT_SECONDS:.0f}")  # fmt: skip
+    parser.add_argument("--static", action="store_true", help="import without dynamic dimensions")
     parser.add_argument("--worker", metavar="NAME", help=argparse.SUPPRESS)
     bench, known = parse(SUITE, run.__doc__ or "", 1, arguments, parser)
     if known.worker:

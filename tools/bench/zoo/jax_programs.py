@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the programs and write the file after each row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("zoo", type=Path, help="a Python file that defines ZOO")
-    parser.add_argument("names", nargs="*", help="programs of it; all by default")
-    parser.add_argument("--json", type=Path, required=True, help="where the rows go")
+    parser.add_argument("names", nargs="*", help="programs of the file; default: all")
+    parser.add_argument("--json", type=Path, required=True, help="the report to write")
     given = parser.parse_args(arguments)
     zoo = zoo_of(given.zoo)
     for name in given.names or zoo:

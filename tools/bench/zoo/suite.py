@@ -109,15 +109,17 @@ def run(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=True)
     parser.add_argument("--models", type=lambda text: _some(text, NETWORKS), metavar="NAME,...",
-                        help=f"of {', '.join(NETWORKS)}; or all")  # fmt: skip
+                        help=f"some of {', '.join(NETWORKS)}; default: all")  # fmt: skip
     parser.add_argument("--systems", type=lambda text: _some(text, SYSTEMS), metavar="NAME,...",
                         default=tuple(SYSTEMS),
-                        help=f"of {', '.join(SYSTEMS)}; or all")  # fmt: skip
+                        help=f"some of {', '.join(SYSTEMS)}; default: all")  # fmt: skip
     parser.add_argument("--threads", type=counts, default=THREADS, metavar="N,...")
     parser.add_argument("--batch", type=counts, default=BATCHES, metavar="N,...")
-    parser.add_argument("--opset", type=int, default=OPSET, help=f"of the models; {OPSET}")
+    parser.add_argument(
+        "--opset", type=int, default=OPSET, help=f"the opset of the models; default: {OPSET}"
+    )
     parser.add_argument("--folder", type=Path, metavar="DIR",
-                        help=f"the models; or ${VARIABLE}, or below the user's cache")  # fmt: skip
+                        help=f"default: ${VARIABLE}, else the user's cache")  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="measure finished rows again")
     return parser
 
