@@ -34,6 +34,7 @@ SUITES: dict[str, str] = {
     "pack-orders": "pyc_mlir.tools.bench.packing.orders:run",
     "iopddl": "pyc_mlir.tools.bench.packing.iopddl:run",
     "memory": "pyc_mlir.tools.bench.memory.suite:run",
+    "co-selection": "pyc_mlir.tools.bench.memory.co_selection:run",
     "replay": "pyc_mlir.tools.bench.compile.replay:run",
     "evidence": "pyc_mlir.tools.bench.evidence.suite:run",
     "works": "pyc_mlir.tools.bench.evidence.works:run",

@@ -25,8 +25,9 @@ class PassContext:
     its own already; None: they are published. `bounds_error`: no kernel is
     offered that adds other numbers than an op's plain form. `compares`: answers are compared with
     the program as it came in, so that no pass may make them less exact. `kernels` are the families
-    that kernels may be taken from; None: all. `folding` is what all
-    passes together may still compute of constants.
+    that kernels may be taken from; None: all. `co_selected`: the bytes of
+    kernels' constants are weighed with everything else, so that kernels with more of them are
+    offered in every mode. `folding` is what all passes together may still compute of constants.
     """
 
     choices: Choices = field(default_factory=Choices)
@@ -36,6 +37,7 @@ class PassContext:
     bounds_error: bool = False
     compares: bool = False
     kernels: tuple[str, ...] | None = None
+    co_selected: bool = False
     folding: FoldWork = field(default_factory=FoldWork)
 
     def takes(self, family: str) -> bool:

@@ -83,13 +83,9 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
             if members is None or ATTRIBUTE in op.attributes:
                 continue
             work = members.work()
-            if _STORED.issuperset(n.name for n in work.nodes):
+            if is_stored(work):
                 continue
-            found = _offers(work, context.target, names)
-            why = _against_indirect(context)
-            left_out = [n for n, (_, o) in found.items() if why and o.indirect]
-            offers = {n: f for n, f in found.items() if n not in left_out}
-            evidence = [f"not offered: {', '.join(left_out)}: {why}"] if left_out else []
+            offers, evidence = legal_offers(work, context, names)
             chosen = _choose(op, ids, members, offers, context, evidence)
             counts["groups with kernels"] += bool(offers)
             counts["kernels"] += chosen is not None
@@ -102,7 +98,23 @@ def select(module: ir.Module, context: PassContext, families: str = "") -> dict[
 Found = tuple[str, KernelOffer]
 
 
-def _offers(work: Work, target: Target, names: list[str]) -> dict[str, Found]:
+def is_stored(work: Work) -> bool:
+    """Whether no code is made for a group."""
+    return _STORED.issuperset(n.name for n in work.nodes)
+
+
+def legal_offers(
+    work: Work, context: PassContext, families: Sequence[str]
+) -> tuple[dict[str, Found], list[str]]:
+    """The kernels that the context allows, by name, and evidence of those that it does not."""
+    found = _offers(work, context.target, families)
+    why = _against_indirect(context)
+    left_out = [n for n, (_, o) in found.items() if why and o.indirect]
+    offers = {n: f for n, f in found.items() if n not in left_out}
+    return offers, [f"not offered: {', '.join(left_out)}: {why}"] if left_out else []
+
+
+def _offers(work: Work, target: Target, names: Sequence[str]) -> dict[str, Found]:
     """Every kernel for the group, by the name of its alternative."""
     found: dict[str, Found] = {}
     for family in names:
@@ -118,7 +130,7 @@ def _against_indirect(context: PassContext) -> str:
     """Why kernels that add other numbers than an op's plain form are not offered, or ""."""
     if context.bounds_error:
         return "they add other numbers than the plain form, and the contract bounds the error"
-    if context.mode == "memory_first":
+    if context.mode == "memory_first" and not context.co_selected:
         return "their weights take more memory, and the mode is memory_first"
     return ""
 
@@ -135,7 +147,7 @@ def _choose(
     variants = KernelVariants(work, context.target, offers)
     listed = [variants.priced(name, offer) for name, (_, offer) in offers.items()]
     why = "IREE's own code generation" if offers else "no family has a kernel for it"
-    iree = Alternative(IREE, _iree_cost(work, 0, context.target), why)
+    iree = replace(variants.iree, reason=why)
     unasked = {name for name, (_, offer) in offers.items() if not offer.worth}
     ranked = sorted([*listed, iree], key=lambda a: (a.name in unasked, a.cost or Cost()))
     site = Site(SelectKernels.name, ids[op], str(op.location), work_id(work))
@@ -151,6 +163,11 @@ class KernelVariants:
     work: Work
     target: Target
     offers: Mapping[str, Found]
+
+    @property
+    def iree(self) -> Alternative:
+        """IREE's code for the whole group."""
+        return Alternative(IREE, _iree_cost(self.work, 0, self.target))
 
     def spaces(self) -> Mapping[str, KnobSpace]:
         """Those that the families of the offers give."""

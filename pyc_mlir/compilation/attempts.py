@@ -3,16 +3,19 @@
 The ways to keep a memory budget come first, each with all settings of IREE's fusion:
 
     balanced              the chosen setting, then the others
-    memory_first          the same, cut into the parts of that mode
+    co-selected           the same, with kernels and parts that are chosen together for the budget
+    memory_first          the same, cut into the parts of that mode, with small kernels
     memory_first, IREE's code  the same, without weights in padded panels
 
 `pyc-chunk` and the choice of kernels come before the dispatches are known, thus before anybody can
 tell whether a budget is kept. So the next way is for a program that does not keep it in the one
 before, and the other settings are for one that IREE has no code for under the chosen setting.
-`build.py` goes through the list; what was left, and why, stands in the log.
+What is chosen together is no slower by prediction than the ways behind it, or those are taken
+(`pipelines/memory/selection/rounds.py`). `build.py` goes through the list; what was left, and why,
+stands in the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -21,10 +24,17 @@ from pyc_mlir.compilation.generate import SETTINGS, UNFUSED
 from pyc_mlir.compilation.options import NO_KERNELS, Options
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.iree.memory.budget import BudgetNotKept
-from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Site
+from pyc_mlir.pipelines.choices.choices import (
+    Alternative,
+    Choices,
+    FirstIsBest,
+    Recipe,
+    Site,
+    policy_mark,
+)
 
 SITE = Site("budget", "module")
-SMALLEST = "memory_first"
+SMALLEST, CO_SELECTED = "memory_first", "co-selected"
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,8 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
     """All attempts, the preferred one first.
 
     With a budget, `choices` answers in which way to begin: a recipe repeats the way that kept it
-    without those before.
+    without those before. Kernels are chosen together only where no recipe and no policy but
+    `heuristic` has a say in them, or to repeat such a choice.
     """
     ways = _ways(options)
     names = list(ways)
@@ -63,7 +74,10 @@ def attempts_of(options: Options, choices: Choices) -> tuple[Attempt, ...]:
         return attempts_under(options)
     requested = choices.choose(SITE, tuple(map(Alternative, names))).name
     found: list[Attempt] = []
+    free = options.recipe is None and isinstance(options.policy, FirstIsBest)
     for name in names[names.index(requested) :]:
+        if name == CO_SELECTED and not free and name != requested:
+            continue
         why = ReasonCode.BUDGET_RETRY if found else None
         found += attempts_under(replace(options, **ways[name]), name, why)
     return tuple(found)
@@ -80,8 +94,11 @@ def attempts_under(
 
 def _ways(options: Options) -> dict[str, dict[str, Any]]:
     """Changes of the options by the name of the way, the preferred one first."""
-    modes = dict.fromkeys((*options.planner_modes[:1], SMALLEST))
-    ways: dict[str, dict[str, Any]] = {mode: {"parts_for": mode} for mode in modes}
+    first = (*options.planner_modes, SMALLEST)[0]
+    ways: dict[str, dict[str, Any]] = {first: {"parts_for": first}}
+    if options.kernels != NO_KERNELS and options.target.device == "local":
+        ways[CO_SELECTED] = {"parts_for": SMALLEST, "co_selected": True}
+    ways[SMALLEST] = {"parts_for": SMALLEST}
     if options.kernels != NO_KERNELS:
         smallest = {"parts_for": SMALLEST, "kernels": NO_KERNELS}
         ways[f"{SMALLEST}, IREE's code"] = smallest
@@ -117,9 +134,33 @@ def refusal(failures: Sequence[Failure]) -> PycError:
     return _smallest(failures) if _over(last) else last[0].error
 
 
-def retry_reasons(failures: Sequence[Failure]) -> list[tuple[ReasonCode, str]]:
-    """Why the ways so far were left, for the decision at `SITE`."""
-    return [(ReasonCode.BUDGET_RETRY, _smallest(failures).message)]
+def retry_reasons(
+    failures: Sequence[Failure], notes: Sequence[str] = ()
+) -> list[tuple[ReasonCode, str]]:
+    """Why the ways so far were left, for the decision at `SITE`; `notes` are of co-selection."""
+    return [(ReasonCode.BUDGET_RETRY, text) for text in (_smallest(failures).message, *notes)]
+
+
+def unselected(attempt: Attempt, failures: Sequence[Failure]) -> Failure:
+    """The failure of an attempt in which nothing was found to choose together."""
+    return Failure(attempt, _smallest(failures))
+
+
+def alone(attempt: Attempt) -> list[Options]:
+    """The options of the ways behind co-selection that have kernels."""
+    requested = replace(attempt.options, co_selected=False)
+    ways = _ways(requested)
+    behind = list(ways)[list(ways).index(CO_SELECTED) + 1 :]
+    return [replace(requested, **ways[name]) for name in behind]
+
+
+def with_choices(
+    options: Options, choices: Mapping[str, str], grounds: Mapping[str, str]
+) -> Options:
+    """The options with choices that were made together, which say so in the log."""
+    said = {site: (f"{policy_mark(CO_SELECTED)}{text}",) for site, text in grounds.items()}
+    origins = {site: (CO_SELECTED, said.get(site, ())) for site in choices}
+    return replace(options, recipe=Recipe(dict(choices), origins, tolerant=True))
 
 
 def fallback_reasons(failures: Sequence[Failure], way: str) -> list[tuple[ReasonCode, str]]:

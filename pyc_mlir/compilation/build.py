@@ -21,6 +21,7 @@ from pyc_mlir.compilation.attempts import SITE as BUDGET_SITE
 from pyc_mlir.compilation.attempts import (
     Attempt,
     Failure,
+    alone,
     attempts_of,
     attempts_under,
     fallback_reasons,
@@ -28,6 +29,8 @@ from pyc_mlir.compilation.attempts import (
     may_be_followed,
     refusal,
     retry_reasons,
+    unselected,
+    with_choices,
 )
 from pyc_mlir.compilation.contract_check import check_contract, with_requested_options
 from pyc_mlir.compilation.generate import (
@@ -39,7 +42,7 @@ from pyc_mlir.compilation.generate import (
     places_for_constants,
 )
 from pyc_mlir.compilation.generate import SITE as FUSION_SITE
-from pyc_mlir.compilation.lower import Lowered, lower
+from pyc_mlir.compilation.lower import Lowered, lower, structure_of_parts
 from pyc_mlir.compilation.options import Options
 from pyc_mlir.compilation.oracles import ForeignOracle, PycOracle, make_samples
 from pyc_mlir.compilation.plan_memory import UNPLANNED, PlanRequest, planner_of
@@ -48,11 +51,12 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.fold_work import MAX_FOLDED_WORK
 from pyc_mlir.iree.memory.arena_choice import MADE, NONE, ArenaEntry
 from pyc_mlir.iree.memory.arena_choice import SITE as ARENA_SITE
-from pyc_mlir.iree.memory.budget import ByteBudget
+from pyc_mlir.iree.memory.budget import BudgetNotKept, ByteBudget
 from pyc_mlir.pipelines.choices.choices import Alternative, Choices, Decision, Site
 from pyc_mlir.pipelines.choices.contract import Contract
 from pyc_mlir.pipelines.choices.fastest import for_program
 from pyc_mlir.pipelines.choices.wisdom import SITE as WISDOM_SITE
+from pyc_mlir.pipelines.memory.selection.rounds import Checked, Structure, co_select
 from pyc_mlir.runtime.arenas import read_facts
 from pyc_mlir.util.logs import Stage, logged
 from pyc_mlir.util.temp_dir import require_room
@@ -94,13 +98,24 @@ def _first_of(
 ) -> Artifact:
     """Go through the attempts; `source` may be a lowered program."""
     failures: list[Failure] = []
+    notes: list[str] = []
     begun: Begun | None = None
     for attempt in attempts:
         if not follows(attempt, failures):
             continue
         if begun is None or begun.attempt.way != attempt.way:
+            if attempt.options.co_selected and failures:
+                try:
+                    with stage("PyC chooses kernels and parts together"):
+                        attempt, note = together(attempt, source, inputs)
+                    notes.append(note)
+                except PycError as error:
+                    notes.append(error.message)
+                    failures.append(unselected(attempt, failures))
+                    continue
             if failures:
-                choices.record_fallback(BUDGET_SITE, attempt.way, retry_reasons(failures))
+                reasons = retry_reasons(failures, notes)
+                choices.record_fallback(BUDGET_SITE, attempt.way, reasons)
             with stage("PyC lowers to linalg"):
                 own = isinstance(source, Lowered)
                 lowered = source if own else lower(source, inputs, attempt.options)
@@ -249,6 +264,7 @@ class Planned:
     decisions: tuple[Decision, ...]
     account: Account
     memory: bytes
+    added_seconds: float = 0.0
 
 
 def plan_only(lowered: Lowered, options: Options) -> Planned:
@@ -257,7 +273,74 @@ def plan_only(lowered: Lowered, options: Options) -> Planned:
     made = begun.request.plan(begun.setting)
     arena = _recorded(begun, made, begun.setting)
     memory = report_bytes(made.memory) if made.memory.regions else b""
-    return Planned(begun.choices.log, _account(lowered, begun.options, arena), memory)
+    account = _account(lowered, begun.options, arena)
+    return Planned(begun.choices.log, account, memory, made.added_seconds)
+
+
+def together(attempt: Attempt, source: Any, inputs: Sequence[Any] | None) -> tuple[Attempt, str]:
+    """The attempt with kernels and parts chosen together, and what is to be said of that.
+
+    Raises PycError where that gives nothing: see `co_select` and `structure_of_parts`.
+    """
+    contract = attempt.options.contract
+    limit, calls = contract.memory_budget_bytes, contract.max_concurrency
+    assert limit is not None, "chosen together for a budget"
+    program = _Selectable(source, inputs, attempt.options, limit, calls)
+    rivals = [_Rival(program, options) for options in alone(attempt)]
+    found = co_select(program, limit, calls, rivals)
+    options = with_choices(attempt.options, found.choices, found.grounds)
+    return replace(attempt, options=options), f"co-selection: {found}"
+
+
+@dataclass(frozen=True)
+class _Selectable:
+    """A source as `co_select` asks for it: lowered and planned, without code."""
+
+    source: Any
+    inputs: Sequence[Any] | None
+    options: Options
+    limit: int
+    calls: int
+
+    def read(self, parts: Mapping[str, str]) -> Structure:
+        """The program's sites under choices of parts. Raises as `structure_of_parts`."""
+        return structure_of_parts(self.source, self.inputs, with_choices(self.options, parts, {}))
+
+    def check(self, choices: Mapping[str, str]) -> Checked:
+        """The bytes of the whole program, inputs and outputs too. Raises as `compile`."""
+        return self.planned(with_choices(self.options, choices, {}))
+
+    def planned(self, options: Options) -> Checked:
+        """The same under any options."""
+        lowered = lower(self.source, self.inputs, options)
+        # Nothing is compared: no reference answers are needed.
+        bare = Contract(memory_budget_bytes=self.limit, max_concurrency=self.calls)
+        try:
+            made = plan_only(lowered, replace(options, contract=bare))
+        except BudgetNotKept as error:
+            return Checked(error.smallest, fits=False)
+        total = made.account.total(self.calls)
+        known = total is not None and total <= self.limit
+        return Checked(self.limit if total is None else total, known, made.added_seconds)
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """A way in which kernels are chosen alone, for the same budget."""
+
+    program: _Selectable
+    options: Options
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for its kernels; what its plan adds is not counted."""
+        source, inputs = self.program.source, self.program.inputs
+        sites = structure_of_parts(source, inputs, self.options).sites
+        return sites.seconds(sites.now)
+
+    def fits(self) -> bool:
+        """Whether its plan is within the budget."""
+        return self.program.planned(self.options).fits
 
 
 def _manifest(begun: Begun, vmfb: bytes, arena: ArenaEntry, account: Account) -> dict[str, Any]:

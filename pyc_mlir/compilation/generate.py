@@ -60,13 +60,15 @@ def places_for_constants() -> list[Alternative]:
 class Generated:
     """What a compile under one setting gives: the vmfb, its entries, and its memory plans.
 
-    `arena` is what came of the second entry. `decisions` and `memory` are those of the plans.
+    `arena` is what came of the second entry. `decisions` and `memory` are those of the plans;
+    `added_seconds` is what the plans are predicted to cost above the preferred ones.
     """
 
     vmfb: bytes
     arena: ArenaEntry | None = None
     decisions: tuple[Decision, ...] = ()
     memory: MemoryReport = field(default_factory=MemoryReport)
+    added_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Request:
                 vmfb = session.vmfb()
         if planning is None:
             return Generated(vmfb, arena)
-        return Generated(vmfb, arena, planning.decisions, planning.report)
+        made = planning.decisions, planning.report, planning.added_seconds
+        return Generated(vmfb, arena, *made)
 
 
 def _iree_alone() -> ArenaRoute:

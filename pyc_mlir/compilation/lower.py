@@ -45,6 +45,9 @@ from pyc_mlir.pipelines.choices.wisdom import record_wisdom
 from pyc_mlir.pipelines.driver.base import PassContext
 from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.kernels.lang.attributes import ATTRIBUTE
+from pyc_mlir.pipelines.memory.on_pyc.kernel_sites import read_sites
+from pyc_mlir.pipelines.memory.selection.rounds import Part, Structure
+from pyc_mlir.pipelines.pyc.chunk.chunk import Chunk
 from pyc_mlir.pipelines.pyc.constant_work import constant_work
 from pyc_mlir.pipelines.pyc.fuse.fuse import ANCHORS
 from pyc_mlir.pipelines.pyc.groups import predicted_seconds
@@ -107,8 +110,16 @@ def context_of(options: Options) -> PassContext:
     bounds_error = isinstance(options.contract.max_error, int | float)
     compares = options.contract.compares
     kernels = None if options.kernels == ALL_KERNELS else families_of(options.kernels)
+    together = options.co_selected
     return PassContext(
-        choices, options.target, mode, options.calibration, bounds_error, compares, kernels
+        choices,
+        options.target,
+        mode,
+        options.calibration,
+        bounds_error,
+        compares,
+        kernels,
+        together,
     )
 
 
@@ -303,6 +314,35 @@ def tunable_sites(
     """
     with optimized(source, inputs, options) as (made, context):
         return () if made.module is None else context.choices.tunable
+
+
+def structure_of_parts(source: Any, inputs: Sequence[Any] | None, options: Options) -> Structure:
+    """The kernel sites of a program and the regions that it offers to cut, for co-selection.
+
+    Raises as `lower`, and PycError (UNSUPPORTED_OP, PASS_FAILED) for a program that enters at IREE,
+    dynamic sizes and control flow.
+    """
+    with optimized(source, inputs, options) as (made, context):
+        if made.module is None:
+            raise PycError(
+                ReasonCode.UNSUPPORTED_OP,
+                f"{made.name}: expected a pyc program to choose kernels for, got one that enters "
+                "at IREE",
+            )
+        log = context.choices.log
+        cuts = [d for d in log if d.site.pass_name == Chunk.name]
+        return Structure(
+            {d.site.key: d.chosen for d in cuts},
+            read_sites(entry_function(made.module), context, log),
+            {
+                d.site.key: [
+                    Part(a.name, a.cost.seconds, a.cost.workspace_bytes)
+                    for a in d.alternatives
+                    if a.cost is not None
+                ]
+                for d in cuts
+            },
+        )
 
 
 def report_import(source: Any, inputs: Sequence[Any] | None = None) -> ImportReport:

@@ -66,6 +66,8 @@ class Options(ReplayOptions):
     passes: str = HIGH_LEVEL
     # The evidence for the target's figures, which are its own already; None: they are published.
     calibration: Calibration | None = None
+    # Kernels and parts are chosen together under the budget (attempts.py).
+    co_selected: bool = False
 
     @property
     def replayed(self) -> dict[str, Any]:

@@ -134,7 +134,10 @@ class _Offer:
 
 @dataclass
 class Planning:
-    """Plans one module; `decisions` and `report` are those of the last run."""
+    """Plans one module; `decisions`, `report` and `added_seconds` are those of the last run.
+
+    added_seconds: by which the chosen plans of one function are slower than the preferred ones.
+    """
 
     target: Target
     request: PlanRequest
@@ -142,6 +145,7 @@ class Planning:
     preferred: dict[int, float] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     report: MemoryReport = field(default_factory=MemoryReport)
+    added_seconds: float = 0.0
 
     def run(self, session: IreeSession) -> None:
         """Take the session's module from TO_ASYNC to the end of phase `stream`."""
@@ -182,6 +186,16 @@ class Planning:
         self.decisions = answers.log
         taken = dict(zip((r.index for r in regions), chosen, strict=False))
         self.report = self._report(every, offers, taken, reference)
+        self.added_seconds = self._added(regions, taken)
+
+    def _added(self, regions: list[StreamRegion], taken: Mapping[int, _Offer | None]) -> float:
+        added: dict[str, float] = {}
+        for region in regions:
+            offer, before = taken.get(region.index), self.preferred.get(region.index)
+            if offer is not None and before is not None:
+                more = offer.plans[region.index].seconds - before
+                added[region.function] = added.get(region.function, 0.0) + more
+        return max(0.0, *added.values()) if added else 0.0
 
     def _carried(self, session: IreeSession, start: Any, plans: Plans) -> Version:
         return carry_out(

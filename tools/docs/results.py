@@ -43,6 +43,10 @@ GOALS: Mapping[str, Goal] = {
     "selection": Goal(
         "selections under a limit of memory, on a public contest's instances", ("iopddl",)
     ),
+    "co-selection": Goal(
+        "kernels chosen together with memory, against kernels chosen alone, under a byte budget",
+        ("co-selection",),
+    ),
     "calls": Goal("cost of a call and time to the first answer", ("overhead", "start")),
     "compile-time": Goal("time of a compile and of the tools", ("compile", "tooling")),
     "reproducibility": Goal("replays that make the same bytes", ("replay",)),

@@ -43,6 +43,7 @@ class Selection:
     """A way for each node, i64[nodes]; its cost; a bound below which no choice's cost lies.
 
     work: that was done, in microseconds of a 3 GHz core or so. groups: that were chosen among.
+    price: cost of one byte at every time, by the prices at which the bound was found.
     """
 
     choice: Ints
@@ -50,6 +51,7 @@ class Selection:
     bound: float
     work: int
     groups: int
+    price: float = 0.0
 
 
 def select(
@@ -83,7 +85,8 @@ def select(
             f"selection: expected a choice below {problem.limit:.0f} bytes at every time, got none "
             f"within {work} units of work; raise the limit",
         )
-    return Selection(found, problem.cost(found), search.bound, budget.spent, len(reduced.costs))
+    cost, groups = problem.cost(found), len(reduced.costs)
+    return Selection(found, cost, search.bound, budget.spent, groups, search.price)
 
 
 class _Search:
@@ -92,7 +95,7 @@ class _Search:
     def __init__(self, reduced: ReducedGroups, usage: Usage, budget: WorkLimit) -> None:
         self.reduced, self.usage, self.budget = reduced, usage, budget
         self.best: Ints | None = None
-        self.cost, self.bound = np.inf, -np.inf
+        self.cost, self.bound, self.price = np.inf, -np.inf, 0.0
         self._tried: set[bytes] = set()
 
     def first(self) -> None:
@@ -165,6 +168,7 @@ class _Search:
                 on_offers += self.budget.spent - begun
             if bound > self.bound:
                 self.bound, best, stalled = bound, at, 0
+                self.price = float(at.sum())
             else:
                 stalled += 1
             if stalled > _PATIENCE:

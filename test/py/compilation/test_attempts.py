@@ -1,5 +1,7 @@
 """The order of attempts, what each one follows, and the refusal that all of them end in."""
 
+from dataclasses import replace
+
 import pytest
 
 from pyc_mlir.compilation.attempts import (
@@ -24,7 +26,7 @@ from pyc_mlir.pipelines.choices.contract import Contract
 FAILED = ReasonCode.TARGET_COMPILE_FAILED
 RETRY, FALLBACK = ReasonCode.BUDGET_RETRY, ReasonCode.CODEGEN_FALLBACK
 BUDGET = make_options(contract=Contract(memory_budget_bytes=1 << 20))
-SMALLEST = "memory_first, IREE's code"
+TOGETHER, SMALLEST = "co-selected", "memory_first, IREE's code"
 
 
 def no_code(said: str = "stack") -> CompileError:
@@ -59,6 +61,8 @@ def test_the_list_is_flat_and_in_order():
     assert found == [
         ("balanced", None, None),
         *(("balanced", *s) for s in settings),
+        (TOGETHER, None, RETRY),
+        *((TOGETHER, *s) for s in settings),
         ("memory_first", None, RETRY),
         *(("memory_first", *s) for s in settings),
         (SMALLEST, None, RETRY),
@@ -86,25 +90,40 @@ def test_a_recipe_begins_with_its_own_way():
     assert {a.way for a in found} == {SMALLEST} and found[0].why is None
 
 
+def test_who_chooses_kernels_is_not_overruled():
+    """Nothing is chosen together beside a policy of one's own, or a recipe that says otherwise."""
+
+    def ways(recipe: Recipe | None = None, policy: str = "heuristic") -> list[str]:
+        options = replace(make_options(contract=BUDGET.contract, policy=policy), recipe=recipe)
+        return list(dict.fromkeys(a.way for a in attempts_of(options, Choices(recipe=recipe))))
+
+    assert TOGETHER in ways() and TOGETHER not in ways(policy="memory_first")
+    assert TOGETHER not in ways(Recipe({"budget:module": "balanced"}))
+    assert ways(Recipe({"budget:module": TOGETHER}))[0] == TOGETHER
+    gpu = make_options(contract=BUDGET.contract, target="cuda-sm_80")
+    assert TOGETHER not in {a.way for a in attempts_of(gpu, Choices())}
+
+
 @pytest.mark.parametrize(
     ("ends", "tried"),
     [
         ((None,), ["balanced: aggressive"]),
         ((no_code(), None), ["balanced: aggressive", "balanced: plain"]),
-        ((over(300), None), ["balanced: aggressive", "memory_first: aggressive"]),
+        ((over(300), None), ["balanced: aggressive", f"{TOGETHER}: aggressive"]),
         (
             (no_code(), over(300), no_code(), None),
             [
                 "balanced: aggressive",
                 "balanced: plain",
                 f"balanced: {UNFUSED}",
-                "memory_first: aggressive",
+                f"{TOGETHER}: aggressive",
             ],
         ),
         (
-            (over(300), over(200), no_code(), None),
+            (over(300), over(300), over(200), no_code(), None),
             [
                 "balanced: aggressive",
+                f"{TOGETHER}: aggressive",
                 "memory_first: aggressive",
                 f"{SMALLEST}: aggressive",
                 f"{SMALLEST}: plain",
@@ -122,9 +141,9 @@ def test_failures_of_one_kind_are_followed_by_their_own_remedy(ends, tried):
         # No other parts of the program give code where no setting does.
         ((no_code("first"), no_code(), no_code()), FAILED, "first"),
         ((over(300), no_code("first"), no_code(), no_code()), FAILED, "first"),
-        ((over(300), over(200), over(250)), ReasonCode.BUDGET_NOT_FOUND, "needs 200"),
+        ((over(300), over(270), over(200), over(250)), ReasonCode.BUDGET_NOT_FOUND, "needs 200"),
         (
-            (over(300), over(250), no_code(), over(150), no_code()),
+            (over(300), over(280), over(250), no_code(), over(150), no_code()),
             ReasonCode.BUDGET_NOT_FOUND,
             "needs 150",
         ),

@@ -77,6 +77,7 @@ CHANGES: dict[str, Any] = {
     "also_modes": ("balanced",),
     "ranges": {"batch": (1, 64)},
     "calibration": calibration(),
+    "co_selected": True,
 }
 REFUSED: dict[str, Any] = {
     "dump_phases": Path("phases"),

@@ -127,7 +127,12 @@ def options() -> Options:
         works={"a:b": "w"},
     )
     return replace(
-        made, recipe=recipe, calibration=calibration(), parts_for="balanced", passes="cse"
+        made,
+        recipe=recipe,
+        calibration=calibration(),
+        parts_for="balanced",
+        passes="cse",
+        co_selected=True,
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from pyc_mlir.tools.bench.workloads.case import SuiteCase
 from pyc_mlir.tools.bench.workloads.chain import MatmulChain, demo, growing_matmuls, mlp
-from pyc_mlir.tools.bench.workloads.encoder import TINY
+from pyc_mlir.tools.bench.workloads.encoder import TINY, EncoderShape
 from pyc_mlir.tools.bench.workloads.inference import GATED, LONG, decoder, encoder
 from pyc_mlir.tools.bench.workloads.random_graphs import Layered, layered
 from pyc_mlir.tools.bench.workloads.training import LAYER, Perceptron, encoder_step, mlp_step
@@ -18,10 +18,12 @@ from pyc_mlir.tools.bench.workloads.wide import (
     Branches,
     DenseNet,
     Inception,
+    Residual,
     UNet,
     branches,
     densenet,
     inception,
+    residual,
     unet,
 )
 
@@ -72,6 +74,18 @@ WORKLOADS: Mapping[str, MemoryEntry] = {
         partial(layered, Layered()),
         partial(layered, Layered(ops=30, width=5, rows=4, columns=(4, 8))),
     ),
+}
+
+# Workloads whose quickest kernels need much more memory than their smallest ones: 3x3 convolutions,
+# of which minimal filtering has 16/9 or 4 times the weights; products of vectors of 300 numbers, as
+# of pretrained words, that pad their weights, with attention that can be cut.
+_WORDS = EncoderShape(seq=256, width=300, heads=6, hidden=1200)
+PRESSED: Mapping[str, MemoryEntry] = {
+    "residual blocks": MemoryEntry(
+        partial(residual, Residual()), partial(residual, Residual(12, (16, 24), 1))
+    ),
+    "u-net": WORKLOADS["u-net"],
+    "encoder, 4 layers": MemoryEntry(partial(encoder, _WORDS, 4), partial(encoder, TINY, 1)),
 }
 
 

@@ -1,10 +1,11 @@
 """Class `wide`: much is computed before anything is reduced, so that the order decides the peak.
 
 Branches (as multi-head or mixture models have them), an Inception block (Szegedy et al., 2014), a
-DenseNet block (Huang et al., 2016) and a U-Net (Ronneberger et al., 2015). Images are NHWC.
+DenseNet block (Huang et al., 2016), a U-Net (Ronneberger et al., 2015) and residual blocks (He et
+al., 2015). Images are NHWC.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,3 +170,39 @@ def _twice(draw: SeededWeights, channels: int, filters: int) -> Callable[[Any], 
 def _doubled(x: Any) -> Any:
     """[n, h, w, c] -> [n, 2h, 2w, c], each pixel four times."""
     return np.repeat(np.repeat(x, 2, axis=1), 2, axis=2)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """`blocks` residual blocks on each of `channels`, the side halved from one to the next."""
+
+    side: int = 56
+    channels: Sequence[int] = (64, 128, 256, 512)
+    blocks: int = 2
+
+
+def residual(shape: Residual) -> SuiteCase:
+    """The four stages of ResNet-18 without its first layers and its head."""
+    draw, steps, before = SeededWeights(8), [], shape.channels[0]
+    for channels in shape.channels:
+        for number in range(shape.blocks):
+            strides = 2 if number == 0 and channels != shape.channels[0] else 1
+            steps.append(_block(draw, before, channels, strides))
+            before = channels
+    x = SeededWeights(9).activations(1, shape.side, shape.side, shape.channels[0])
+    return SuiteCase("residual blocks", "wide", stacked(steps), (x,))
+
+
+def _block(draw: SeededWeights, before: int, channels: int, strides: int) -> Callable[[Any], Any]:
+    """relu(conv(relu(conv(x) + b)) + b + x), 3x3; x through a 1x1 where sizes change."""
+    first, second = draw.window(3, before, channels), draw.window(3, channels, channels)
+    bias, other = draw.vector(channels), draw.vector(channels)
+    short = None if before == channels else draw.window(1, before, channels)
+
+    def block(x: Any) -> Any:
+        y = nn.relu(nn.conv2d(x, first, bias, strides=strides, pads=1, layout="NHWC"))
+        if short is not None:
+            x = nn.conv2d(x, short, strides=strides, layout="NHWC")
+        return nn.relu(nn.conv2d(y, second, other, pads=1, layout="NHWC") + x)
+
+    return block

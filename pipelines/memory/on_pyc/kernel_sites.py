@@ -1,0 +1,137 @@
+"""From a pyc function whose kernels are chosen to `Sites`: what each choice takes, and when.
+
+Comes in: a function of static sizes after `pyc-select-kernels`, and the decisions of that pass.
+Goes out: plain data. Each site has the kernels that the pass offers and IREE's code, with their
+predicted seconds; scratch memory and constants are read off the kernels' operands. The steps, and
+what lives at each, are those of the planner's own plan of the function: the order and the reuse in
+place that it would choose.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from pyc_mlir.dialects.ir.bindings import ir
+from pyc_mlir.dialects.ir.ids import OpIds
+from pyc_mlir.pipelines.choices.choices import Decision
+from pyc_mlir.pipelines.driver.base import PassContext
+from pyc_mlir.pipelines.kernels.lang.attributes import SELECT
+from pyc_mlir.pipelines.kernels.lang.carrier import Operand
+from pyc_mlir.pipelines.kernels.match.offers import KernelOffer
+from pyc_mlir.pipelines.kernels.registry import FAMILIES
+from pyc_mlir.pipelines.memory.on_pyc.problem import PycFunction, read_function
+from pyc_mlir.pipelines.memory.planner.place import lifetimes
+from pyc_mlir.pipelines.memory.planner.planner import plan
+from pyc_mlir.pipelines.memory.planner.problem import SchedulePlan
+from pyc_mlir.pipelines.memory.selection.sites import Sites, SiteWays, Way
+from pyc_mlir.pipelines.pyc.groups import Members
+from pyc_mlir.pipelines.pyc.rewriting import defining_op
+from pyc_mlir.pipelines.pyc.select_kernels import KernelVariants, is_stored, legal_offers
+from pyc_mlir.pipelines.target.cost_model import CostModel
+from pyc_mlir.pipelines.target.work import Work
+
+# What the planner may do for the steps: the plan that a compile makes in the end is another one.
+_WORK = 20_000
+_BYTES = {"f32": 4, "i64": 8}
+
+
+def read_sites(
+    function: ir.Operation, context: PassContext, decisions: Sequence[Decision]
+) -> Sites:
+    """The sites of a function, each with the way that the decisions name.
+
+    Raises PycError as `read_function`: for dynamic sizes and control flow.
+    """
+    region = read_function(function, context.target)
+    found = plan(region.problem, mode="balanced", work_limit=_WORK)
+    steps = {step.task: w for w, wave in enumerate(found.waves) for step in wave}
+    names = list(FAMILIES) if context.kernels is None else list(context.kernels)
+    chosen = {d.site.key: d.chosen for d in decisions if d.site.pass_name == SELECT}
+    ids, sites = OpIds(function), []
+    model, fixed = CostModel(context.target), 0.0
+    for task, op in enumerate(region.ops):
+        members = Members.of(op)
+        if members is None or is_stored(work := members.work()):
+            continue
+        key = f"{SELECT}:{ids[op]}"
+        fixed += model.dispatch_seconds
+        if key not in chosen:
+            fixed += model.work(work).seconds
+            continue
+        offers, _ = legal_offers(work, context, names)
+        variants = KernelVariants(work, context.target, offers)
+        constants = _constants(members, work, ids)
+        ways = list(_ways(variants, constants, work, chosen[key]))
+        now = next(i for i, way in enumerate(ways) if way.name == chosen[key])
+        sites.append(SiteWays(key, steps[task], tuple(ways), now))
+    return Sites(tuple(sites), _live(region, found), fixed)
+
+
+def _ways(
+    variants: KernelVariants, constants: Mapping[int, tuple[str, int]], work: Work, now: str
+) -> Iterator[Way]:
+    """IREE's code, and kernels; one that families take on request only just where it is chosen."""
+    iree = variants.iree
+    assert iree.cost is not None
+    yield Way(iree.name, iree.cost.seconds, 0, _raw(constants, range(len(work.inputs))))
+    names = dict.fromkeys((*(n for n, (_, o) in variants.offers.items() if o.worth), now))
+    for name in names:
+        found = variants.found(name)
+        if found is None:
+            continue
+        _, offer = found
+        cost = variants.priced(name, offer).cost
+        assert cost is not None
+        scratch, read = _taken(offer, constants, work)
+        yield Way(name, cost.seconds, scratch, read)
+
+
+def _taken(
+    offer: KernelOffer, constants: Mapping[int, tuple[str, int]], work: Work
+) -> tuple[int, Mapping[str, int]]:
+    """Bytes of scratch memory, and the constants in the forms that a kernel reads."""
+    kernel = offer.knobs.kernel("k")
+    scratch = sum(map(_size, kernel.results[1:]))
+    found: dict[str, int] = {}
+    packed = set()
+    for operand, feed in zip(kernel.inputs, offer.feeds, strict=True):
+        if operand.layout is not None and feed.value in constants:
+            packed.add(feed.value)
+            found[f"{constants[feed.value][0]} {_digest(repr(operand.layout))}"] = _size(operand)
+    later = {v for node in work.nodes[offer.covers :] for v in node.operands}
+    fed = {feed.value for feed in offer.feeds} - packed
+    return scratch, {**found, **_raw(constants, sorted(fed | later))}
+
+
+def _raw(constants: Mapping[int, tuple[str, int]], values: Sequence[int]) -> Mapping[str, int]:
+    return {constants[v][0]: constants[v][1] for v in values if v in constants}
+
+
+def _constants(members: Members, work: Work, ids: OpIds) -> dict[int, tuple[str, int]]:
+    """The constants among a group's inputs: their ids without repetition, and bytes."""
+    found = {}
+    for number, value in enumerate(members.inputs):
+        maker = defining_op(value)
+        if maker is not None and maker.name == "pyc.constant":
+            found[number] = (ids[maker].partition("#")[0], work.inputs[number].type.nbytes)
+    return found
+
+
+def _size(operand: Operand) -> int:
+    """Bytes of a kernel's operand; dynamic sizes are none here."""
+    return prod(d for d in operand.shape if isinstance(d, int)) * _BYTES[operand.dtype]
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _live(region: PycFunction, found: SchedulePlan) -> tuple[int, ...]:
+    """Bytes of the values that live in each wave."""
+    lives = lifetimes(region.problem, found.waves, found.sources, found.reused).intervals
+    used = np.zeros(len(found.waves) + 1, np.int64)
+    np.add.at(used, lives.lower, lives.size)
+    np.add.at(used, lives.upper, -lives.size)
+    return tuple(int(size) for size in np.cumsum(used)[:-1])
