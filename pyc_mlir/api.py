@@ -30,7 +30,7 @@ from pyc_mlir.dialects.errors import PycError, ReasonCode, memory_errors
 from pyc_mlir.frontends.python import jit as frontend
 from pyc_mlir.frontends.python.jit import JitFunction
 from pyc_mlir.frontends.python.trace import Traced
-from pyc_mlir.frontends.sources import holds_bytecode
+from pyc_mlir.frontends.sources import holds_bytecode, with_islands
 from pyc_mlir.pipelines.choices.fastest import Explore
 from pyc_mlir.runtime.device import Device
 from pyc_mlir.runtime.program import Program
@@ -215,6 +215,7 @@ def build(
     began = time.monotonic() - spent
     call = numpy_call(source, inputs) if options.contract.compares else None
     source = source.module if isinstance(source, Traced) else source
+    source = with_islands(source, options.islands)
     made = _build(source, inputs, options, stage, cache, untrusted, spent)
     _log(made, time.monotonic() - began)
     if call is None:

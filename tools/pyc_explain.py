@@ -185,6 +185,11 @@ def make_parser() -> argparse.ArgumentParser:
         help="for a model: the shape of an input with dynamic dimensions; may be repeated",
     )
     parser.add_argument(
+        "--islands",
+        action="store_true",
+        help="of a model: nodes that PyC cannot import may be islands, as of pyc-compile",
+    )
+    parser.add_argument(
         "--size",
         action="append",
         default=[],

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
         tensor,
     )
 
+    onnx_importer: Any
     stablehlo: Any
+    torch_dialect: Any
 
 __all__ = [
     "arith",
@@ -37,18 +39,25 @@ __all__ = [
     "ir",
     "linalg",
     "math",
+    "onnx_importer",
     "passmanager",
     "register_dialect_package",
     "rewrite",
     "scf",
     "stablehlo",
     "tensor",
+    "torch_dialect",
 ]
 
 _TOP_LEVEL = frozenset({"execution_engine", "passmanager", "rewrite"})
-# StableHLO's attributes and its reader of portable artifacts; the wheel has no Python module of
-# op classes for it.
-_NATIVE = {"stablehlo": "torch_mlir._mlir_libs._stablehlo"}
+# Those that lie elsewhere. Of StableHLO the wheel has attributes and a reader of portable
+# artifacts, no Python module of op classes. `onnx_importer` and `torch_dialect` lower one ONNX node
+# to linalg (frontends/islands).
+_ELSEWHERE = {
+    "stablehlo": "torch_mlir._mlir_libs._stablehlo",
+    "onnx_importer": "torch_mlir.extras.onnx_importer",
+    "torch_dialect": "torch_mlir.dialects.torch",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -56,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     default = f"torch_mlir.{name}" if name in _TOP_LEVEL else f"torch_mlir.dialects.{name}"
-    module = import_module(_NATIVE.get(name, default))
+    module = import_module(_ELSEWHERE.get(name, default))
     globals()[name] = module
     return module
 

@@ -75,6 +75,11 @@ class CompileLog:
         known = self.conditions.get("signature")
         return None if known is None else Signature.from_json(known)
 
+    @property
+    def has_islands(self) -> bool:
+        """Whether nodes of the model might be lowered by torch-mlir."""
+        return bool((self.conditions.get("options") or {}).get("islands"))
+
 
 def conditions_of(artifact: Artifact) -> dict[str, Any]:
     """What an artifact was compiled with, as JSON data."""

@@ -12,6 +12,8 @@ from typing import Any
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 
 NODES, OPS = "nodes", "ops"
+# The attribute of a function that is an island, with the op of the node that it stands for.
+ISLAND = "pyc.island"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class ImportReport:
         their number is: nothing is recorded of a Python function after its first break.
     foreign: ops that IREE compiles and PyC knows nothing about.
     unraised: the ops because of which a foreign program was not raised to pyc ops.
+    islands: nodes that torch-mlir lowered for IREE, since PyC has no rule for them: breaks of the
+        graph, between which it compiles. They are counted in `foreign` too.
     flops: of all of them, and `lost_flops` of breaks and what was not tried; None where a shape is
         dynamic or an op's work is not known.
     """
@@ -58,13 +62,18 @@ class ImportReport:
     flops: int | None = None
     lost_flops: int | None = 0
     unraised: tuple[GraphBreak, ...] = ()
+    islands: tuple[GraphBreak, ...] = ()
 
     @property
     def score(self) -> float | None:
-        """The share that can be compiled, 0 to 1; None where it is not known how many there are."""
+        """The share that can be compiled in one graph, 0 to 1; None where the total is not known.
+
+        A break counts against it, and so does an island.
+        """
         if self.untried is None:
             return None
-        return _share(self.total - len(self.breaks) - self.untried, self.total)
+        broken = len(self.breaks) + len(self.islands)
+        return _share(self.total - broken - self.untried, self.total)
 
     @property
     def flop_score(self) -> float | None:
@@ -109,6 +118,11 @@ class ImportReport:
         if self.unraised:
             first = self.unraised[0]
             where += f", since {len(self.unraised)} could not be raised to pyc, the first {first}"
+        if self.islands:
+            ops = Counter(i.op for i in self.islands).most_common()
+            listed = ", ".join(f"{op} {count}" for op, count in ops)
+            breaks = f"{len(self.islands)} graph break{'s' if len(self.islands) > 1 else ''}"
+            where += f"; {breaks} by islands ({listed}): score {self.score:.0%}"
         return f"{self.total} of {self.total} {self.counted} (100%) can be compiled{work}: {where}"
 
     def _refused(self) -> str:
@@ -133,16 +147,20 @@ class ImportReport:
         scores = {"score": self.score, "flop_score": self.flop_score, "where": dict(self.where)}
         kinds = {"by_op": dict(self.by_op), "by_family": dict(self.by_family)}
         lists = {"breaks": breaks, "unraised": unraised}
-        return {**asdict(self), **lists, **scores, **kinds, "first": self.first}
+        # Written only where there are some: reports without them are those of other versions too.
+        islands = {"islands": [_finding_json(i) for i in self.islands]} if self.islands else {}
+        own = {k: v for k, v in asdict(self).items() if k != "islands"}
+        return {**own, **islands, **lists, **scores, **kinds, "first": self.first}
 
     @staticmethod
     def from_json(data: Any) -> "ImportReport":
         """Read what `to_json` wrote. Raises ValueError for anything else."""
         try:
-            fields = {name: data[name] for name in ImportReport.__dataclass_fields__}
+            fields = {n: data[n] for n in ImportReport.__dataclass_fields__ if n != "islands"}
+            islands = tuple(_finding(b) for b in data.get("islands", ()))
             breaks = tuple(_finding(b) for b in fields.pop("breaks"))
             unraised = tuple(_finding(b) for b in fields.pop("unraised"))
-            report = ImportReport(**fields, breaks=breaks, unraised=unraised)
+            report = ImportReport(**fields, breaks=breaks, unraised=unraised, islands=islands)
             same = report._is_legal and report.to_json() == data
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"expected a report of an import, got {data!r:.200}") from error
@@ -159,6 +177,7 @@ class ImportReport:
             named
             and all(type(count) is int for count in counts)
             and min(self.own, *counts) >= 0
+            and len(self.islands) <= self.foreign
             and (self.flops is None or self.flops >= (self.lost_flops or 0))
         )
 

@@ -53,6 +53,8 @@ class ReplayOptions:
     ranges: Ranges = field(default_factory=dict)
     # Whether the artifact's decisions have the names of the model's nodes.
     node_names: bool = False
+    # Whether torch-mlir may lower ONNX nodes for which PyC has no rule.
+    islands: bool = False
 
 
 def check_manifest(manifest: Mapping[str, Any]) -> None:
@@ -185,7 +187,7 @@ def _options(value: Any) -> None:
     recorded = from_data(ReplayOptions, value, "options")
     missing = {f.name for f in fields(recorded)} - set(value)
     # Recorded only where it was given.
-    _require(missing <= {"node_names"}, "every option that a replay needs")
+    _require(missing <= {"node_names", "islands"}, "every option that a replay needs")
     for name, found in value.items():
         if isinstance(found, list):
             _texts(found)

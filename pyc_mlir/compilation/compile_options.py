@@ -170,6 +170,16 @@ class CompileOptions:
             "decisions",
         ),
     )
+    islands: bool = field(
+        default=False,
+        metadata=_option(
+            "ONNX nodes that PyC cannot import may be lowered by torch-mlir, those of a tested "
+            "list of operators; each is a break of the graph, which the import report counts",
+            "--islands",
+            "",
+            "decisions",
+        ),
+    )
     dump_phases: str | Path | None = field(
         default=None,
         metadata=_option(

@@ -29,7 +29,7 @@ from pyc_mlir.dialects.ir.interpreter import entry_function
 from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.ir.structure import structure_of
 from pyc_mlir.frontends.graph_report import graph_report
-from pyc_mlir.frontends.sources import Source, load_source
+from pyc_mlir.frontends.sources import Source, load_source, with_islands
 from pyc_mlir.iree.entry import read_entry
 from pyc_mlir.pipelines.choices.calibration_choice import record_calibration
 from pyc_mlir.pipelines.choices.choices import (
@@ -126,7 +126,7 @@ def context_of(options: Options) -> PassContext:
 def lower(source: Any, inputs: Sequence[Any] | None, options: Options) -> Lowered:
     """Run front end and pyc passes. Raises PycError."""
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
+        loaded = load_source(with_islands(source, options.islands), inputs, context)
         if loaded.module is None:
             return _foreign(loaded, options)
         with loaded.module.context, ir.Location.unknown():
@@ -274,7 +274,7 @@ def optimized(
     One that enters at IREE has no module. Raises as `lower`.
     """
     with new_context() as context, ir.Location.unknown():
-        loaded = load_source(source, inputs, context)
+        loaded = load_source(with_islands(source, options.islands), inputs, context)
         passes = context_of(options)
         if loaded.module is None:
             yield loaded, passes

@@ -81,8 +81,9 @@ class Options(ReplayOptions):
                 ranges=dict(sorted(self.ranges.items())),
             )
         )
-        if not self.node_names:
-            del data["node_names"]
+        for name in ("node_names", "islands"):
+            if not data[name]:
+                del data[name]
         return data
 
 
@@ -164,6 +165,7 @@ def resolve(
         iree_flags=tuple(given.iree_flags),
         ranges={name: checked_range(name, ends) for name, ends in (given.dims or {}).items()},
         node_names=given.node_names,
+        islands=given.islands,
     )
     if recipe is not None:
         options = with_recipe(options, recipe)

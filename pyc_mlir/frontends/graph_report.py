@@ -4,7 +4,10 @@ It follows from the structure of the graph alone, as the graph's id does: the sa
 same report, whatever it was imported from.
 """
 
-from pyc_mlir.artifact.import_report import ImportReport
+from collections.abc import Sequence
+
+from pyc_mlir.artifact.import_report import ISLAND, GraphBreak, ImportReport
+from pyc_mlir.dialects.errors import ReasonCode
 from pyc_mlir.dialects.ir.attributes import params_of
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.irtypes import from_mlir
@@ -13,6 +16,7 @@ from pyc_mlir.dialects.types import TensorType
 
 _OURS = "pyc."
 _CONSTANT = "pyc.constant"
+_WHY = "PyC has no rule for it; torch-mlir lowered it for IREE"
 
 
 def graph_report(function: ir.Operation) -> ImportReport:
@@ -22,7 +26,21 @@ def graph_report(function: ir.Operation) -> ImportReport:
     flops = [_flops(op) for op in ops]
     known = [f for f in flops if f is not None]
     total = sum(known) if len(known) == len(flops) else None
-    return ImportReport(len(ops), foreign=foreign, flops=total)
+    return ImportReport(len(ops), foreign=foreign, flops=total, islands=_islands(function, ops))
+
+
+def _islands(function: ir.Operation, ops: Sequence[ir.Operation]) -> tuple[GraphBreak, ...]:
+    """The calls of functions that stand for a node of the source, in the order of the graph."""
+    body = [op.operation for op in function.parent.regions[0].blocks[0].operations]
+    marked = [op for op in body if ISLAND in op.attributes]
+    made = {ir.StringAttr(op.attributes["sym_name"]).value: op.attributes[ISLAND] for op in marked}
+    calls = [op for op in reversed(ops) if op.name == "func.call"]
+    names = [ir.FlatSymbolRefAttr(op.attributes["callee"]).value for op in calls]
+    return tuple(
+        GraphBreak(name, ir.StringAttr(made[name]).value, ReasonCode.UNSUPPORTED_OP, _WHY)
+        for name in names
+        if name in made
+    )
 
 
 def _needed(function: ir.Operation) -> list[ir.Operation]:

@@ -49,6 +49,25 @@ class Source:
     unraised: tuple[GraphBreak, ...] = ()
 
 
+@dataclass(frozen=True)
+class WithIslands:
+    """An ONNX model, as `load_source` takes it, of which nodes may become islands (`islands/`)."""
+
+    model: Any
+
+
+def with_islands(source: Any, allowed: bool = True) -> Any:
+    """An ONNX model with nodes that may become islands, if allowed; other sources as they are."""
+    if not allowed:
+        return source
+    if isinstance(source, str | os.PathLike):
+        is_model = os.fspath(source).endswith(".onnx") and "\n" not in os.fspath(source)
+        return WithIslands(Path(source)) if is_model else source
+    proto = hasattr(source, "SerializeToString")
+    data = isinstance(source, bytes) and not (is_bytecode(source) or embedded_artifact(source))
+    return WithIslands(source) if proto or data else source
+
+
 def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) -> Source:
     """Read `source` into `context`.
 
@@ -60,6 +79,9 @@ def load_source(source: Any, inputs: Sequence[Any] | None, context: ir.Context) 
         return source if source.module is None else replace(source, module=_copied(source.module))
     if isinstance(source, ir.Module):
         return Source(_copied(source))
+    if isinstance(source, WithIslands):
+        name = source.model.stem if isinstance(source.model, Path) else Source.name
+        return Source(_onnx(source.model, context, islands=True), name=name)
     if isinstance(source, str) and is_text(source):
         return _from_text(source, context)
     if isinstance(source, (str, os.PathLike)):
@@ -200,7 +222,7 @@ def _torch(
     return Source(import_torch(model, context=context), name=model.name)
 
 
-def _onnx(model: Any, context: ir.Context) -> ir.Module:
+def _onnx(model: Any, context: ir.Context, islands: bool = False) -> ir.Module:
     try:
         from pyc_mlir.frontends.onnx.importer import import_onnx
     except ModuleNotFoundError as error:
@@ -209,7 +231,7 @@ def _onnx(model: Any, context: ir.Context) -> ir.Module:
             f"ONNX models: expected the package `{error.name}`, found none; "
             "install it with `pip install pyc-mlir[onnx]`",
         ) from None
-    return import_onnx(model, context=context)
+    return import_onnx(model, context=context, islands=islands)
 
 
 _LOADED = "if you trust it, load it with torch and give the module or the ExportedProgram"

@@ -9,7 +9,7 @@ worker asks it through the socket (`serve.py`).
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.opdef import OPS
 from pyc_mlir.dialects.util.codec import Form, Forms, from_data, to_data
 from pyc_mlir.dialects.util.files import file_error
-from pyc_mlir.frontends.sources import Source, is_text, load_source
+from pyc_mlir.frontends.sources import Source, WithIslands, is_text, load_source, with_islands
 from pyc_mlir.pipelines.choices.choices import FirstIsBest, Policy
 from pyc_mlir.pipelines.choices.fastest import Explore, Fastest
 from pyc_mlir.pipelines.choices.policies import Preset, load_policy
@@ -45,6 +45,7 @@ class CompileRequest:
     name: str
     data: Blob = b""
     inputs: str | None = None
+    islands: bool = False
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
@@ -58,6 +59,8 @@ def travelling(source: Any, inputs: Sequence[Any] | None) -> CompileRequest:
     Raises PycError: what the front end raises for functions, BAD_MODEL for what is no source,
     UNSUPPORTED_OP for ops that only this process knows.
     """
+    if isinstance(source, WithIslands):
+        return replace(travelling(source.model, inputs), islands=True)
     shapes = None if inputs is None or callable(source) else shapes_text(inputs)
     if isinstance(source, str) and is_text(source):
         return CompileRequest("text", "module", source.encode(), shapes)
@@ -109,6 +112,9 @@ def restored(
     inputs = None if program.inputs is None else _shapes(program.inputs)
     if loaded is not None:
         return loaded, inputs
+    if program.islands:
+        made, _ = restored(replace(program, islands=False))
+        return with_islands(made), inputs
     if program.kind == "file":
         return Path(program.name), inputs
     data = bytes(program.data)
@@ -135,7 +141,8 @@ def program_of(frame: Frame) -> CompileRequest:
     """The program of a request."""
     header = frame.header["program"]
     data = b"" if header["kind"] == "file" else frame.blobs[0]
-    return CompileRequest(header["kind"], header["name"], data, header["inputs"])
+    islands = bool(header.get("islands"))
+    return CompileRequest(header["kind"], header["name"], data, header["inputs"], islands)
 
 
 def options_json(options: Options) -> dict[str, Any]:
@@ -205,7 +212,12 @@ def request(
     """
     header = {
         "do": do,
-        "program": {"kind": program.kind, "name": program.name, "inputs": program.inputs},
+        "program": {
+            "kind": program.kind,
+            "name": program.name,
+            "inputs": program.inputs,
+            "islands": program.islands,
+        },
         "options": options_json(options),
         "stage": stage,
         "folder": _current_folder(),

@@ -40,7 +40,7 @@ FOLDERS = (
     *under("pyc_mlir", "util", "measure", "evidence", "evidence/database"),
     *under("pyc_mlir", "artifact", "profile", "runtime"),
     *under("pyc_mlir", "simulation"),
-    *under("pyc_mlir/frontends", "python", "frame", "onnx/frame"),
+    *under("pyc_mlir/frontends", "python", "frame", "islands", "onnx/frame"),
     *under("pyc_mlir/frontends/onnx/ops", "layers", "images", "microsoft", ""),
     *under("pyc_mlir/frontends", "onnx", "torch/frame", "torch/ops", "torch"),
     *under("pyc_mlir/frontends", "hlo", "jax", "stablehlo", "linalg", ""),

@@ -94,7 +94,8 @@ def _compiled(
     if guarded.in_child:
         allow_bytecode()
     with progress.stage(f"reading {flags.model}"):
-        source, inputs = with_shapes(read_model(flags.model, stdin), shapes)
+        model = read_model(flags.model, stdin, options.islands)
+        source, inputs = with_shapes(model, shapes)
     if flags.emit in ("pyc", "linalg"):
         with progress.stage(f"PyC lowers to {flags.emit}"):
             text, decisions = emit(source, inputs, options, flags.emit)
@@ -130,7 +131,8 @@ def _replayed(
     """The program of a log or of another program, made again."""
     recorded = read_compile_log(flags.replay)
     with progress.stage(f"reading {flags.model}"):
-        source, inputs = with_shapes_of(read_model(flags.model, stdin), recorded.signature, shapes)
+        model = read_model(flags.model, stdin, recorded.has_islands)
+        source, inputs = with_shapes_of(model, recorded.signature, shapes)
     artifact = replay(
         source,
         inputs,

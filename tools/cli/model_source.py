@@ -26,7 +26,7 @@ from pyc_mlir.dialects.ir.pyc import new_context
 from pyc_mlir.dialects.types import DTYPES, dtype_name
 from pyc_mlir.dialects.util.files import read_file
 from pyc_mlir.frontends.python.specs import TensorSpec, annotated_specs
-from pyc_mlir.frontends.sources import holds_bytecode, load_source
+from pyc_mlir.frontends.sources import holds_bytecode, load_source, with_islands
 
 _FUNCTION = re.compile(r"(?P<file>.+\.py)(?::(?P<name>[A-Za-z_][\w.]*)?)?$")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -68,8 +68,10 @@ class InputShape:
         return InputShape(name or None, dims, dtype)
 
 
-def read_model(text: str, stdin: BinaryIO) -> Any:
+def read_model(text: str, stdin: BinaryIO, islands: bool = False) -> Any:
     """The source that MODEL stands for: a function, MLIR text, or a path.
+
+    islands: nodes of an ONNX model may become islands.
 
     Raises PycError (BAD_MODEL) for Python files without such a function and for input that is no
     text.
@@ -77,7 +79,9 @@ def read_model(text: str, stdin: BinaryIO) -> Any:
     if text == "-":
         return _read_text(stdin)
     match = _FUNCTION.match(text)
-    return Path(text) if match is None else load_function(Path(match["file"]), match["name"] or "")
+    if match is None:
+        return with_islands(Path(text), islands)
+    return load_function(Path(match["file"]), match["name"] or "")
 
 
 def _read_text(stdin: BinaryIO) -> str:

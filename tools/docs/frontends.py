@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pyc_mlir import nn
+from pyc_mlir.frontends.islands.node import TESTED
 from pyc_mlir.frontends.onnx import bounded
 from pyc_mlir.frontends.onnx import importer as onnx_import
 from pyc_mlir.frontends.onnx.frame.handler import HANDLERS
@@ -142,6 +143,16 @@ Results whose sizes depend on data follow one rule. {bounded} `NonZero`, `Unique
 condition that the model computes, and masks as indices are refused with `UNSUPPORTED_ATTRIBUTE`. If
 their inputs are constants, all of them are computed at import.
 
+### Islands
+
+With the option `islands` (`--islands`) a node that PyC refuses may be lowered to linalg by
+torch-mlir, and IREE compiles it as a function of its own between PyC's parts. Only operators of a
+tested list may: {islands}. A form of them that PyC imports itself is never an island. torch-mlir
+may abort, so that it runs in a process of its own, about a second for each distinct node; its end
+is the error `NATIVE_CRASH` with the node's name. Each island is a graph break: `islands` of the
+report lists them, the score counts them, and `pyc-explain` shows them. Nodes with operands of
+unsigned integers, and results that torch-mlir cannot lower to one function of linalg, are refused.
+
 ## PyTorch
 
 [PyTorch models](pytorch.md) describes how to compile them. The table lists each ATen overload
@@ -196,8 +207,8 @@ family: rnn 1 (LSTM 1); tensor 1 (NonZero 1); the first at model.onnx:1
 - `score` is the share that can be compiled: of the nodes of a refused ONNX model, else of the ops
   of the program without constants. `flop_score` is the same share of the flops, if shapes are
   static and each op's work is known; refused nodes count by the shapes that ONNX infers. A
-  program is compiled as a whole, so a program that compiles has a score of 1, and a break is an
-  error.
+  program is compiled as a whole, so a break is an error, and a program that compiles has a score
+  of 1 unless it has [islands](#islands).
 - `where` counts the ops that PyC compiles, those that IREE alone compiles (`iree`), those that
   are refused, and those that were not tried because they need the result of a break.
 - `breaks` lists each break with its op, family, reason code and place; `by_op` and `by_family`
@@ -253,10 +264,17 @@ def page() -> str:
         first=OLDEST,
         last=NEWEST,
         handlers="\n".join(handlers),
+        islands=", ".join(map(_island, sorted(TESTED))),
         stablehlo=_listed(sorted({*STABLEHLO, *REGIONED, *_CONTROL})),
         torch="\n".join(_torch_rows()),
         random=_listed(n for n, h in TORCH.items() if h is creation.random),
     )
+
+
+def _island(op: str) -> str:
+    """An operator of the list, with the attributes that it must not have."""
+    unset = ", ".join(f"`{name}`" for name in sorted(TESTED[op]))
+    return f"`{op}`" + (f" without {unset}" if unset else "")
 
 
 def _torch_rows() -> list[str]:

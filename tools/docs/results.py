@@ -33,7 +33,9 @@ GOALS: Mapping[str, Goal] = {
         "architectures of PyTorch and JAX against their frameworks",
         ("architectures-torch", "architectures-jax"),
     ),
-    "operators": Goal("PyTorch's own operator samples through the importer", ("torch-operators",)),
+    "operators": Goal(
+        "PyTorch's own operator samples and random modules", ("torch-operators", "torch-random")
+    ),
     "demo": Goal("the demo models and an encoder block", ("demo-latency",)),
     "products": Goal("share of the FMA peak of products with an epilogue", ("gemm",)),
     "memory": Goal("memory of a call against plain IREE and XLA", ("memory", "transients-jax")),

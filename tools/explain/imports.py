@@ -31,14 +31,15 @@ def run(flags: argparse.Namespace) -> int:
 def _report(flags: argparse.Namespace) -> ImportReport:
     shapes = [InputShape.parse(text) for text in flags.input]
     try:
-        source, inputs = with_shapes(read_model(flags.program, sys.stdin.buffer), shapes)
-        return report_import(source, inputs)
+        model = read_model(flags.program, sys.stdin.buffer, flags.islands)
+        return report_import(*with_shapes(model, shapes))
     except UnsupportedModel as error:  # of a model that was read for its inputs' names
         return error.report
 
 
 def text(name: str, report: ImportReport) -> str:
-    """The report, then each break with its place."""
+    """The report, then each break with its place, and each island."""
     places = (report.name if b.place is None else f"{report.name}:{b.place}" for b in report.breaks)
-    lines = (f"  {p}: {b}\n" for p, b in zip(places, report.breaks, strict=True))
+    lines = [f"  {p}: {b}\n" for p, b in zip(places, report.breaks, strict=True)]
+    lines += [f"  {island.op}: {island.why}\n" for island in report.islands]
     return f"{name}: {report}\n{''.join(lines)}"

@@ -5,10 +5,12 @@
 Weights become `pyc.constant`. Nodes with constant operands are computed at import, and shape
 arithmetic is evaluated symbolically. All other nodes become pyc ops at the location
 ``loc("node name"("model.onnx":node:1))``. The function's arguments carry `pyc.name` and, if a
-dimension is dynamic, `pyc.dims` with the names of their dimensions.
+dimension is dynamic, `pyc.dims` with the names of their dimensions. With `islands`
+a node that PyC cannot import may become a call of what torch-mlir makes of it (frontends/islands).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,11 @@ from pyc_mlir.artifact.import_report import GraphBreak, UnsupportedModel
 from pyc_mlir.dialects.errors import PycError, ReasonCode
 from pyc_mlir.dialects.ir.bindings import ir
 from pyc_mlir.dialects.ir.pyc import load, new_context
+from pyc_mlir.frontends.frame.builders import GraphBuilder
 from pyc_mlir.frontends.frame.errors import unsupported
 from pyc_mlir.frontends.frame.importer import MISSING, Argument, Importer, Lift, SourceNode
 from pyc_mlir.frontends.frame.sizes import Extent, SymbolicSize
+from pyc_mlir.frontends.islands.node import is_tested, island
 from pyc_mlir.frontends.onnx import ops as onnx_ops  # noqa: F401  (enters every handler)
 from pyc_mlir.frontends.onnx.bounded import SOURCES, require_rows_apart, same_count
 from pyc_mlir.frontends.onnx.bounds import all_nodes
@@ -36,9 +40,11 @@ from pyc_mlir.frontends.onnx.model import (
     prepare,
     read_model,
 )
-from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, qualified_op
+from pyc_mlir.frontends.onnx.names import is_default_domain, node_name, opset_of, qualified_op
 from pyc_mlir.frontends.onnx.work import refused
 
+# The remedy of a node that could be an island.
+_ISLANDS = "torch-mlir may lower it for IREE: compile with `islands=True` (`--islands`)"
 _NCHWC = "com.microsoft.nchwc"
 _LAYOUT = (
     "a layout for one machine; save the model at onnxruntime's optimization level EXTENDED or lower"
@@ -50,25 +56,29 @@ def import_onnx(
     *,
     context: ir.Context | None = None,
     name: str = "main",
+    islands: bool = False,
 ) -> ir.Module:
-    """The pyc module with one function `name` that computes `model`.
+    """The pyc module with a function `name` that computes `model`.
 
     `model` is a path, the bytes of a file or a ModelProto, of opset 13 to 28; older ones go
-    through onnx's version converter. Raises PycError: BAD_MODEL for a malformed model,
-    UnsupportedModel for one with nodes that PyC lacks (all of them are listed).
+    through onnx's version converter. `islands`: nodes that PyC lacks, of a tested list of
+    operators, become functions that torch-mlir lowers. Raises PycError: BAD_MODEL for a malformed
+    model, UnsupportedModel for one with nodes that PyC lacks (all of them are listed), NATIVE_CRASH
+    where the process that lowers an island ends.
     """
     proto, source = read_model(model)
     prepared = prepare(proto, source, set(HANDLERS))
     active = new_context() if context is None else context
     load(active)
     with active, ir.Location.unknown():
-        return _Importer(prepared, source).run(name)
+        return _Importer(prepared, source, islands).run(name)
 
 
 class _Importer:
     """State of one import: the values of the graph by name."""
 
-    def __init__(self, prepared: PreparedModel, source: ModelSource) -> None:
+    def __init__(self, prepared: PreparedModel, source: ModelSource, islands: bool = False) -> None:
+        self.islands = islands
         self.model = prepared.model
         self.graph = prepared.model.graph
         self.weights = prepared.weights
@@ -150,6 +160,7 @@ class _Importer:
         operands = [self._operand(name) for name in node.input]
         site = SourceNode(node_name(node), qualified_op(node), index + 1)
         count = self._count(site, node, operands)
+        refused_before = len(self.importer.findings)
         if count is MISSING:
             outputs = ()
         elif node.op_type in CONTROL and is_default_domain(node):
@@ -160,6 +171,8 @@ class _Importer:
             why = _LAYOUT if node.domain == _NCHWC else UNKNOWN_OP
             self.importer.record(site, unsupported(why, ReasonCode.UNSUPPORTED_OP))
             outputs = ()
+        if len(self.importer.findings) > refused_before and is_tested(site.op, node):
+            outputs = self._island(site, node, operands)
         if qualified_op(node) in SOURCES and len(outputs) > 1:
             count = outputs[1]
         for i, output in enumerate(node.output):
@@ -167,6 +180,24 @@ class _Importer:
             self.counts.pop(output, None)
             if count is not None:
                 self.counts[output] = count
+
+    def _island(
+        self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The results of a refused node by torch-mlir, if asked for; else why there are none."""
+        found = self.importer.findings.pop()
+        if not self.islands:
+            self.importer.findings.append(replace(found, why=f"{found.why}; {_ISLANDS}"))
+            return ()
+        opset = opset_of(self.model) or onnx.defs.onnx_opset_version()
+        importer = self.importer
+
+        def apply(builder: Any, lift: Lift) -> Any:
+            if not isinstance(builder, GraphBuilder):
+                raise unsupported(found.why)
+            return island(node, operands, builder, importer.emitted, opset)
+
+        return importer.node(site, operands, apply)
 
     def _count(self, site: SourceNode, node: onnx.NodeProto, operands: Sequence[Any]) -> Any:
         """How many rows of the node's results count, None for all; MISSING if it mixes them."""

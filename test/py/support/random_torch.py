@@ -1,6 +1,14 @@
-"""Random torch modules from a seed: a few layers on images or on sequences, with their inputs."""
+"""Random torch modules from a seed: a few layers on images or on sequences, with their inputs.
 
+    python test/py/support/random_torch.py
+
+runs 200 of them through `torch.compile(backend="pyc")` and stores how many equal eager mode.
+"""
+
+import copy
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -130,3 +138,63 @@ def random_module(seed: int) -> tuple[Any, Callable[[int], Any]]:
         layers += [layer, _Function(_POINTWISE[pick(len(_POINTWISE))])]
     shape = (8, 9, 8) if images else (6, 8)
     return nn.Sequential(*layers).eval(), lambda batch: torch.randn(batch, *shape)
+
+
+SEEDS = range(200)
+# Of the largest result; or ten times what torch's result is off the one in f64.
+TOLERANCE = 1e-4
+RESULT = Path(__file__).resolve().parents[3] / "docs" / "results" / "torch-random.json"
+
+
+def batches_of(seed: int) -> tuple[int, ...]:
+    """The batches that a module is called with; a second one makes it dynamic."""
+    return (2, 3) if seed % 4 == 0 else (2,)
+
+
+def check(seed: int) -> None:
+    """Raise AssertionError unless a module through PyC equals eager, PycError if it is refused."""
+    module, inputs = random_module(seed)
+    torch._dynamo.reset()
+    model = torch.compile(module, backend="pyc", options={"cache": False})
+    for batch in batches_of(seed):
+        x = inputs(batch)
+        with torch.no_grad():
+            want, got = module(x), model(x)
+            exact = copy.deepcopy(module).double()(x.double())
+        assert torch.isfinite(want).all(), "a module whose results say nothing"
+        # Where values cancel, torch's own results are no better than these.
+        own = 10 * float((want - exact).abs().max())
+        atol = max(TOLERANCE * float(want.abs().max()), own)
+        torch.testing.assert_close(got, want, rtol=0, atol=atol)
+
+
+def main() -> None:
+    """Run all and store the counts, by the number of batches."""
+    from pyc_mlir.dialects.errors import PycError
+    from pyc_mlir.measure.environment import probe
+    from pyc_mlir.measure.records import Report, record
+
+    found: dict[str, Counter[str]] = {"one batch": Counter(), "a second batch": Counter()}
+    faults: dict[str, list[str]] = {}
+    for seed in SEEDS:
+        kind = "a second batch" if len(batches_of(seed)) > 1 else "one batch"
+        try:
+            check(seed)
+            outcome = "equal"
+        # torch wraps what a backend raises in an error of its own.
+        except (AssertionError, PycError, RuntimeError) as error:
+            outcome = "different" if isinstance(error, AssertionError) else "refused"
+            faults.setdefault(kind, []).append(f"{seed}: {error}"[:200])
+        found[kind][outcome] += 1
+        print(seed, outcome, flush=True)
+    rows = []
+    for kind, counts in found.items():
+        others = {name: counts[name] for name in ("refused", "different")}
+        told = {"faults": faults[kind]} if kind in faults else {}
+        given = {"of": counts.total(), **others, **told}
+        rows.append(record(kind, "pyc", "equal", "modules", counts["equal"], **given))
+    Report("torch-random", probe(), {"tolerance": TOLERANCE}, rows).save(RESULT)
+
+
+if __name__ == "__main__":
+    main()

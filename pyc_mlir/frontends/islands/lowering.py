@@ -1,0 +1,96 @@
+"""Lower a model of one ONNX node to linalg, in a process of its own: torch-mlir may abort.
+
+    text = to_linalg(model_bytes)       # one func.func on tensors
+
+The process is this module run with two paths: it reads the model from the first one and writes the
+text to the second one. A node that torch-mlir refuses ends it with status `_REFUSED`.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from pyc_mlir.dialects.errors import PycError, ReasonCode
+from pyc_mlir.dialects.ir.bindings import ir, onnx_importer, passmanager, torch_dialect
+from pyc_mlir.util import children
+
+_PIPELINE = (
+    "builtin.module(torch-onnx-to-torch-backend-pipeline,"
+    "torch-backend-to-linalg-on-tensors-backend-pipeline)"
+)
+_REFUSED = 3
+_WHY_CHARACTERS = 300
+# Models of one node often come again: the same layer of a network.
+_KEPT = 256
+_BOOT = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from pyc_mlir.frontends.islands.lowering import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@lru_cache(maxsize=_KEPT)
+def to_linalg(model: bytes) -> str:
+    """The text of a module on tensors that computes a serialized model of one node.
+
+    Raises PycError: UNSUPPORTED_OP for what torch-mlir does not lower, NATIVE_CRASH where the
+    process ends otherwise.
+    """
+    import json
+
+    path = json.dumps([p for p in sys.path if isinstance(p, str)])
+    with tempfile.TemporaryDirectory(prefix="pyc-island-") as folder:
+        source, result = Path(folder, "node.onnx"), Path(folder, "node.mlir")
+        source.write_bytes(model)
+        command = [sys.executable, "-P", "-c", _BOOT, path, str(source), str(result)]
+        ended = children.run(command)
+        if ended.returncode == 0:
+            return result.read_text()
+    said = (ended.stderr or "").strip()
+    if ended.returncode == _REFUSED:
+        why = f"torch-mlir does not lower it: {said[:_WHY_CHARACTERS]}"
+        raise PycError(ReasonCode.UNSUPPORTED_OP, why)
+    raise PycError(
+        ReasonCode.NATIVE_CRASH,
+        "expected torch-mlir to lower the node or to refuse it, got a process that ended by "
+        f"{_ending(ended.returncode)}; compile without the option `islands`; its last words: "
+        f"{said[-_WHY_CHARACTERS:]}",
+    )
+
+
+def _ending(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Lower the model at one path to text at another; `_REFUSED`, with the reason, if it cannot."""
+    import onnx
+
+    source, result = arguments
+    model = onnx.load(source)
+    try:
+        text = _lowered(model)
+    # The process boundary: whatever the importer or the passes raise is the reason.
+    except Exception as error:  # noqa: BLE001
+        print(" ".join(f"{type(error).__name__}: {error}".split()), file=sys.stderr)
+        return _REFUSED
+    Path(result).write_text(text)
+    # Without native destructors, which have nothing left to do.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _lowered(model: "onnx.ModelProto") -> str:  # type: ignore[name-defined]  # noqa: F821
+    with ir.Context() as context:
+        torch_dialect.register_dialect(context)
+        info = onnx_importer.ModelInfo(model)
+        module = info.create_module(context=context).operation
+        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        module.verify()
+        passmanager.PassManager.parse(_PIPELINE).run(module)
+        return module.get_asm()
