@@ -62,6 +62,8 @@ class MemoryStatistics:
 
 
 _DEVICES: "weakref.WeakSet[Device]" = weakref.WeakSet()
+_GPUS: "weakref.WeakValueDictionary[str, Device]" = weakref.WeakValueDictionary()
+_DEFAULTS = threading.Lock()
 
 
 def _mark_forked() -> None:
@@ -70,8 +72,8 @@ def _mark_forked() -> None:
     To free a device, of any kind, is to wait for its threads: these are kept, beyond the end of
     the interpreter too.
     """
-    global _TOPOLOGY
-    _TOPOLOGY = threading.Lock()
+    global _TOPOLOGY, _DEFAULTS
+    _TOPOLOGY, _DEFAULTS = threading.Lock(), threading.Lock()
     for device in _DEVICES:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(device.hal))
         device.forked = device.kind != "local-sync"
@@ -246,6 +248,11 @@ def _first_name(driver: rt.HalDriver) -> str:
     return " ".join(str(first[key]) for key in ("name", "path") if first.get(key))
 
 
+def open_devices() -> list["Device"]:
+    """The devices of this process that something holds."""
+    return list(_DEVICES)
+
+
 @functools.cache
 def host_cpu() -> CpuInfo | None:
     """This machine's CPU, with the cores that this process may use, read once; None where the
@@ -254,9 +261,24 @@ def host_cpu() -> CpuInfo | None:
     return None if cpu is None else replace(cpu, cores=min(cpu.cores, available_cores()))
 
 
-@functools.cache
 def _default_device(kind: str, recycles: bool) -> Device:
-    return Device(kind, allocator=DEFAULT_ALLOCATOR if recycles and kind in CPU_KINDS else None)
+    """The process's own device of a kind.
+
+    A GPU's lasts as long as programs and arrays hold it: IREE has threads that wait for an open
+    one, and with Mesa's software Vulkan device they poll, two cores' worth.
+    """
+    if kind in CPU_KINDS:
+        return _default_cpu(kind, recycles)
+    with _DEFAULTS:
+        device = _GPUS.get(kind)
+        if device is None:
+            device = _GPUS[kind] = Device(kind)
+        return device
+
+
+@functools.cache
+def _default_cpu(kind: str, recycles: bool) -> Device:
+    return Device(kind, allocator=DEFAULT_ALLOCATOR if recycles else None)
 
 
 def _check(kind: str, threads: int | None, allocator: str | None) -> None:

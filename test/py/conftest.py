@@ -5,10 +5,12 @@ fixed seed, so that two runs test the same. `--done FILE` is how test/full.py go
 stopped: tests that the file records as passed are left out, the others are appended.
 """
 
+import gc
 import json
 import os
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,3 +112,15 @@ def read_done(path: Path) -> dict[str, dict]:
             continue
         rows[row["id"]] = row
     return rows
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_open_gpu() -> Iterator[None]:
+    """A file of tests leaves no GPU open: on a software driver its threads would poll ever after,
+    and make every later test of the process slow."""
+    yield
+    device = sys.modules.get("pyc_mlir.runtime.device")
+    if device is not None:
+        gc.collect()
+        left = [one for one in device.open_devices() if not one.is_cpu]
+        assert not left, f"expected no open GPU after these tests, got {left}"
