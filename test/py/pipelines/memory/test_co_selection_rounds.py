@@ -40,12 +40,12 @@ class Made:
     def bytes(self, parts: str, choice: tuple[int, ...]) -> int:
         return self.sites(parts).bytes(choice) + self.above[parts == "split:2"]
 
-    def check(self, chosen: Mapping[str, str]) -> Checked:
-        self.planned.append(chosen)
-        parts = chosen.get("region", "keep")
+    def check(self, choices: Mapping[str, str]) -> Checked:
+        self.planned.append(choices)
+        parts = choices.get("region", "keep")
         sites = self.sites(parts)
         choice = tuple(
-            next((i for i, w in enumerate(s.ways) if w.name == chosen.get(s.key)), s.now)
+            next((i for i, w in enumerate(s.ways) if w.name == choices.get(s.key)), s.now)
             for s in sites.sites
         )
         nbytes = self.bytes(parts, choice)
