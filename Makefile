@@ -19,7 +19,7 @@ demo: $(VENV)/stamp-demo ## compile and run a trained model beside plain IREE
 	$(BIN)/python -m pyc_mlir.tools.demo
 
 test: $(VENV)/stamp-dev ## run the tests, long tables sampled
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=test/py/frameworks
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=test/py/frameworks
 	$(BIN)/lit -j2 test/lit
 
 test-frameworks: $(VENV)/stamp-dev $(VENV)/stamp-frameworks ## run the tests that need torch, jax, ...

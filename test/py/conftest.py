@@ -1,8 +1,10 @@
-"""What all tests share: how much of a long table runs, and what an interrupted full run skips.
+"""What all tests share: how much of a long table runs, what is made once, what a rerun skips.
 
 `PYC_FULL=1` (set by `make test-full`) runs every case; otherwise long tables are sampled with a
-fixed seed, so that two runs test the same. `--done FILE` is how test/full.py goes on where it
-stopped: tests that the file records as passed are left out, the others are appended.
+fixed seed, so that two runs test the same, and IREE generates code once for equal modules
+(support/remembered.py; tests marked `generates_anew` have it generated each time). `--done FILE`
+is how test/full.py goes on where it stopped: tests that the file records as passed are left out,
+the others are appended.
 """
 
 import gc
@@ -21,6 +23,37 @@ T = TypeVar("T")
 FULL = os.environ.get("PYC_FULL") == "1"
 # Tests compile what they test, here and in child processes; those of the cache have folders.
 os.environ["PYC_CACHE"] = "0"
+# Where Python is told to leave no bytecode beside sources, it keeps it in the build folder: each
+# of the many child processes would compile hundreds of modules again.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).resolve().parents[2] / "build" / "pycache")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+# Files that take longest, the longest first: begun last, one would run alone at the end.
+LONG_FILES = (
+    "test_op_numerics",
+    "test_worker",
+    "test_memory_budget",
+    "test_memory_ranges",
+    "test_tutorial",
+    "test_compile_memory",
+    "test_special_values",
+    "test_conv_programs",
+    "test_cache_compile",
+    "test_bench_suites",
+    "test_mutated_models",
+    "test_bisect",
+    "test_reasons",
+    "test_properties",
+    "test_stream_adapter",
+    "test_replay",
+    "test_stream_alias",
+    "test_first_answers",
+    "test_families",
+    "test_explore_compile",
+    "test_bench_memory",
+)
 
 settings.register_profile("fast", max_examples=25, derandomize=True, deadline=None, database=None)
 settings.register_profile("full", parent=settings.get_profile("fast"), max_examples=500)
@@ -40,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "generates_anew: IREE generates all code of these tests")
     path = config.getoption("done")
     if path is None or hasattr(config, "workerinput"):
         return
@@ -60,6 +94,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     done = set(worker.get("done", ())) or (recorder.passed if recorder else set())
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
     items[:] = [item for item in items if item.nodeid not in done]
+    if worker:
+        place = {name: i for i, name in enumerate(LONG_FILES)}
+        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Once the compiler is loaded, have it remember code or not, as the test needs."""
+    if "pyc_mlir.iree.compiler" in sys.modules and not FULL:
+        from remembered import remember
+
+        remember(item.get_closest_marker("generates_anew") is None)
 
 
 class DoneList:

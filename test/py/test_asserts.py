@@ -61,13 +61,10 @@ def test_every_test_asserts() -> None:
                 if node.name.startswith("test_") and path.name.startswith("test_"):
                     tests.append((f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}", node))
     asserting = {name for name, nodes in functions.items() if any(map(_asserts, nodes))}
+    called = {name: set().union(*map(_called, nodes)) for name, nodes in functions.items()}
     found = asserting
     while found:
-        found = {
-            name
-            for name in functions.keys() - asserting
-            if any(_called(node) & asserting for node in functions[name])
-        }
+        found = {name for name in called.keys() - asserting if called[name] & asserting}
         asserting |= found
     assert len(tests) > 1000
     assert not [w for w, node in tests if not (_asserts(node) or _called(node) & asserting)]

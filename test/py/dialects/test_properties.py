@@ -34,7 +34,7 @@ from pyc_mlir.pipelines.text.roundtrip import roundtrip_difference
 from pyc_mlir.runtime.executable import Executable
 
 BATCH = 32
-BATCHES = 25 if FULL else 2
+BATCHES = 25 if FULL else 1
 PASSES = ("pyc-canonicalize", "pyc-infer-shapes", "pyc-decompose", "pyc-fuse", HIGH_LEVEL)
 
 pytestmark = [

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,9 +31,9 @@ OWN_FILES = (
 WRITES = {"read_bytes", "read_text", "write_bytes", "write_text", "mkdir", "touch", "makedirs"}
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in SOURCES:
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    return [(p.relative_to(ROOT).as_posix(), ast.parse(p.read_text())) for p in SOURCES]
 
 
 @pytest.mark.parametrize("code", ReasonCode, ids=lambda c: c.name)

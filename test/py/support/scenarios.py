@@ -191,12 +191,12 @@ _INPUTS = (
         "mutated `.mlir`",
         "linalg, or an error with a code: no crash, no hang",
         f"{_MODELS}::test_mutated_mlir",
-        150, 5000, "mutants"),
+        100, 5000, "mutants"),
     rounds(
         "mutated ONNX models",
         "linalg, or an error with a code: no crash, no hang",
         f"{_MODELS}::test_mutated_onnx",
-        150, 2000, "mutants"),
+        100, 2000, "mutants"),
     cases(
         "hostile models: overflowing shapes, constants of terabytes, chains of products of "
         "constants, cycles, nesting, doubling",
@@ -291,7 +291,7 @@ _CALLS = (
         "what the numpy references compute, for every way to compile; minimal filtering and groups "
         "computed together spread them (docs/kernels.md)",
         f"{_SPECIAL}::test_special_values",
-        22, 288),
+        11, 288),
     rounds(
         "injected miscompiles, every mutation operator over the ops",
         "each that changes a value by more than the reference allows is found by samples or the "
@@ -312,7 +312,7 @@ _CALLS = (
         "ONNX's node cases",
         "the first answer is right, wherever a case compiles",
         f"{_ANSWERS}::test_onnx_node_cases",
-        20, None, "cases"),
+        12, None, "cases"),
 )  # fmt: skip
 
 GROUPS: Mapping[str, Sequence[Scenario]] = {

@@ -22,7 +22,7 @@ from pyc_mlir.pipelines.target.target import CpuInfo, Target
 AVX512 = Target.named("cpu-avx512")
 # Families that compute nothing.
 MOVES = ("packing", "transpose", "concat", "resize")
-KERNELS, NEON_KERNELS = (170, 4) if FULL else (4, 1)
+KERNELS, NEON_KERNELS = (170, 4) if FULL else (3, 1)
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda t: t.name)

@@ -124,7 +124,7 @@ def test_each_problem_is_planned_once(monkeypatch) -> None:
 
 
 PROGRAMS = {"wide": wide_program(), "regions": wide_program(3, regions=2)}
-PROGRAMS |= {f"layered {s}": layered_program(s) for s in range(20 if FULL else 4)}
+PROGRAMS |= {f"layered {s}": layered_program(s) for s in range(20 if FULL else 2)}
 
 
 def test_a_program_with_two_entries_is_planned_once(monkeypatch) -> None:

@@ -26,7 +26,7 @@ from pyc_mlir.pipelines.driver.pass_manager import run_pipeline
 from pyc_mlir.pipelines.pyc.fold_norms import FoldNorms
 from pyc_mlir.runtime.device import Device
 
-NETWORKS = 600 if FULL else 60
+NETWORKS = 600 if FULL else 40
 BEFORE = "pyc-decompose{only=batchnorm},pyc-canonicalize"
 IMAGE = tensor("f32", None, 3, 8, 8)
 rng = np.random.default_rng(0)

@@ -26,8 +26,8 @@ from pyc_mlir.pipelines.pyc.layout import CHANNELS_LAST, KEEP, Layout, LayoutGra
 from pyc_mlir.pipelines.pyc.orders import NHWC, between, moves
 from pyc_mlir.pipelines.target.target import Target
 
-NETWORKS = 1500 if FULL else 90
-COMPILED = 60 if FULL else 6
+NETWORKS = 1500 if FULL else 60
+COMPILED = 60 if FULL else 4
 IMAGE = tensor("f32", 1, 16, 28, 28)
 ANY_IMAGE = tensor("f32", None, 16, None, None)
 WEIGHTS = np.random.default_rng(0).normal(0, 0.1, (16, 16, 3, 3)).astype(np.float32)
